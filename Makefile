@@ -1,0 +1,72 @@
+# Each target works alone on a fresh Debian machine with git, make, python3 and python3-venv.
+# What pip is told elsewhere (an index, a proxy) is honoured; PYTHON=... chooses the interpreter.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+DEMO := build/demo
+
+# Debian packages that tests use beside Python: the hosts of the test lab are network namespaces.
+SYSTEM_PACKAGES := iproute2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench system-packages clean
+
+help:
+	@echo "make demo     run notebooks/quickstart.ipynb without a browser and print what it shows"
+	@echo "make test     run all tests (ARGS=... goes to pytest)"
+	@echo "make lint     check style and types"
+	@echo "make format   rewrite the code in the style that lint checks"
+	@echo "make bench    measure, beside other tools where they are installed"
+	@echo "make clean    remove the environment and everything built"
+
+demo: $(VENV)/.with-demo
+	$(PY) notebooks/headless.py notebooks/quickstart.ipynb $(DEMO)/quickstart.ipynb
+	@echo
+	@echo "The notebook with these outputs is $(DEMO)/quickstart.ipynb. To work in it:"
+	@echo "    $(PY) -m pip install jupyterlab && $(PY) -m jupyterlab $(DEMO)/quickstart.ipynb"
+
+test: $(VENV)/.with-test system-packages
+	$(PY) -m pytest $(ARGS)
+
+lint: $(VENV)/.with-lint
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(VENV)/.with-lint
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(VENV)/.with-test
+	$(PY) -m tests.benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find jupyter_sky tests -name __pycache__ -prune -exec rm -rf {} +
+
+# One stamp for each extra: a second run installs nothing, a changed requirement installs again.
+$(VENV)/.with-%: pyproject.toml constraints.txt | $(PY)
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
+	@touch $@
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "jupyter_sky needs Python 3.11 or newer: run make PYTHON=python3.11 (or newer)." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	    { echo "Python cannot make virtual environments here: run 'apt-get install python3-venv' as root, then make again." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+system-packages:
+	@missing=; \
+	for package in $(SYSTEM_PACKAGES); do \
+	    dpkg-query --show --showformat='$${db:Status-Status}' $$package 2>/dev/null \
+	        | grep -qx installed || missing="$$missing $$package"; \
+	done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update --quiet=2 && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --no-install-recommends $$missing; \
+	else \
+	    echo "Missing, so some tests will be skipped: run 'apt-get install$$missing' as root." >&2; \
+	fi

@@ -1,0 +1,108 @@
+"""Run a notebook cell on a cluster, with torch.distributed already formed.
+
+In a notebook, ``%load_ext jupyter_sky`` and ``%%sky --nodes 4`` above a cell; in a script,
+``import jupyter_sky as sky`` and a :class:`ComputePool`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from jupyter_sky import plugins
+    from jupyter_sky.api import accelerators
+    from jupyter_sky.api.compute import compute, function
+    from jupyter_sky.api.image import Image, PipIndex
+    from jupyter_sky.api.instance import InstanceInfo, instance_info
+    from jupyter_sky.api.output import silent, stderr, stdout
+    from jupyter_sky.api.plugin import Plugin
+    from jupyter_sky.api.pool import Compute, ComputePool
+    from jupyter_sky.api.shard import shard
+    from jupyter_sky.cluster.errors import RemoteError
+    from jupyter_sky.errors import ClusterLost, SkyError, UsageError
+    from jupyter_sky.plugins import integrations
+    from jupyter_sky.providers.local import Local
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ClusterLost",
+    "Compute",
+    "ComputePool",
+    "Image",
+    "InstanceInfo",
+    "Local",
+    "PipIndex",
+    "Plugin",
+    "RemoteError",
+    "SkyError",
+    "UsageError",
+    "accelerators",
+    "compute",
+    "function",
+    "instance_info",
+    "integrations",
+    "plugins",
+    "shard",
+    "silent",
+    "stderr",
+    "stdout",
+]
+
+# Where each public name lives, as an entry point is written: "module:name", or "module".
+# Importing on first use keeps `import jupyter_sky` cheap, on a node as in a kernel.
+_HOMES = {
+    "ClusterLost": "jupyter_sky.errors:ClusterLost",
+    "Compute": "jupyter_sky.api.pool:Compute",
+    "ComputePool": "jupyter_sky.api.pool:ComputePool",
+    "Image": "jupyter_sky.api.image:Image",
+    "InstanceInfo": "jupyter_sky.api.instance:InstanceInfo",
+    "Local": "jupyter_sky.providers.local:Local",
+    "PipIndex": "jupyter_sky.api.image:PipIndex",
+    "Plugin": "jupyter_sky.api.plugin:Plugin",
+    "RemoteError": "jupyter_sky.cluster.errors:RemoteError",
+    "SkyError": "jupyter_sky.errors:SkyError",
+    "UsageError": "jupyter_sky.errors:UsageError",
+    "accelerators": "jupyter_sky.api.accelerators",
+    "compute": "jupyter_sky.api.compute:compute",
+    "function": "jupyter_sky.api.compute:function",
+    "instance_info": "jupyter_sky.api.instance:instance_info",
+    "integrations": "jupyter_sky.plugins.integrations",
+    "plugins": "jupyter_sky.plugins",
+    "shard": "jupyter_sky.api.shard:shard",
+    "silent": "jupyter_sky.api.output:silent",
+    "stderr": "jupyter_sky.api.output:stderr",
+    "stdout": "jupyter_sky.api.output:stdout",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(":")
+    value = import_module(module)
+    if attribute:
+        value = getattr(value, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(ipython: InteractiveShell) -> None:
+    """Bring ``%%sky`` and ``%sky`` into a notebook: what ``%load_ext jupyter_sky`` calls."""
+    from jupyter_sky.notebook import magics
+
+    magics.load(ipython)
+
+
+def unload_ipython_extension(ipython: InteractiveShell) -> None:
+    """Take the magics away again: what ``%unload_ext jupyter_sky`` calls."""
+    from jupyter_sky.notebook import magics
+
+    magics.unload(ipython)

@@ -1,0 +1,140 @@
+"""The rooms of the house import downwards only (CONTRIBUTING.md shows the plan)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import jupyter_sky
+
+PACKAGE = "jupyter_sky"
+ROOT = Path(jupyter_sky.__file__).parent
+
+STACK = ("notebook", "plugins", "api", "cluster", "providers", "transport")
+MAY_IMPORT = {room: set(STACK[level + 1 :]) for level, room in enumerate(STACK)}
+MAY_IMPORT["node"] = {"transport"}
+MAY_IMPORT["server"] = {"cluster"}
+
+# The root resolves public names lazily, so it reaches every room; errors belong to all.
+FREE = {PACKAGE, f"{PACKAGE}.errors"}
+
+
+def violations(root: Path) -> list[str]:
+    """Every import below `root` that the plan forbids, as "file:line: what, and the rule"."""
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        module = module_name(path, root)
+        if module in FREE:
+            continue
+        place = path.relative_to(root.parent)
+        room = room_of(module)
+        if room not in MAY_IMPORT:
+            found.append(f"{place}:1: {room!r} is not a room; the rooms are {listed(MAY_IMPORT)}")
+            continue
+        is_package = path.name == "__init__.py"
+        for line, target in imports(ast.parse(path.read_bytes()), module, is_package):
+            if target not in FREE and room_of(target) not in MAY_IMPORT[room] | {room}:
+                allowed = listed(MAY_IMPORT[room]) or "no other room"
+                found.append(f"{place}:{line}: imports {target}; {room} may import {allowed}")
+    return found
+
+
+def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """The line and full name of each module of ours that `tree` imports, wherever it does."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                targets = [alias.name for alias in names]
+            case ast.ImportFrom(module=base, names=names, level=level):
+                package = absolute(base, level, module, is_package)
+                targets = [home(package, alias.name) for alias in names]
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                targets = [name]
+            case _:
+                continue
+        for target in targets:
+            if target == PACKAGE or target.startswith(f"{PACKAGE}."):
+                yield node.lineno, target
+
+
+def absolute(base: str | None, level: int, module: str, is_package: bool) -> str:
+    """What ``from {level dots}{base}`` means inside `module`."""
+    if level == 0:
+        return base or ""
+    parts = module.split(".")
+    parents = parts[: len(parts) - level + is_package]
+    return ".".join([*parents, base] if base else parents)
+
+
+def home(package: str, name: str) -> str:
+    """The module that ``from package import name`` reaches, through the root's lazy names too."""
+    if package != PACKAGE or name.startswith("__"):
+        return package
+    return jupyter_sky._HOMES.get(name, f"{package}.{name}").partition(":")[0]
+
+
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def listed(rooms: set[str] | dict[str, set[str]]) -> str:
+    return ", ".join(sorted(rooms))
+
+
+def test_every_import_points_downwards() -> None:
+    assert not (found := violations(ROOT)), "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "rule"),
+    [
+        ("node/rank.py", "import jupyter_sky.cluster.run", "node may import transport"),
+        ("transport/link.py", "from jupyter_sky.node import agent", "may import no other room"),
+        ("transport/link.py", "from ..cluster import run", "may import no other room"),
+        ("transport/__init__.py", "from ..api.pool import Compute", "may import no other room"),
+        ("cluster/run.py", "def f():\n    from jupyter_sky.api import pool", "imports jupyter_sky"),
+        ("cluster/run.py", "import importlib as i\ni.import_module('jupyter_sky.api')", ":2:"),
+        ("cluster/run.py", "if TYPE_CHECKING:\n    import jupyter_sky.plugins", ":2:"),
+        ("providers/local.py", "from jupyter_sky import ComputePool", "jupyter_sky.api.pool"),
+        ("api/pool.py", "from jupyter_sky import notebook", "api may import cluster, providers"),
+        ("server/app.py", "import jupyter_sky.transport", "server may import cluster"),
+        ("helpers.py", "", "'helpers' is not a room"),
+    ],
+)
+def test_a_forbidden_import_is_named(tmp_path: Path, module: str, source: str, rule: str) -> None:
+    path = tmp_path / PACKAGE / module
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+    [message] = violations(tmp_path / PACKAGE)
+    assert message.startswith(f"{PACKAGE}/{module}:")
+    assert rule in message
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("notebook/magics.py", "from jupyter_sky.transport import frames"),
+        ("notebook/magics.py", "from .options import parse"),
+        ("api/__init__.py", "from .pool import Compute"),
+        ("node/agent.py", "from jupyter_sky.errors import SkyError"),
+        ("server/app.py", "import jupyter_sky\nfrom jupyter_sky import __version__"),
+        ("cluster/run.py", "import torch\nfrom json import loads"),
+    ],
+)
+def test_an_allowed_import_is_not(tmp_path: Path, module: str, source: str) -> None:
+    path = tmp_path / PACKAGE / module
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+    assert violations(tmp_path / PACKAGE) == []

@@ -1,0 +1,37 @@
+"""What importing the package and loading the extension must not drag in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+NODE_FREE = {"boto3", "numpy", "paramiko", "torch"}
+ROOT_FREE = NODE_FREE | {"IPython", "anywidget", "ipywidgets"}
+
+
+def modules_after(code: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has once it has run `code`."""
+    report = "import json, sys; print(json.dumps([*sys.modules]), file=sys.__stdout__)"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    names = json.loads(ran.stdout.splitlines()[-1])
+    return {name.partition(".")[0] for name in names}
+
+
+def test_import_of_the_package_is_cheap() -> None:
+    loaded = modules_after("import jupyter_sky")
+    assert "jupyter_sky" in loaded
+    assert not loaded & ROOT_FREE
+
+
+def test_loading_the_extension_brings_no_framework_and_no_cloud() -> None:
+    loaded = modules_after(
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell()\n"
+        "shell.run_line_magic('load_ext', 'jupyter_sky')\n"
+        "assert 'sky' in shell.magics_manager.magics['cell'], 'the magic is not there'"
+    )
+    assert not loaded & NODE_FREE
