@@ -1,0 +1,222 @@
+"""Who prints: decorators that keep the output of some ranks out of the notebook.
+
+Silenced output is not lost. On a rank, JUPYTER_SKY_LOG_FD is a file descriptor whose bytes go to
+the rank's log only, and while a silenced function runs, descriptor 1 or 2 points there: what C code
+and subprocesses print goes the same way. In a process without that variable nothing is silenced.
+
+A file descriptor belongs to the whole process. What another thread prints while a silenced function
+runs is silenced with it; generators and coroutines are silenced only while they are the ones
+that run.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal, TypeVar, cast
+
+from jupyter_sky.api.compute import ComputeFunction
+from jupyter_sky.api.instance import InstanceInfo, instance_info
+from jupyter_sky.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+Only = Literal["head"] | Callable[[InstanceInfo], bool]
+
+
+def stdout(*function: Any, only: Only | None = None) -> Callable[[F], F]:
+    """Let only some ranks write to their standard output.
+
+    Parameters
+    ----------
+    only
+        ``"head"``, or a function that is given the `InstanceInfo` and says whether it may print.
+
+    Examples
+    --------
+    >>> @sky.compute
+    ... @sky.stdout(only="head")
+    ... def train(): ...
+    """
+    return _decorator("stdout", (1,), function, only)
+
+
+def stderr(*function: Any, only: Only | None = None) -> Callable[[F], F]:
+    """Let only some ranks write to their standard error; see `stdout`."""
+    return _decorator("stderr", (2,), function, only)
+
+
+def silent(function: F) -> F:
+    """Keep the output and errors that a function writes out of the notebook, on every rank."""
+    return _quietly(_checked("silent", function), lambda: _silenced(1, 2))
+
+
+def _decorator(
+    name: str, descriptors: tuple[int, ...], function: tuple[Any, ...], only: Any
+) -> Callable[[F], F]:
+    if function or only is None:
+        raise UsageError(f'@sky.{name} has to be told who prints: write @sky.{name}(only="head").')
+    if only != "head" and not callable(only):
+        raise UsageError(
+            f'{name}(only={only!r}) names nobody: write only="head", or a function of the '
+            "instance like only=lambda info: info.node < 2."
+        )
+
+    @contextmanager
+    def quiet() -> Iterator[None]:
+        info = instance_info()
+        speaks = info is None or (info.is_head if only == "head" else only(info))
+        with _silenced(*(() if speaks else descriptors)):
+            yield
+
+    return lambda function: _quietly(_checked(name, function), quiet)
+
+
+def _checked(name: str, function: F) -> F:
+    if not callable(function):
+        raise UsageError(f"@sky.{name} goes above a function, not {type(function).__name__}.")
+    if isinstance(function, ComputeFunction):
+        raise UsageError(f"@sky.{name} goes below @sky.compute: swap the two lines.")
+    return function
+
+
+# -- around a function, or around each step of one that pauses -----------------------------------
+
+
+def _quietly(fn: F, quiet: Callable[[], Any]) -> F:
+    """Wrap a function of any kind, and stay a function of that kind."""
+    wrapper: Callable[..., Any]
+
+    if inspect.isasyncgenfunction(fn):
+
+        async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            steps = fn(*args, **kwargs)
+            step = steps.asend(None)
+            while True:
+                try:
+                    value = await _Steps(step, quiet)
+                except StopAsyncIteration:
+                    return
+                try:
+                    step = steps.asend((yield value))
+                except GeneratorExit:
+                    await _Steps(steps.aclose(), quiet)
+                    raise
+                except BaseException as error:
+                    step = steps.athrow(error)
+
+    elif inspect.iscoroutinefunction(fn):
+
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return await _Steps(fn(*args, **kwargs), quiet)
+
+    elif inspect.isgeneratorfunction(fn):
+
+        def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            return (yield from _Steps(fn(*args, **kwargs), quiet))
+
+    else:
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with quiet():
+                return fn(*args, **kwargs)
+
+    return cast(F, functools.wraps(fn)(wrapper))
+
+
+class _Steps(Generator[Any, Any, Any]):
+    """A generator, or what is awaited, each of whose steps is quiet.
+
+    Between two steps the caller runs, and the caller may print.
+    """
+
+    def __init__(self, steps: Any, quiet: Callable[[], Any]) -> None:
+        self._steps = steps.__await__() if hasattr(steps, "__await__") else steps
+        self._quiet = quiet
+
+    def send(self, value: Any) -> Any:
+        with self._quiet():
+            return self._steps.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._quiet():
+            return self._steps.throw(*error)
+
+    def close(self) -> None:
+        with self._quiet():
+            self._steps.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self
+
+
+# -- the file descriptors ------------------------------------------------------------------------
+
+
+class _Silencer:
+    """Points one file descriptor at the rank's log for as long as anybody wants it quiet.
+
+    Silenced functions nest, and with threads and coroutines they overlap in any order. So they are
+    counted: the first one in redirects the descriptor, the last one out puts it back.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        self._wanted_by = 0
+        self._original = -1
+
+    @contextmanager
+    def quiet(self, log: int) -> Iterator[None]:
+        with self._lock:
+            if self._wanted_by == 0:
+                _flush()
+                self._original = os.dup(self._descriptor)
+                os.dup2(log, self._descriptor)
+            self._wanted_by += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wanted_by -= 1
+                if self._wanted_by == 0:
+                    _flush()
+                    os.dup2(self._original, self._descriptor)
+                    os.close(self._original)
+
+
+_silencers = {1: _Silencer(1), 2: _Silencer(2)}
+
+
+@contextmanager
+def _silenced(*descriptors: int) -> Iterator[None]:
+    log = _log()
+    with ExitStack() as stack:
+        if log is not None:
+            for descriptor in descriptors:
+                stack.enter_context(_silencers[descriptor].quiet(log))
+        yield
+
+
+def _log() -> int | None:
+    """The descriptor of the rank's log, if this process is a rank."""
+    try:
+        descriptor = int(os.environ["JUPYTER_SKY_LOG_FD"])
+        os.fstat(descriptor)  # a program started by the rank has the variable, not the descriptor
+    except (KeyError, ValueError, OSError):
+        return None
+    return descriptor
+
+
+def _flush() -> None:
+    """Write out what was printed before the descriptor changes: Python's buffers, then C's."""
+    import ctypes
+
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
