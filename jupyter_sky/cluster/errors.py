@@ -1,0 +1,139 @@
+"""Remote errors: an exception of the original type that knows its rank and its traceback.
+
+The exception is built here from plain data. Nothing that a node sends is unpickled for it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank failed: what the rank said of the error, as plain data."""
+
+    rank: int
+    host: str
+    error: Mapping[str, Any]
+
+    @property
+    def signature(self) -> tuple[str, str]:
+        """What two ranks have in common that failed in the same way."""
+        return self.error["type"], self.error["text"]
+
+
+class RemoteError(Exception):
+    """An error that was raised on a rank.
+
+    It is also an instance of the original type, as far as that is known here, so that
+    ``except ValueError`` catches a remote ``ValueError``.
+
+    Attributes
+    ----------
+    rank
+        The rank that failed first.
+    host
+        The node that it is on.
+    remote_traceback
+        The traceback as the rank showed it.
+    failures
+        Every failure of the run, the first one first.
+    """
+
+    rank: int
+    host: str
+    remote_traceback: str
+    failures: tuple[Failure, ...]
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for this: the person sees their own lines, not the way that led here.
+        return [*self.failures[0].error["traceback"], *_summary(self.failures)]
+
+    def __str__(self) -> str:
+        return self.failures[0].error["text"]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remote_error, (self.failures,)
+
+
+class RankLost(RemoteError):
+    """A rank's process ended in the middle of a run."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The person stopped a run."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt: {self}"]
+
+
+def remote_error(failures: Sequence[Failure]) -> RemoteError:
+    """Return the exception for the failures of a run, the first one first."""
+    first = failures[0]
+    original = _known_type(first.error)
+    kind = _remote_type(original) if original else RemoteError
+    error = kind.__new__(kind)
+    error.args = tuple(first.error["args"])
+    error.rank, error.host = first.rank, first.host
+    error.remote_traceback = "\n".join(first.error["traceback"])
+    error.failures = tuple(failures)
+    for name, value in first.error["attributes"].items():
+        if name not in vars(error):
+            error.__dict__[name] = value
+    for line in _summary(failures):
+        error.add_note(line)
+    return error
+
+
+def _known_type(error: Mapping[str, Any]) -> type[Exception] | None:
+    """Return the nearest type of the error that this process already knows."""
+    for module, name in error["bases"]:
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, type) and issubclass(found, Exception):
+            return found
+    return None
+
+
+@cache
+def _remote_type(original: type[Exception]) -> type[RemoteError]:
+    if issubclass(original, RemoteError):
+        return original
+    try:
+        return type(original.__name__, (RemoteError, original), {"__module__": original.__module__})
+    except TypeError:
+        # Some exceptions of C code cannot have a second base; their own base can.
+        return _remote_type(original.__base__ or builtins.Exception)
+
+
+def _summary(failures: Sequence[Failure]) -> list[str]:
+    """Say which ranks failed, the same error once."""
+    groups: dict[tuple[str, str], list[Failure]] = {}
+    for failure in failures:
+        groups.setdefault(failure.signature, []).append(failure)
+    lines = []
+    for (kind, text), members in groups.items():
+        where = describe_ranks([member.rank for member in members])
+        hosts = sorted({member.host for member in members})
+        line = f"on {where} ({', '.join(hosts[:3])}{', …' * (len(hosts) > 3)})"
+        lines.append(line if not lines else f"{kind}: {text.splitlines()[0] if text else ''} {line}")
+    return lines
+
+
+def describe_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks in words: ``rank 3``, ``ranks 0-2, 5``."""
+    numbers = sorted(ranks)
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    return f"rank{'s' * (len(numbers) > 1)} {text}"

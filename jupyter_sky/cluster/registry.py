@@ -1,0 +1,96 @@
+"""The registry: every cluster of this person, in SQLite, whichever kernel started it.
+
+A row is written before a resource is requested, so that nothing can be launched and forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_sky.providers.folders import home
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS clusters (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    provider TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    machines TEXT NOT NULL DEFAULT '[]',
+    created REAL NOT NULL
+)
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cluster in the registry; ``spec`` and ``machines`` are plain data."""
+
+    id: str
+    name: str
+    provider: str
+    spec: dict[str, Any]
+    machines: list[dict[str, Any]]
+    created: float
+
+
+def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> None:
+    """Write down a cluster that is about to start.
+
+    Raises
+    ------
+    KeyError
+        When a cluster of this name is there already.
+    """
+    with _open() as database:
+        try:
+            database.execute(
+                "INSERT INTO clusters (id, name, provider, spec, created) VALUES (?, ?, ?, ?, ?)",
+                (identity, name, provider, json.dumps(spec), time.time()),
+            )
+        except sqlite3.IntegrityError:
+            raise KeyError(name) from None
+
+
+def record_machines(identity: str, machines: Sequence[dict[str, Any]]) -> None:
+    """Write down where the machines of a cluster are."""
+    with _open() as database:
+        database.execute(
+            "UPDATE clusters SET machines = ? WHERE id = ?", (json.dumps(machines), identity)
+        )
+
+
+def remove(identity: str) -> None:
+    """Forget a cluster of which nothing is left."""
+    with _open() as database:
+        database.execute("DELETE FROM clusters WHERE id = ?", (identity,))
+
+
+def find(name: str) -> Row | None:
+    """Return the cluster of that name."""
+    return next((row for row in rows() if row.name == name), None)
+
+
+def rows() -> list[Row]:
+    """Return all clusters, oldest first."""
+    with _open() as database:
+        found = database.execute(
+            "SELECT id, name, provider, spec, machines, created FROM clusters ORDER BY created"
+        ).fetchall()
+    return [Row(i, n, p, json.loads(s), json.loads(m), c) for i, n, p, s, m, c in found]
+
+
+@contextlib.contextmanager
+def _open() -> Iterator[sqlite3.Connection]:
+    database = sqlite3.connect(home() / "registry.sqlite", timeout=10)
+    try:
+        with database:
+            database.execute(_SCHEMA)
+            yield database
+    finally:
+        database.close()

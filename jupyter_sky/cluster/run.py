@@ -1,0 +1,204 @@
+"""A run: one execution of a cell or a call on the ranks of a cluster."""
+
+from __future__ import annotations
+
+import queue
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jupyter_sky.cluster.errors import Failure, Interrupted, RankLost, describe_ranks, remote_error
+from jupyter_sky.cluster.outbox import Parcel
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport import background
+from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
+from jupyter_sky.transport.frames import Message
+
+if TYPE_CHECKING:
+    from jupyter_sky.cluster.cluster import Cluster
+
+STOPPED_WITHIN = 0.9
+"""Seconds after Stop when the person has control again, whatever the ranks do."""
+
+_SLICE = 0.5
+
+
+@dataclass(frozen=True)
+class Work:
+    """What ranks should do: a cell's ``code``, or a packed ``call``.
+
+    Attributes
+    ----------
+    ranks
+        The ranks that do it.
+    parcel
+        The names that they need for it.
+    blobs
+        Large parts of ``call``.
+    values
+        The names that are asked for afterwards, for each rank.
+    show
+        The ranks whose output comes here while they run.
+    """
+
+    ranks: tuple[int, ...]
+    code: str | None = None
+    call: Message | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    parcel: Parcel = field(default_factory=lambda: Parcel([], {}))
+    blobs: Mapping[str, memoryview] = field(default_factory=dict)
+    values: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    show: tuple[int, ...] = (0,)
+
+
+class Run:
+    """A run that was started. Iterate over ``events()``, then ask for ``values()``."""
+
+    def __init__(self, cluster: Cluster, work: Work) -> None:
+        self.id = uuid.uuid4().hex[:12]
+        self.work = work
+        self.started = time.monotonic()
+        self._cluster = cluster
+        self._events: queue.SimpleQueue[Output | Display | None] = queue.SimpleQueue()
+        self._waiting = set(work.ranks)
+        self._done: dict[int, RankDone] = {}
+        self._failures: list[Failure] = []
+        self._killed: list[int] = []
+        self._trouble: SkyError | None = None
+        self._stopped_by_person = False
+        self.finished = False
+
+    # For the person's thread
+
+    def events(self) -> Iterator[Output | Display]:
+        """Yield what ranks print and display, until the run is over.
+
+        Raises
+        ------
+        Interrupted
+            When Ctrl-C stopped the run; every rank was told to stop.
+        """
+        try:
+            yield from self._queued()
+        except KeyboardInterrupt:
+            self._stopped_by_person = True
+            yield from self._stop()
+            raise Interrupted(self._what_stopped()) from None
+
+    def wait(self) -> None:
+        """Wait for the end, leaving what is displayed aside."""
+        for _ in self.events():
+            pass
+
+    def values(self) -> dict[int, Any]:
+        """Return what was asked for, unpickled, by rank; raise what the ranks raised.
+
+        Raises
+        ------
+        RemoteError
+            Also of the original type.
+        ClusterLost
+            When the cluster is gone.
+        """
+        if self._trouble:
+            raise self._trouble
+        if self._failures:
+            raise remote_error(self._failures)
+        packed = {rank: done.values for rank, done in self._done.items() if done.values}
+        return {rank: self._cluster.load(rank, packed[rank]) for rank in sorted(packed)}
+
+    def _queued(self, until: float | None = None) -> Iterator[Output | Display]:
+        while True:
+            left = _SLICE if until is None else min(_SLICE, until - time.monotonic())
+            if left <= 0:
+                return
+            try:
+                event = self._events.get(timeout=left)
+            except queue.Empty:
+                continue
+            if event is None:
+                return
+            yield event
+
+    def _stop(self) -> Iterator[Output | Display]:
+        background.call(self._cluster.stop, self)
+        try:
+            yield from self._queued(time.monotonic() + STOPPED_WITHIN)
+        except KeyboardInterrupt:
+            # A second Stop means now.
+            background.call(self._cluster.kill, self)
+
+    def _what_stopped(self) -> str:
+        seconds = time.monotonic() - self.started
+        text = f"{describe_ranks(self.work.ranks)} stopped after {seconds:.1f} s"
+        if self._waiting:
+            text += (
+                f"; {describe_ranks(list(self._waiting))} did not react yet and will be "
+                "ended, which loses what is in memory there"
+            )
+        return text + "."
+
+    # For the background thread
+
+    def handle(self, event: Event) -> None:
+        """Take note of an event that belongs to this run."""
+        match event:
+            case Output() | Display():
+                self._events.put(event)
+            case RankDone(rank=rank, outcome=outcome, error=error):
+                self._done[rank] = event
+                if outcome == "error" and error is not None:
+                    self._fail(rank, error)
+                self._settle(rank)
+            case RankExited(rank=rank, reason=reason, tail=tail):
+                if not self._stopped_by_person:
+                    self._fail(rank, _lost(rank, reason, tail))
+                self._settle(rank)
+
+    def give_up(self, trouble: SkyError) -> None:
+        """End the run because the cluster cannot go on with it."""
+        self._trouble = self._trouble or trouble
+        self._finish()
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """The ranks that have not come to the end of it."""
+        return frozenset(self._waiting)
+
+    @property
+    def failed(self) -> bool:
+        """Whether some rank failed."""
+        return bool(self._failures)
+
+    def _fail(self, rank: int, error: Mapping[str, Any]) -> None:
+        self._failures.append(Failure(rank, self._cluster.host(rank), error))
+
+    def _settle(self, rank: int) -> None:
+        self._waiting.discard(rank)
+        if not self._waiting:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self.finished:
+            self.finished = True
+            self._events.put(None)
+            self._cluster.run_over(self)
+
+
+def _lost(rank: int, reason: str, tail: str) -> dict[str, Any]:
+    said = f" Its last lines:\n{tail.rstrip()}" if tail.strip() else ""
+    text = (
+        f"rank {rank} is lost: {reason}. It starts anew with an empty namespace; "
+        f"the other ranks keep theirs.{said}"
+    )
+    return {
+        "type": RankLost.__qualname__,
+        "module": RankLost.__module__,
+        "bases": [(RankLost.__module__, RankLost.__qualname__)],
+        "text": text,
+        "args": [text],
+        "attributes": {},
+        "traceback": [f"RankLost: {text}"],
+    }

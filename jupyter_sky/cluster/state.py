@@ -1,0 +1,95 @@
+"""What is known of a cluster: a small frozen state, changed by events only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jupyter_sky.providers.machine import Node
+from jupyter_sky.transport.events import Event, Formed, Prepared, RankDone, RankExited, RankStarted
+
+
+@dataclass(frozen=True)
+class RankState:
+    """A rank: ``phase`` is starting, idle, running or gone."""
+
+    rank: int
+    node: int
+    phase: str = "starting"
+    pid: int | None = None
+    generation: int = 0
+    run: str | None = None
+    trouble: str | None = None
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """A cluster: ``phase`` is starting, ready, lost or down.
+
+    Attributes
+    ----------
+    generation
+        Number of the process group that the ranks are in, or are forming; 0 before the first.
+    group
+        Whether every rank is in the group of this generation.
+    """
+
+    phase: str
+    nodes: tuple[Node, ...]
+    ranks: tuple[RankState, ...]
+    generation: int = 0
+    versions: tuple[tuple[str, str], ...] = ()
+    missing: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def new(cls, nodes: Sequence[Node]) -> ClusterState:
+        """Return the state of a cluster whose ranks are about to start."""
+        ranks = (RankState(rank, node.node) for node in nodes for rank in node.ranks)
+        return cls("starting", tuple(nodes), tuple(sorted(ranks, key=lambda r: r.rank)))
+
+    @property
+    def group(self) -> bool:
+        return self.generation > 0 and all(r.generation == self.generation for r in self.ranks)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every rank is there and none is busy."""
+        return all(rank.phase == "idle" for rank in self.ranks)
+
+
+def reduce(state: ClusterState, event: Event) -> ClusterState:
+    """Return the state after ``event``."""
+    match event:
+        case RankStarted(rank, pid):
+            return _rank(state, rank, phase="idle", pid=pid, generation=0, run=None)
+        case RankExited(rank, _, reason, _, _):
+            return _rank(
+                state, rank, phase="gone", pid=None, generation=0, run=None, trouble=reason
+            )
+        case RankDone(rank, _, _, _, _, broken):
+            changes = {"generation": 0} if broken else {}
+            return _rank(state, rank, phase="idle", run=None, **changes)
+        case Formed(rank, generation, None):
+            return _rank(state, rank, generation=generation, trouble=None)
+        case Prepared(versions, missing):
+            return replace(
+                state, versions=tuple(versions.items()), missing=tuple(missing.items())
+            )
+    return state
+
+
+def running(state: ClusterState, ranks: Sequence[int], run: str) -> ClusterState:
+    """Return the state after ``run`` was sent to ``ranks``."""
+    chosen = set(ranks)
+    return replace(
+        state,
+        ranks=tuple(
+            replace(rank, phase="running", run=run) if rank.rank in chosen else rank
+            for rank in state.ranks
+        ),
+    )
+
+
+def _rank(state: ClusterState, rank: int, **changes) -> ClusterState:
+    ranks = tuple(replace(r, **changes) if r.rank == rank else r for r in state.ranks)
+    return replace(state, ranks=ranks)

@@ -1,0 +1,66 @@
+"""Start the agent of a node: ``python -m jupyter_sky.node FOLDER``.
+
+The folder holds ``spec.json``. The command returns when the agent listens, prints one line of JSON
+about it, and leaves it behind as a daemon with a session of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+
+def main(folder: Path) -> None:
+    """Start the agent, tell when it is ready, and leave it behind."""
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        os.close(ready)
+        _become_agent(folder, tell)
+        return
+    os.close(tell)
+    with open(ready, "rb") as pipe:  # noqa: PTH123
+        line = pipe.read()
+    if not line:
+        sys.exit(f"the agent did not start; {folder / 'agent.log'} says why")
+    sys.stdout.write(line.decode() + "\n")
+
+
+def _become_agent(folder: Path, tell: int) -> None:
+    _redirect(folder / "agent.log")
+    # The zygote's imports take longest, so it starts before anything else is imported here.
+    ours, zygote = _start_zygote(folder)
+
+    from jupyter_sky.node import agent
+
+    agent.main(folder, ours, zygote, lambda: _ready(tell))
+
+
+def _ready(tell: int) -> None:
+    os.write(tell, json.dumps({"pid": os.getpid()}).encode())
+    os.close(tell)
+
+
+def _redirect(log: Path) -> None:
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+
+
+def _start_zygote(folder: Path) -> tuple[socket.socket, int]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    spec = json.loads((folder / "spec.json").read_text())
+    theirs.set_inheritable(True)
+    command = [sys.executable, "-m", "jupyter_sky.node.zygote", str(theirs.fileno()), str(folder)]
+    pid = os.posix_spawn(sys.executable, command, {**os.environ, **spec["env"]})
+    theirs.close()
+    return ours, pid
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,134 @@
+"""A rank as its agent sees it: a process, its streams, its log, and what it is doing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from jupyter_sky.node.logs import Log
+from jupyter_sky.transport.frames import Message, encode
+from jupyter_sky.transport.link import Link
+
+_READ = 256 * 1024
+
+OnOutput = Callable[["RankProcess", str, bytes, int], None]
+OnMessage = Callable[["RankProcess", Message], None]
+
+
+class RankProcess:
+    """One rank of this node.
+
+    Attributes
+    ----------
+    rank
+        Its number in the group.
+    pid
+        Its process id, also that of its process group; ``None`` until it is forked.
+    run
+        The run that it is busy with, if any.
+    shown
+        Whether what it prints in this run goes to the clients, beside its log.
+    names
+        The content digest of each name that it was sent last.
+    """
+
+    def __init__(self, rank: int, log: Log, on_message: OnMessage, on_output: OnOutput) -> None:
+        self.rank = rank
+        self.log = log
+        self.pid: int | None = None
+        self.run: str | None = None
+        self.shown = False
+        self.names: dict[str, str] = {}
+        self._on_message = on_message
+        self._on_output = on_output
+        self._pipes: dict[int, str] = {}
+        self._link: Link | None = None
+        self._side: socket.socket | None = None
+
+    @contextlib.contextmanager
+    def descriptors(self) -> Iterator[list[int]]:
+        """Open sockets and pipes for a new process and give its ends of them, in order."""
+        ours, commands = socket.socketpair()
+        self._side, side = socket.socketpair()
+        self._side.setblocking(False)
+        self._link = Link(ours, self._receive, lambda: None)
+        theirs = [commands.detach(), side.detach()]
+        for stream in ("stdout", "stderr", "log"):
+            read, write = os.pipe()
+            os.set_blocking(read, False)
+            asyncio.get_running_loop().add_reader(read, self._read, read)
+            self._pipes[read] = stream
+            theirs.append(write)
+        try:
+            yield theirs
+        finally:
+            for fd in theirs:
+                os.close(fd)
+
+    def send(self, message: Message) -> None:
+        """Give the rank something to do."""
+        if self._link:
+            self._link.send(message)
+
+    def break_collective(self, siblings: list[int], addresses: list[str]) -> None:
+        """Release the rank from a collective that it may be blocked in."""
+        if self._side:
+            message = {"op": "break", "siblings": siblings, "addresses": addresses}
+            with contextlib.suppress(OSError):
+                self._side.send(encode(message))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the rank and the processes of its group."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def drain(self) -> None:
+        """Read what the rank has written so far."""
+        for fd in list(self._pipes):
+            while self._read(fd):
+                pass
+
+    def close(self) -> None:
+        """Let go of a process that has ended; what it wrote is read first."""
+        self.drain()
+        for fd in list(self._pipes):
+            self._close_pipe(fd)
+        if self._link:
+            self._link.close()
+        if self._side:
+            self._side.close()
+        self._link = self._side = None
+        self.pid = self.run = None
+        self.names = {}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a client that comes anew should know."""
+        return {"rank": self.rank, "pid": self.pid, "run": self.run, "names": self.names}
+
+    def _receive(self, message: Message, payload: memoryview) -> None:
+        # What was printed before the rank said something comes before it.
+        self.drain()
+        self._on_message(self, message)
+
+    def _read(self, fd: int) -> bool:
+        try:
+            data = os.read(fd, _READ)
+        except (BlockingIOError, InterruptedError):
+            return False
+        if not data:
+            self._close_pipe(fd)
+            return False
+        offset = self.log.append(data)
+        self._on_output(self, self._pipes[fd], data, offset)
+        return True
+
+    def _close_pipe(self, fd: int) -> None:
+        asyncio.get_running_loop().remove_reader(fd)
+        del self._pipes[fd]
+        os.close(fd)

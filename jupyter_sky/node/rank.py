@@ -1,0 +1,287 @@
+"""A rank: one process of the group. It does what its agent says, one thing at a time.
+
+The main thread runs the person's code. A second thread listens on a socket of its own, for what
+has to reach the rank while the main thread is inside of a collective.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import inspect
+import io
+import linecache
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.node import collectives, environment
+from jupyter_sky.node.shell import RankShell
+from jupyter_sky.transport import blobs, pickling
+from jupyter_sky.transport.events import Display, Event, Formed, RankDone
+from jupyter_sky.transport.frames import BlockingFrames, Message
+
+_FLUSH_EVERY = 0.1
+
+
+class Rank:
+    """The life of a rank.
+
+    Parameters
+    ----------
+    rank
+        Its number in the group.
+    shell
+        Its IPython shell, inherited from the zygote.
+    commands
+        Socket of the main thread.
+    side
+        Socket of the side thread.
+    folder
+        Where the node's blobs are.
+    """
+
+    def __init__(
+        self, rank: int, shell: RankShell, commands: socket.socket, side: socket.socket, folder: Path
+    ) -> None:
+        self.rank = rank
+        self._shell = shell
+        self._frames = BlockingFrames(commands)
+        self._side = BlockingFrames(side)
+        self._sending = threading.Lock()
+        self._folder = folder
+        self._run: str | None = None
+        self._interruptible = False
+        self._interrupted = False
+        self._broken = False
+        self._life: Any = None
+        self._head: socket.socket | None = None
+        shell.send = self._display
+
+    def serve(self) -> None:
+        """Do what the agent says until it is gone or says that this is the end."""
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        threading.Thread(target=self._listen, name="sky-side", daemon=True).start()
+        while message := self._frames.receive():
+            match message["op"]:
+                case "run":
+                    self._do_run(message)
+                case "reserve":
+                    self._reserve(message)
+                case "form":
+                    self._form(message)
+                case "end":
+                    break
+        self._end()
+
+    # What the agent says on the side
+
+    def _listen(self) -> None:
+        while True:
+            ready, _, _ = select.select([self._side.sock], [], [], _FLUSH_EVERY)
+            if not ready:
+                # A line without an end is seen too.
+                with contextlib.suppress(Exception):
+                    sys.stdout.flush()
+                continue
+            message = self._side.receive()
+            if message is None:
+                return
+            if message["op"] == "break":
+                broken = collectives.break_group(message["siblings"], message["addresses"])
+                self._broken = self._broken or broken
+
+    def _on_interrupt(self, signum: int, frame: object) -> None:
+        self._interrupted = True
+        if self._interruptible:
+            raise KeyboardInterrupt
+
+    # The process group
+
+    def _reserve(self, message: Message) -> None:
+        # The head listens itself, on the one address that the group uses, before anyone is told
+        # the port: nobody else can take it in between.
+        if self._head is not None:
+            self._head.close()
+        self._head = socket.create_server((message["addr"], 0), backlog=1024)
+        self._send_message({"reserved": self._head.getsockname()[1], "id": message["id"]})
+
+    def _form(self, message: Message) -> None:
+        error = None
+        try:
+            with self._interruption():
+                self._enter(message)
+        except BaseException as problem:
+            self._shell.format(problem, skip=1)
+            error = self._shell.describe(problem)
+        self._send(Formed(self.rank, message["topology"]["generation"], error))
+
+    def _enter(self, message: Message) -> None:
+        self._leave()
+        os.environ.update(environment.variables(message["topology"], self.rank))
+        if self._head is not None:
+            # The plugin that forms the group takes the descriptor over.
+            os.environ["JUPYTER_SKY_HEAD_FD"] = str(self._head.detach())
+            self._head = None
+        else:
+            os.environ.pop("JUPYTER_SKY_HEAD_FD", None)
+        if self._life is None:
+            life = blobs.unpack(message["life"], self._folder)
+            life.enter_process()
+            self._life = life
+        self._life.enter_app()
+        self._broken = False
+
+    def _leave(self) -> None:
+        if self._life is not None:
+            self._life.exit_app()
+
+    def _end(self) -> None:
+        # Nothing that goes wrong in a plugin's last words keeps the rank from ending.
+        with contextlib.suppress(Exception):
+            self._leave()
+        if self._life is not None:
+            with contextlib.suppress(Exception):
+                self._life.exit_process()
+
+    # A run
+
+    def _do_run(self, message: Message) -> None:
+        self._run = message["run"]
+        error: BaseException | None = None
+        values = None
+        try:
+            with self._interruption():
+                result = self._execute(message)
+                values = self._values(message, result)
+        except BaseException as problem:
+            error = problem
+        self._flush()
+        self._send(self._done(message["run"], error, values))
+        self._run = None
+
+    def _execute(self, message: Message) -> Any:
+        namespace = self._shell.user_ns
+        for group in message["names"]:
+            linecache.cache.update(_sources(group.get("sources", {})))
+            try:
+                received = blobs.unpack(group["packed"], self._folder)
+            except BaseException as error:
+                error.add_note(f"while receiving {', '.join(group['names'])} on rank {self.rank}")
+                self._shell.format(error, skip=3)
+                raise
+            names = group["names"]
+            namespace.update(zip(names, received if len(names) > 1 else [received], strict=True))
+        if message.get("code") is not None:
+            error = self._shell.run(message["code"])
+            if error is not None:
+                raise error
+            return None
+        linecache.cache.update(_sources(message.get("sources", {})))
+        try:
+            call = blobs.unpack(message["call"], self._folder)
+            result = call()
+            return asyncio.run(result) if inspect.iscoroutine(result) else result
+        except BaseException as error:
+            self._shell.format(error, skip=2)
+            raise
+
+    def _values(self, message: Message, result: Any) -> Message | None:
+        if message.get("code") is None:
+            return self._pack(result, "the returned value")
+        wanted = message["values"]
+        if not wanted:
+            return None
+        namespace = self._shell.user_ns
+        if missing := [name for name in wanted if name not in namespace]:
+            names = ", ".join(missing)
+            problem = NameError(f"{names} was asked for, but rank {self.rank} has no such name")
+            self._shell.format(problem, skip=0)
+            raise problem
+        return self._pack({name: namespace[name] for name in wanted}, "what was asked for")
+
+    def _pack(self, value: Any, name: str) -> Message:
+        packed, parts = blobs.pack(pickling.dump(value, name))
+        for key, data in parts.items():
+            path = self._folder / key
+            if not path.exists():
+                # Ranks of one node may send the same blob at once; the rename lets one win whole.
+                part = path.with_name(f"{uuid.uuid4().hex}.part")
+                part.write_bytes(data)
+                part.rename(path)
+        return packed
+
+    def _done(self, run: str, error: BaseException | None, values: Message | None) -> RankDone:
+        if error is None:
+            return RankDone(self.rank, run, "ok", values=values, broken=self._broken)
+        # What a collective raises when it is broken to stop it is no error of the person's.
+        interrupted = self._interrupted or isinstance(error, KeyboardInterrupt)
+        outcome = "interrupted" if interrupted else "error"
+        described = self._shell.describe(error)
+        return RankDone(self.rank, run, outcome, error=described, broken=self._broken)
+
+    @contextlib.contextmanager
+    def _interruption(self) -> Iterator[None]:
+        """Let an interrupt through while the person's code runs, and only then."""
+        self._interrupted = False
+        self._interruptible = True
+        try:
+            yield
+        finally:
+            self._interruptible = False
+
+    # What the rank says
+
+    def _display(self, kind: str, fields: dict[str, Any]) -> None:
+        self._send(Display(self.rank, self._run, kind, **fields))
+
+    def _send(self, event: Event) -> None:
+        self._send_message(event.message())
+
+    def _send_message(self, message: Message) -> None:
+        with self._sending:
+            self._frames.send(message)
+
+    def _flush(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        # What C code printed waits in buffers of the C library.
+        _libc.fflush(None)
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _sources(texts: dict[str, str]) -> dict[str, tuple]:
+    return {
+        name: (len(text), None, text.splitlines(keepends=True), name)
+        for name, text in texts.items()
+    }
+
+
+def take_streams(out: int, err: int) -> None:
+    """Make two descriptors the standard output and error of this process, and close its input."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(source, target)
+        os.close(source)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: PTH123, SIM115
+    sys.stdout = _text_stream(1)
+    sys.stderr = _text_stream(2)
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+
+
+def _text_stream(fd: int) -> io.TextIOWrapper:
+    raw = io.FileIO(fd, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
+    )

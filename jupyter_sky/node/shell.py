@@ -1,0 +1,151 @@
+"""The IPython shell of a rank: it runs cells as a notebook would, and sends what they display."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets import Type
+from traitlets.config import Config
+
+Send = Callable[[str, dict[str, Any]], None]
+"""Sends something to display: its kind, and the fields of the event."""
+
+
+class _Hook(DisplayHook):
+    """Sends the value of a cell's last expression instead of printing it."""
+
+    def quiet(self) -> bool:
+        return self.semicolon_at_end_of_expression(self.shell.cell)
+
+    def write_output_prompt(self) -> None:
+        pass
+
+    def write_format_data(self, format_dict: dict, md_dict: dict | None = None) -> None:
+        self.shell.show("result", {"data": format_dict, "metadata": md_dict or {}})
+
+    def log_output(self, format_dict: dict) -> None:
+        pass
+
+
+class _Publisher(DisplayPublisher):
+    """Sends what ``display`` shows."""
+
+    def publish(
+        self, data, metadata=None, source=None, *, transient=None, update=False, **kwargs
+    ) -> None:
+        kind = "update" if update else "display"
+        fields = {"data": data, "metadata": metadata or {}, "transient": transient or {}}
+        self.shell.show(kind, fields)
+
+    def clear_output(self, wait: bool = False) -> None:
+        self.shell.show("clear", {"data": {"wait": wait}})
+
+
+class RankShell(InteractiveShell):
+    """An IPython shell without terminal, history or prompt."""
+
+    displayhook_class = Type(_Hook)
+    display_pub_class = Type(_Publisher)
+
+    # Subprocesses write to the rank's own streams, as everything here does.
+    system = InteractiveShell.system_raw
+
+    cell = ""
+    send: Send | None = None
+
+    def show(self, kind: str, fields: dict[str, Any]) -> None:
+        """Send something to display, behind what was printed before it."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.send:
+            self.send(kind, fields)
+
+    def run(self, code: str) -> BaseException | None:
+        """Run a cell and return the exception that ended it, if one did."""
+        self.cell = code
+        self._lines: list[str] = []
+        result = self.run_cell(code, store_history=False)
+        return result.error_before_exec or result.error_in_exec
+
+    def _showtraceback(self, etype, evalue, stb: list[str]) -> None:
+        self._lines = list(stb)
+
+    def describe(self, error: BaseException) -> dict[str, Any]:
+        """Return an error as plain data, with the traceback that the shell made of it last."""
+        kind = type(error)
+        if not self._lines:
+            self._lines = traceback.format_exception(error)
+        return {
+            "type": kind.__qualname__,
+            "module": kind.__module__,
+            "bases": [(base.__module__, base.__qualname__) for base in kind.__mro__],
+            "text": _text(error),
+            "args": _plain(list(error.args)),
+            "attributes": _plain(dict(vars(error))) if hasattr(error, "__dict__") else {},
+            "traceback": self._lines,
+        }
+
+    def format(self, error: BaseException, skip: int) -> None:
+        """Make the traceback of an error that was raised outside of a cell.
+
+        Parameters
+        ----------
+        error
+            The error.
+        skip
+            How many of the outermost frames are ours, not the person's.
+        """
+        frames = error.__traceback__
+        for _ in range(skip):
+            if frames is not None and frames.tb_next is not None:
+                frames = frames.tb_next
+        self._lines = self.InteractiveTB.structured_traceback(
+            type(error), error, frames, tb_offset=0
+        )
+
+
+def make_shell() -> RankShell:
+    """Return the shell of this process; made once in the zygote and inherited by every rank."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.cache_size = 0
+    config.Completer.use_jedi = False
+    shell = RankShell.instance(config=config)
+    builtins.input = _no_input
+    return shell
+
+
+def _no_input(prompt: object = "") -> NoReturn:
+    raise RuntimeError(
+        "input() has no keyboard on a node. Ask in a cell of the notebook, and use the answer here."
+    )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return f"<{type(error).__qualname__} that cannot be shown>"
+
+
+def _plain(value: Any, depth: int = 4) -> Any:
+    """Return ``value`` as data that a frame can carry; what is none becomes its text."""
+    if value is None or isinstance(value, (bool, float, str)):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else str(value)
+    if depth and isinstance(value, (list, tuple)):
+        return [_plain(item, depth - 1) for item in value[:100]]
+    if depth and isinstance(value, dict):
+        return {str(key): _plain(item, depth - 1) for key, item in list(value.items())[:100]}
+    try:
+        return repr(value)[:1000]
+    except Exception:
+        return f"<{type(value).__qualname__}>"

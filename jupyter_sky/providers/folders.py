@@ -1,0 +1,39 @@
+"""Where things of ours lie on a person's machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+from jupyter_sky.errors import SkyError
+
+_LONGEST_SOCKET = 100  # bytes; the system's limit is 104 to 108
+
+
+def home() -> Path:
+    """Return the folder of the registry; ``JUPYTER_SKY_HOME`` overrides the usual place."""
+    chosen = os.environ.get("JUPYTER_SKY_HOME")
+    return _private(Path(chosen) if chosen else user_data_path("jupyter-sky"))
+
+
+def runtime() -> Path:
+    """Return the folder of sockets and logs: on a local disk, with a short path, for us only."""
+    chosen = os.environ.get("JUPYTER_SKY_HOME")
+    if chosen and len(chosen) < _LONGEST_SOCKET - 32:
+        return _private(home() / "run")
+    user = os.getuid() if hasattr(os, "getuid") else "me"
+    return _private(Path(tempfile.gettempdir()) / f"jupyter-sky-{user}")
+
+
+def _private(folder: Path) -> Path:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+        raise SkyError(
+            f"{folder} belongs to or can be changed by somebody else: "
+            "set JUPYTER_SKY_HOME to a folder of yours."
+        )
+    return folder

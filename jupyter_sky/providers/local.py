@@ -1,0 +1,257 @@
+"""The local provider: nodes are processes on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.folders import runtime
+from jupyter_sky.providers.machine import Node, Progress
+from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class LocalMachine:
+    """An agent on this computer, standing for one or more nodes."""
+
+    folder: Path
+    blobs: Path
+    pid: int
+    nodes: tuple[Node, ...]
+
+    async def open(self) -> socket.socket:
+        """Connect to the agent's socket."""
+        sock = socket.socket(socket.AF_UNIX)
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, str(self.folder / "agent.sock"))
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    async def remove(self) -> None:
+        """Kill an agent that does not answer any more and remove its files."""
+        if _is_agent(self.pid, self.folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        shutil.rmtree(self.blobs, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def row(self) -> dict[str, Any]:
+        """Return where the agent is."""
+        return {
+            "folder": str(self.folder),
+            "blobs": str(self.blobs),
+            "pid": self.pid,
+            "nodes": [node.message() for node in self.nodes],
+        }
+
+
+@dataclass(frozen=True)
+class Local:
+    """Nodes that are processes on this machine.
+
+    Parameters
+    ----------
+    grace
+        Seconds after which nodes end that no notebook is connected to and that run nothing.
+    machines
+        How many agents share the nodes. One is fastest; with more, what goes on between several
+        machines goes on between processes here.
+    """
+
+    grace: float = 60.0
+    machines: int = 1
+
+    name = "local"
+
+    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> None:
+        """Refuse GPUs that are not here and frameworks that are not installed."""
+        if not hasattr(os, "fork"):
+            raise UsageError(
+                "local nodes need Linux: name machines to use instead, "
+                "as in `--provider ssh --hosts gpu1,gpu2`."
+            )
+        for name in preload:
+            if importlib.util.find_spec(name) is None:
+                raise UsageError(
+                    f"{name} is not installed in this notebook's environment: "
+                    f"run `%pip install {name}`, or say `--plugin none` to go without it."
+                )
+        if spec.accelerator is not None:
+            _check_accelerator(spec.accelerator, _gpus(), spec.nodes)
+
+    async def launch(
+        self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
+    ) -> list[LocalMachine]:
+        """Start the agents, each with its share of the nodes."""
+        progress(f"starting {spec.nodes} local node{'s' * (spec.nodes > 1)}")
+        nodes = _nodes(spec, _gpus())
+        count = min(self.machines, len(nodes))
+        shares = [nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count] for i in range(count)]
+        loop = asyncio.get_running_loop()
+        starts = [
+            loop.run_in_executor(None, self._start, spec, identity, index, share, preload)
+            for index, share in enumerate(shares)
+        ]
+        done = await asyncio.gather(*starts, return_exceptions=True)
+        machines = [machine for machine in done if isinstance(machine, LocalMachine)]
+        if failed := [error for error in done if isinstance(error, BaseException)]:
+            for machine in machines:
+                await machine.remove()
+            raise failed[0]
+        return machines
+
+    def machine(self, row: Mapping[str, Any]) -> LocalMachine:
+        """Return the machine that ``row`` describes."""
+        nodes = tuple(Node(**{**node, "ranks": tuple(node["ranks"])}) for node in row["nodes"])
+        return LocalMachine(Path(row["folder"]), Path(row["blobs"]), row["pid"], nodes)
+
+    def _start(
+        self,
+        spec: ClusterSpec,
+        identity: str,
+        index: int,
+        nodes: Sequence[Node],
+        preload: Sequence[str],
+    ) -> LocalMachine:
+        folder = runtime() / f"{identity}-{index}"
+        folder.mkdir(mode=0o700)
+        blobs = _blob_folder(folder)
+        ranks = sum(len(node.ranks) for node in nodes)
+        settings = {
+            "cluster": spec.name,
+            "id": identity,
+            "addr": _LOOPBACK,
+            "socket": str(folder / "agent.sock"),
+            "blobs": str(blobs),
+            "blob_limit": None,
+            "grace": self.grace,
+            "preload": list(preload),
+            "cwd": str(Path.cwd()),
+            "sys_path": [path or str(Path.cwd()) for path in sys.path],
+            "env": {**_threads(ranks * self.machines), **spec.image.env},
+            "ranks": [
+                {"rank": rank, "env": _visible(node, rank)} for node in nodes for rank in node.ranks
+            ],
+        }
+        with open(folder / "spec.json", "w", opener=_private) as file:  # noqa: PTH123
+            json.dump(settings, file)
+        started = subprocess.run(
+            [sys.executable, "-m", "jupyter_sky.node", str(folder)],
+            env={**os.environ, "PYTHONPATH": _import_path()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        machine = LocalMachine(folder, blobs, 0, tuple(nodes))
+        if started.returncode:
+            log = folder / "agent.log"
+            said = log.read_text() if log.exists() else started.stderr
+            asyncio.run(machine.remove())
+            raise SkyError(f"a local node did not start: {_last_line(said)}")
+        return LocalMachine(folder, blobs, json.loads(started.stdout)["pid"], tuple(nodes))
+
+
+def _nodes(spec: ClusterSpec, gpus: Sequence[str]) -> list[Node]:
+    """Share the GPUs that are here among the nodes; ranks share them only if they have to."""
+    wanted = spec.accelerator if isinstance(spec.accelerator, Accelerator) else None
+    each = wanted.count if wanted else len(gpus) // spec.nodes
+    per_node = spec.procs_per_node or max(1, each)
+    shared = bool(gpus) and each < per_node
+    nodes = []
+    for number in range(spec.nodes):
+        ranks = tuple(range(number * per_node, (number + 1) * per_node))
+        count = each or min(1, len(gpus))
+        name = gpus[0] if gpus else None
+        nodes.append(Node(number, _LOOPBACK, "lo", ranks, count, shared, name))
+    return nodes
+
+
+def _visible(node: Node, rank: int) -> dict[str, str]:
+    if not node.accelerators:
+        return {}
+    if node.shared_accelerators:
+        device = rank % max(1, node.accelerators)
+    else:
+        device = node.node * node.accelerators + node.ranks.index(rank)
+    return {"CUDA_VISIBLE_DEVICES": str(device)}
+
+
+def _gpus() -> list[str]:
+    """Return the names of the NVIDIA GPUs of this machine."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _check_accelerator(wanted: Accelerator | str, gpus: Sequence[str], nodes: int) -> None:
+    name, count = (wanted.name, wanted.count) if isinstance(wanted, Accelerator) else (wanted, 1)
+    model = name.split("-")[0].lower()
+    fitting = [gpu for gpu in gpus if model in gpu.lower()]
+    if len(fitting) < count * nodes:
+        here = ", ".join(sorted(set(gpus))) or "no GPU"
+        some = f"{len(fitting)} of them" if fitting else here
+        raise UsageError(
+            f"{count * nodes} × {name} was asked for, but this machine has {some}: leave the GPU "
+            "out to run here, or say where they are with --provider ssh --hosts … or --provider aws."
+        )
+
+
+def _threads(ranks: int) -> dict[str, str]:
+    """Keep ranks that share the processors from crowding each other out, as torchrun does."""
+    if "OMP_NUM_THREADS" in os.environ or ranks == 1:
+        return {}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"OMP_NUM_THREADS": str(max(1, (cores or 1) // ranks))}
+
+
+def _blob_folder(folder: Path) -> Path:
+    shared = Path("/dev/shm")
+    place = shared / f"jupyter-sky-{folder.name}" if shared.is_dir() else folder / "blobs"
+    place.mkdir(mode=0o700)
+    return place
+
+
+def _import_path() -> str:
+    package = str(Path(__file__).parents[2])
+    return os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it said nothing"])[-1]
+
+
+def _is_agent(pid: int, folder: Path) -> bool:
+    # A process id alone can have gone to somebody else since.
+    with contextlib.suppress(OSError):
+        return str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False

@@ -1,0 +1,80 @@
+"""What a provider gives: machines with an agent each, and the nodes that they stand for."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from jupyter_sky.providers.spec import ClusterSpec
+
+Progress = Callable[[str], None]
+"""Told in a few words what is going on."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a cluster.
+
+    Attributes
+    ----------
+    node
+        Its number.
+    addr, interface
+        Where the other nodes reach it, and the name of the network interface.
+    ranks
+        The ranks that it runs.
+    accelerators
+        How many GPUs it has, and whether ranks have to share one.
+    """
+
+    node: int
+    addr: str
+    interface: str
+    ranks: tuple[int, ...]
+    accelerators: int = 0
+    shared_accelerators: bool = False
+    gpu: str | None = None
+
+    def message(self) -> dict[str, Any]:
+        """Return the node as plain data."""
+        return asdict(self)
+
+
+class Machine(Protocol):
+    """A machine with an agent of ours.
+
+    Over SSH and on AWS a machine is a node. On this computer one machine stands for all nodes,
+    unless the person asks for more.
+    """
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes that the machine stands for."""
+
+    async def open(self) -> socket.socket:
+        """Return a new connection to the agent; ``OSError`` when it is gone."""
+
+    async def remove(self) -> None:
+        """End what is left of the agent and its files."""
+
+    def row(self) -> dict[str, Any]:
+        """Return what the registry keeps to find the machine again."""
+
+
+class Provider(Protocol):
+    """Where nodes come from."""
+
+    name: str
+
+    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> None:
+        """Raise ``UsageError`` for what this provider cannot do, before anything starts."""
+
+    async def launch(
+        self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
+    ) -> list[Machine]:
+        """Start the machines of a cluster, all or none of them."""
+
+    def machine(self, row: Mapping[str, Any]) -> Machine:
+        """Return the machine that ``row`` describes."""

@@ -1,0 +1,1 @@
+"""How things travel: frames on links, pickling of values, blobs."""

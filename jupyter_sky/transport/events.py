@@ -1,0 +1,131 @@
+"""The vocabulary of what nodes tell: every event that an agent sends, as a small frozen dataclass.
+
+On the wire an event is a message whose ``"event"`` is the name of its class in snake case; fields
+that this version does not know are ignored, so that a newer agent can say more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from jupyter_sky.transport.frames import Message, ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened on a node."""
+
+    kinds: ClassVar[dict[str, type[Event]]] = {}
+
+    def message(self) -> Message:
+        """Return the event as it goes over the wire."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {"event": _kind(type(self)), **fields}
+
+
+def _kind(event: type[Event]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Event):
+    """The zygote has imported what it was asked to, or says in ``missing`` what it could not."""
+
+    versions: dict[str, str]
+    missing: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RankStarted(Event):
+    """A rank is there: a fresh process with an empty namespace."""
+
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankExited(Event):
+    """A rank's process ended; what was in its namespace is lost."""
+
+    rank: int
+    pid: int
+    reason: str
+    run: str | None
+    tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Formed(Event):
+    """A rank entered the process group of a generation, or says in ``error`` why it did not."""
+
+    rank: int
+    generation: int
+    error: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Output(Event):
+    """Bytes that a rank wrote to a stream: ``"stdout"`` or ``"stderr"``."""
+
+    rank: int
+    run: str | None
+    stream: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Display(Event):
+    """Something rich that a rank displayed: ``kind`` is display, update, result or clear."""
+
+    rank: int
+    run: str | None
+    kind: str
+    data: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    transient: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RankDone(Event):
+    """A rank came to the end of its part of a run.
+
+    Attributes
+    ----------
+    outcome
+        ``"ok"``, ``"error"`` or ``"interrupted"``.
+    error
+        Of an error: ``type``, ``module``, ``text``, ``traceback`` (lines), ``bases``, ``args``.
+    values
+        What was asked for, pickled, as ``blobs.pack`` writes it; the agent never unpickles it.
+    broken
+        The process group was broken to get here and has to be formed anew.
+    """
+
+    rank: int
+    run: str
+    outcome: str
+    error: dict[str, Any] | None = None
+    values: dict[str, Any] | None = None
+    broken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten(Event):
+    """The agent let go of blobs to stay within its limit; they have to be sent again."""
+
+    digests: list[str]
+
+
+Event.kinds.update({_kind(cls): cls for cls in Event.__subclasses__()})
+
+
+def decode_event(message: Message) -> Event:
+    """Return the event in ``message``."""
+    kind = Event.kinds.get(message.get("event", ""))
+    if kind is None:
+        raise ProtocolError(f"unknown event {message.get('event')!r}")
+    known = {f.name for f in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in message.items() if name in known})

@@ -1,0 +1,144 @@
+"""Frames: one msgpack message and, behind it, raw bytes that nobody has to copy.
+
+A frame is a prefix of two lengths in network order, the message, and the payload::
+
+    uint32 message length | uint64 payload length | message | payload
+
+Messages are plain data and are read from anyone who got as far as the socket; nothing in a frame
+is ever unpickled here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+if TYPE_CHECKING:
+    import socket
+
+    from typing_extensions import Buffer
+
+PREFIX = struct.Struct("!IQ")
+LARGEST_MESSAGE = 64 * 1024 * 1024
+"""Bytes of a message; what is larger has to travel as a blob."""
+
+Message = dict[str, Any]
+Destination = Callable[[Message, int], memoryview]
+"""Gives the place into which a payload of so many bytes is received."""
+
+
+class ProtocolError(Exception):
+    """The other side does not speak this protocol."""
+
+
+def encode(message: Mapping[str, Any], payload_size: int = 0) -> bytes:
+    """Return prefix and message; a payload of ``payload_size`` bytes has to follow."""
+    body: bytes = msgpack.packb(message, use_bin_type=True)
+    return PREFIX.pack(len(body), payload_size) + body
+
+
+def decode_message(body: Buffer) -> Message:
+    """Return the message in ``body``."""
+    try:
+        message = msgpack.unpackb(body, raw=False, strict_map_key=False)
+    except Exception as error:
+        raise ProtocolError("a frame does not hold a message") from error
+    if not isinstance(message, dict):
+        raise ProtocolError("a frame does not hold a message")
+    return message
+
+
+def _in_memory(message: Message, size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
+class Decoder:
+    """Takes bytes as they arrive and gives whole frames.
+
+    Large payloads go straight from the socket to where ``destination`` wants them: the caller asks
+    ``buffer()`` where to receive, and says with ``received(n)`` how much came.
+    """
+
+    def __init__(self, destination: Destination = _in_memory) -> None:
+        self._destination = destination
+        self._scratch = memoryview(bytearray(256 * 1024))
+        self._pending = bytearray()
+        self._message: Message | None = None
+        self._payload = memoryview(b"")
+        self._filled = 0
+
+    def buffer(self) -> memoryview:
+        """Return where the next bytes of the stream should be received."""
+        if self._message is not None:
+            return self._payload[self._filled :]
+        return self._scratch
+
+    def received(self, count: int) -> Iterator[tuple[Message, memoryview]]:
+        """Take note of ``count`` bytes in ``buffer()`` and yield each frame that they complete."""
+        if self._message is not None:
+            self._filled += count
+            if self._filled == len(self._payload):
+                yield self._finish()
+            return
+        if self._pending:
+            self._pending += self._scratch[:count]
+            data = memoryview(bytes(self._pending))
+            self._pending.clear()
+        else:
+            data = self._scratch[:count]
+        position = 0
+        while len(data) - position >= PREFIX.size:
+            message_size, payload_size = PREFIX.unpack_from(data, position)
+            if message_size > LARGEST_MESSAGE:
+                raise ProtocolError(f"a message of {message_size} bytes is too large")
+            start = position + PREFIX.size
+            if len(data) - start < message_size:
+                break
+            message = decode_message(data[start : start + message_size])
+            position = start + message_size
+            if not payload_size:
+                yield message, memoryview(b"")
+                continue
+            self._message = message
+            self._payload = self._destination(message, payload_size)
+            self._filled = min(payload_size, len(data) - position)
+            self._payload[: self._filled] = data[position : position + self._filled]
+            position += self._filled
+            if self._filled < payload_size:
+                return
+            yield self._finish()
+        self._pending += data[position:]
+
+    def _finish(self) -> tuple[Message, memoryview]:
+        assert self._message is not None
+        frame = self._message, self._payload
+        self._message, self._payload, self._filled = None, memoryview(b""), 0
+        return frame
+
+
+class BlockingFrames:
+    """Frames over a blocking socket, for a process that does one thing at a time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._decoder = Decoder()
+        self._ready: list[tuple[Message, memoryview]] = []
+
+    def receive(self) -> Message | None:
+        """Return the next message, or ``None`` when the other side is gone."""
+        while not self._ready:
+            try:
+                count = self.sock.recv_into(self._decoder.buffer())
+            except ConnectionError:
+                return None
+            if not count:
+                return None
+            self._ready.extend(self._decoder.received(count))
+        return self._ready.pop(0)[0]
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send ``message`` whole."""
+        self.sock.sendall(encode(message))
