@@ -9,6 +9,7 @@ DEMO := build/demo
 # Debian packages that tests use beside Python: the hosts of the test lab are network namespaces.
 SYSTEM_PACKAGES := iproute2
 
+.DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format bench system-packages clean
 

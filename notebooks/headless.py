@@ -12,7 +12,8 @@ from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from traitlets.config import Config
 
 
 def main(source: Path, target: Path) -> int:
@@ -23,12 +24,18 @@ def main(source: Path, target: Path) -> int:
         kernel_name="python3",
         timeout=None,
         resources={"metadata": {"path": str(source.parent)}},
-        on_cell_complete=lambda cell, cell_index: show(cell),
+        on_cell_start=lambda cell, cell_index: show_source(cell),
+        on_cell_executed=lambda cell, cell_index, execute_reply: show_outputs(cell),
+        # Over TCP, ipykernel warns that the way to the kernel is not encrypted.
+        config=Config({"KernelManager": {"transport": "ipc"}}),
     )
     try:
         client.execute()
     except CellExecutionError:
         print(f"{source}: the cell above failed.", file=sys.stderr)
+        return 1
+    except DeadKernelError:
+        print(f"{source}: the kernel died in the cell above.", file=sys.stderr)
         return 1
     finally:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -36,24 +43,23 @@ def main(source: Path, target: Path) -> int:
     return 0
 
 
-def show(cell: Any) -> None:
-    """Print a cell as a terminal would have it: its source behind a bar, then its outputs."""
-    if cell.cell_type == "markdown":
-        print(f"\n{cell.source}")
-    elif cell.source:
-        print("\n" + textwrap.indent(cell.source, "  | ", lambda line: True) + "\n")
-        for output in cell.outputs:
-            print(text_of(output).rstrip("\n"))
+def show_source(cell: Any) -> None:
+    if cell.cell_type == "code":
+        print("\n" + textwrap.indent(cell.source, "  | ", lambda line: True) + "\n", flush=True)
+    else:
+        print("\n" + cell.source, flush=True)
+
+
+def show_outputs(cell: Any) -> None:
+    for output in cell.outputs:
+        match output.output_type:
+            case "stream":  # arrives in pieces that may end within a line
+                print(output.text, end="")
+            case "error":
+                print("\n".join(output.traceback))
+            case _:
+                print(output.data.get("text/plain", f"<{', '.join(output.data)}>"))
     sys.stdout.flush()
-
-
-def text_of(output: Any) -> str:
-    """The plain text of one output of a cell."""
-    if output.output_type == "stream":
-        return output.text
-    if output.output_type == "error":
-        return "\n".join(output.traceback)
-    return output.data.get("text/plain", f"({', '.join(output.data)})")
 
 
 if __name__ == "__main__":
