@@ -26,8 +26,8 @@ def main(source: Path, target: Path) -> int:
         resources={"metadata": {"path": str(source.parent)}},
         on_cell_start=lambda cell, cell_index: show_source(cell),
         on_cell_executed=lambda cell, cell_index, execute_reply: show_outputs(cell),
-        # Over TCP, ipykernel warns that the way to the kernel is not encrypted.
-        config=Config({"KernelManager": {"transport": "ipc"}}),
+        # Without it, ipykernel warns in every run that the way to the kernel is not encrypted.
+        config=Config({"KernelManager": {"transport_encryption": "auto"}}),
     )
     try:
         client.execute()
