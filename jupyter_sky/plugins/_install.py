@@ -1,0 +1,67 @@
+"""What a framework needs installed: requirements for the image, and a sentence where they lack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.spec import Image, PipIndex
+
+
+def requirement(package: str, version: str) -> str:
+    """Write a requirement as pip does: ``"latest"`` is bare, ``"2.3.0"`` is pinned with ``==``."""
+    if version == "latest":
+        return package
+    constraint = r"(===?|[<>~!]=|[<>])\s*"
+    number = r"v?\d[\w.*+!-]*"
+    if not isinstance(version, str) or not re.fullmatch(
+        rf"(?:{constraint})?{number}(?:\s*,\s*{constraint}{number})*", version
+    ):
+        raise UsageError(
+            f"{version!r} is no version of {package}: "
+            'type "latest", a version like "2.3.0", or a constraint like ">=2.3".'
+        )
+    return f"{package}{version}" if version[0] in "=<>~!" else f"{package}=={version}"
+
+
+def install(image: Image, requirements: Sequence[str], index: PipIndex | None = None) -> Image:
+    """Add requirements, and the index to take them from, to an image.
+
+    What the image has already is not added again; one without a version adds nothing to a
+    package that the person has named themselves.
+    """
+    present = {_package(each) for each in image.pip} | set(image.pip)
+    pip = [each for each in requirements if each not in present]
+    indexes = [] if index is None or index in image.pip_indexes else [index]
+    return replace(image, pip=(*image.pip, *pip), pip_indexes=(*image.pip_indexes, *indexes))
+
+
+def _package(requirement: str) -> str:
+    """The name at the beginning of a requirement, with its extras."""
+    name = re.match(r"[\w.-]+(\[[\w.,\s-]*\])?", requirement.strip())
+    return re.sub(r"[_.-]+", "-", name[0]).lower() if name else requirement
+
+
+@contextmanager
+def needs(module: str, here: str) -> Iterator[None]:
+    """Import a framework inside; where it is missing, say how to install it.
+
+    Parameters
+    ----------
+    module
+        What is imported, and what pip calls it.
+    here
+        What to give to ``pip install`` on a node that nobody prepares, as this machine.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise SkyError(
+            f"{module} is not installed on this node: pip install {here} here, "
+            f'or add pip=["{module}"] to the image.'
+        ) from None

@@ -1,0 +1,263 @@
+"""torch's process group, formed by all ranks at once.
+
+The store is a TCPStore of our own instead of ``env://``: it listens on the one address that the
+head was given, on a socket that is bound already, so that no other program can take the port first.
+Before torch connects the ranks they answer a roll call, so that a missing one is named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from jupyter_sky.api.instance import InstanceInfo
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.plugins._environment import environment
+from jupyter_sky.plugins._install import needs
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+Backend = Literal["nccl", "gloo"]
+
+_TO_HEAR = 2.0  # seconds that a rank gets to hear from the head, or the head from a rank
+
+
+def check_backend(backend: object) -> None:
+    """Refuse what `process_group` cannot form."""
+    if backend not in ("nccl", "gloo", None):
+        raise UsageError(f'backend={backend!r} is unknown: type "nccl", "gloo", or leave it out.')
+
+
+def is_formed() -> bool:
+    """Whether this process is in a process group."""
+    with needs("torch", '"jupyter-sky[local]"'):
+        import torch.distributed as dist
+    return dist.is_initialized()
+
+
+@contextmanager
+def process_group(
+    info: InstanceInfo, backend: Backend | None = None, deadline: float = 60.0
+) -> Iterator[None]:
+    """Be in the process group of the cluster; nothing for a single rank.
+
+    Parameters
+    ----------
+    info
+        The position of this rank.
+    backend
+        ``None`` takes ``"nccl"`` where each rank has a GPU for itself, and ``"gloo"`` elsewhere.
+    deadline
+        Seconds to wait until all ranks are there, and then to connect them. Collectives have
+        torch's own time-outs after that.
+    """
+    if info.world_size < 2:
+        yield
+        return
+    if is_formed():
+        raise SkyError(
+            "this rank is in a process group already: end it with "
+            "torch.distributed.destroy_process_group() first."
+        )
+    with environment(_variables(info)):
+        try:
+            _form(info, backend, deadline)
+            yield
+        finally:
+            _leave()
+
+
+def _variables(info: InstanceInfo) -> dict[str, str]:
+    """What torchrun sets, and the interface to use where the person has not chosen one."""
+    variables = {
+        "MASTER_ADDR": info.head_addr,
+        "MASTER_PORT": str(info.head_port),
+        "WORLD_SIZE": str(info.world_size),
+        "RANK": str(info.rank),
+        "LOCAL_RANK": str(info.local_rank),
+        "LOCAL_WORLD_SIZE": str(info.local_world_size),
+        "NODE_RANK": str(info.node),
+    }
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        if info.interface and name not in os.environ:
+            variables[name] = info.interface
+    return variables
+
+
+def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    device = None
+    if torch.cuda.is_available():
+        device = torch.device("cuda", info.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    if backend is None:
+        backend = "nccl" if device and not info.shared_accelerators else "gloo"
+    if backend == "nccl" and device is None:
+        raise SkyError('backend="nccl" needs a GPU, and this node has none: take backend="gloo".')
+
+    store = _store(info, deadline)
+    _call_roll(info, store, deadline)
+    try:
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=info.rank,
+            world_size=info.world_size,
+            timeout=timedelta(seconds=deadline),
+            # With a device NCCL connects the ranks now, not in the first collective.
+            device_id=device if backend == "nccl" else None,
+        )
+    except RuntimeError as error:
+        raise SkyError(
+            f"the process group could not be formed on the interface {info.interface!r} within "
+            f"{deadline:g} s ({error}): set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME in the "
+            "image's env if the nodes reach each other on another one."
+        ) from error
+    normal = c10d._get_default_timeout(backend)
+    c10d._set_pg_timeout(normal)
+    store.set_timeout(normal)
+
+
+def _leave() -> None:
+    """Destroy the group, unless the person has done so or it was never formed."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    if not dist.is_initialized():
+        return
+    try:
+        dist.destroy_process_group()
+    except RuntimeError:  # it is broken: torch must forget it all the same, for the next one
+        with suppress(RuntimeError):
+            c10d._abort_process_group()
+
+
+# -- the store where the ranks meet --------------------------------------------------------------
+
+
+def _store(info: InstanceInfo, deadline: float) -> Store:
+    import torch.distributed as dist
+
+    if not info.is_head:
+        _await_head(info, deadline)
+    store = dist.TCPStore(
+        info.head_addr,
+        info.head_port,
+        info.world_size,
+        is_master=info.is_head,
+        timeout=timedelta(seconds=deadline),
+        wait_for_workers=False,
+        # The store owns the socket from now on: it is closed with the group.
+        master_listen_fd=_listening_socket(info) if info.is_head else None,
+    )
+    return dist.PrefixStore(f"generation {info.generation}", store)
+
+
+def _listening_socket(info: InstanceInfo) -> int:
+    """The socket that the node bound for this formation, or one at the same place."""
+    descriptor = os.environ.pop("JUPYTER_SKY_HEAD_FD", None)
+    if descriptor is not None:
+        return int(descriptor)
+    family = socket.AF_INET6 if ":" in info.head_addr else socket.AF_INET
+    address = (info.head_addr, info.head_port)
+    return socket.create_server(address, family=family, backlog=info.world_size).detach()
+
+
+def _await_head(info: InstanceInfo, deadline: float) -> None:
+    """Wait until the head listens: TCPStore would do so too, but logs a C++ stack each time."""
+    until = time.monotonic() + deadline
+    pause = 0.01
+    while True:
+        try:
+            remaining = max(until - time.monotonic(), 0.1)
+            socket.create_connection((info.head_addr, info.head_port), timeout=remaining).close()
+        except OSError as error:
+            if time.monotonic() + pause > until:
+                raise SkyError(
+                    f"rank {info.rank} cannot reach the head at {info.head_addr}:{info.head_port} "
+                    f"within {deadline:g} s ({error.strerror or error}): see that rank 0 runs and "
+                    "that the nodes may connect to each other."
+                ) from None
+            time.sleep(pause)
+            pause = min(2 * pause, 0.5)
+        else:
+            return
+
+
+def _call_roll(info: InstanceInfo, store: Store, deadline: float) -> None:
+    """Wait until every rank is there, or say which ones are not.
+
+    The head alone counts and tells the others, so that no rank goes on where another gave up.
+    """
+    import torch.distributed as dist
+
+    try:
+        if info.is_head:
+            store.set("missing", json.dumps(_missing(info, store, deadline)))
+        else:
+            store.set(_here(info.rank), "")
+            store.wait(["missing"], timedelta(seconds=deadline + _TO_HEAR))
+        missing = json.loads(store.get("missing"))
+        if missing:
+            _part(info, store, missing)
+    except dist.DistError as error:
+        raise SkyError(
+            f"the head at {info.head_addr}:{info.head_port} was lost while the process group was "
+            f"formed ({error})."
+        ) from error
+    if missing:
+        raise SkyError(
+            f"the process group was not formed within {deadline:g} s: "
+            f"{_listed(missing, info)} did not come."
+        )
+
+
+def _missing(info: InstanceInfo, store: Store, deadline: float) -> list[int]:
+    import torch.distributed as dist
+
+    others = range(1, info.world_size)
+    try:
+        store.wait([_here(rank) for rank in others], timedelta(seconds=deadline))
+    except dist.DistStoreError:
+        return [rank for rank in others if not store.check([_here(rank)])]
+    return []
+
+
+def _part(info: InstanceInfo, store: Store, missing: list[int]) -> None:
+    """Let the others hear what is missing before the head goes, and the store with it."""
+    import torch.distributed as dist
+
+    if info.is_head:
+        heard = [_heard(rank) for rank in range(1, info.world_size) if rank not in missing]
+        with suppress(dist.DistStoreError):
+            store.wait(heard, timedelta(seconds=_TO_HEAR))
+    else:
+        store.set(_heard(info.rank), "")
+
+
+def _here(rank: int) -> str:
+    return f"rank {rank} is here"
+
+
+def _heard(rank: int) -> str:
+    return f"rank {rank} has heard"
+
+
+def _listed(ranks: list[int], info: InstanceInfo) -> str:
+    nodes = {rank: peer for peer in info.peers for rank in peer.ranks}
+    return ", ".join(
+        f"rank {rank} (node {nodes[rank].node} at {nodes[rank].addr})"
+        if rank in nodes
+        else f"rank {rank}"
+        for rank in ranks
+    )

@@ -1,0 +1,48 @@
+"""Hugging Face: its libraries on the nodes, and a token for its hub."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from jupyter_sky.api.instance import InstanceInfo
+from jupyter_sky.api.plugin import Plugin
+from jupyter_sky.errors import UsageError
+from jupyter_sky.plugins._environment import environment
+from jupyter_sky.plugins._install import install
+from jupyter_sky.providers.spec import Image
+
+
+def huggingface(token: str | None = None) -> Plugin:
+    """Install transformers, datasets and tokenizers on the nodes.
+
+    Parameters
+    ----------
+    token
+        A token for the hub. It is in ``HF_TOKEN`` while a rank lives, and nothing of it is written
+        to a node's disk, as ``huggingface-cli login`` would do.
+    """
+    if token is not None and (not isinstance(token, str) or not token.strip()):
+        raise UsageError('token is empty: type token="hf_…", or leave it out for public models.')
+    return Plugin(
+        "huggingface",
+        transform=_install_huggingface,
+        around_process=partial(_logged_in, token=_Token(token)) if token else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Token:
+    """Keeps the token out of what a notebook shows and saves of the plugin."""
+
+    value: str = field(repr=False)
+
+
+def _install_huggingface(image: Image, cluster: Any) -> Image:
+    return install(image, ["transformers", "datasets", "tokenizers"])
+
+
+def _logged_in(info: InstanceInfo, token: _Token) -> AbstractContextManager[None]:
+    return environment({"HF_TOKEN": token.value})

@@ -1,0 +1,83 @@
+"""JAX: its wheels on the nodes, and one mesh of all their devices."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from jupyter_sky.api import accelerators
+from jupyter_sky.api.instance import InstanceInfo
+from jupyter_sky.api.plugin import Plugin
+from jupyter_sky.errors import UsageError
+from jupyter_sky.plugins._environment import environment
+from jupyter_sky.plugins._install import install, needs, requirement
+from jupyter_sky.providers.spec import Image
+
+
+def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0) -> Plugin:
+    """Install JAX on the nodes and let all ranks see one mesh of devices.
+
+    JAX connects its processes once: after a rank was lost, restart the cluster's ranks.
+
+    Parameters
+    ----------
+    version
+        ``"latest"``, a version like ``"0.5.0"``, or a constraint like ``">=0.5"``.
+    cuda
+        The extra of JAX for nodes with an NVIDIA GPU; other nodes take JAX for the CPU.
+    deadline
+        Seconds to connect the ranks in.
+    """
+    if not isinstance(cuda, str) or not re.fullmatch(r"cuda\d{2}", cuda):
+        raise UsageError(f'cuda={cuda!r} is no extra of JAX: type one like cuda="cuda12".')
+    packages = [requirement(name, version) for name in (f"jax[{cuda}]", "jax")]
+    return Plugin(
+        "jax",
+        transform=partial(_install_jax, for_cuda=packages[0], for_cpu=packages[1]),
+        around_app=partial(_distributed, deadline=deadline),
+    )
+
+
+def _install_jax(image: Image, cluster: Any, for_cuda: str, for_cpu: str) -> Image:
+    accelerator = cluster.spec.accelerator
+    if isinstance(accelerator, str):
+        accelerator = accelerators.parse(accelerator)
+    return install(image, [for_cuda if accelerator and accelerator.cuda else for_cpu])
+
+
+@contextmanager
+def _distributed(info: InstanceInfo, deadline: float) -> Iterator[None]:
+    if info.world_size < 2:
+        yield
+        return
+    with needs("jax", "jax"):
+        import jax
+
+    # JAX binds the port itself, so the socket that kept it free makes way.
+    if info.is_head and (descriptor := os.environ.pop("JUPYTER_SKY_HEAD_FD", None)):
+        os.close(int(descriptor))
+    coordinator = f"{info.head_addr}:{info.head_port}"
+    devices = max(1, info.accelerators // info.local_world_size)  # which ones, the node has set
+    variables = {
+        "JAX_COORDINATOR_ADDRESS": coordinator,
+        "JAX_NUM_PROCESSES": str(info.world_size),
+        "JAX_PROCESS_ID": str(info.rank),
+        "JAX_LOCAL_DEVICE_COUNT": str(devices),
+    }
+    with environment(variables):
+        jax.distributed.initialize(
+            coordinator,
+            num_processes=info.world_size,
+            process_id=info.rank,
+            coordinator_bind_address=coordinator if info.is_head else None,
+            initialization_timeout=math.ceil(deadline),
+        )
+        try:
+            yield
+        finally:
+            jax.distributed.shutdown()

@@ -1,0 +1,101 @@
+"""Ranks as a node makes them: forked after one import of torch, told their place in COMPUTE_POOL."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Rank = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def on_ranks() -> Callable[..., list[Any]]:
+    """Call ``function(join, *args)`` on each rank; what it returns, or its error, in rank order.
+
+    ``join(generation)`` is what a rank does before its group is formed: it says where the head
+    listens, and on the head it hands the listening socket over.
+    """
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["torch", "torch.distributed"])
+
+    def run(function: Rank, world_size: int, *args: Any, absent: tuple[int, ...] = ()) -> list[Any]:
+        listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        ports = [each.getsockname()[1] for each in listening]
+        results, processes = [], []
+        for rank in range(world_size):
+            if rank in absent:
+                continue
+            result, answer = forks.Pipe(duplex=False)
+            sockets = listening if rank == 0 else []
+            process = forks.Process(
+                target=_rank, args=(function, answer, rank, world_size, ports, sockets, args)
+            )
+            process.start()
+            answer.close()
+            results.append(result)
+            processes.append(process)
+        for each in listening:
+            each.close()
+        try:
+            return [result.recv() for result in results]
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+    return run
+
+
+def topology(rank: int, world_size: int, port: int = 0, generation: int = 1) -> str:
+    """COMPUTE_POOL of a rank alone on its node, on this machine."""
+    return json.dumps(
+        {
+            "cluster": "test",
+            "task_id": "task",
+            "generation": generation,
+            "node": rank,
+            "total_nodes": world_size,
+            "rank": rank,
+            "world_size": world_size,
+            "local_rank": 0,
+            "local_world_size": 1,
+            "head_addr": "127.0.0.1",
+            "head_port": port,
+            "accelerators": 0,
+            "shared_accelerators": False,
+            "interface": "lo",
+            "peers": [
+                {"node": node, "addr": "127.0.0.1", "ranks": [node]} for node in range(world_size)
+            ],
+        }
+    )
+
+
+def _rank(
+    function: Rank,
+    answer: Any,
+    rank: int,
+    world_size: int,
+    ports: list[int],
+    sockets: list[socket.socket],
+    args: tuple[Any, ...],
+) -> None:
+    def join(generation: int = 1) -> None:
+        port = ports[generation - 1]
+        os.environ["COMPUTE_POOL"] = topology(rank, world_size, port, generation)
+        if sockets:
+            os.environ["JUPYTER_SKY_HEAD_FD"] = str(sockets[generation - 1].detach())
+
+    try:
+        result = function(join, *args)
+    except Exception as error:
+        error.add_note(traceback.format_exc())
+        result = error
+    answer.send(result)

@@ -1,0 +1,59 @@
+"""JAX over real processes, where JAX is installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.life import Life
+from tests.plugins.conftest import topology
+
+
+def one_mesh(join: Callable[[int], None]) -> dict[str, Any]:
+    import sys
+
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    join(1)
+    life = Life([sky.plugins.jax(), sky.plugins.keras(backend="jax")])
+    life.enter_process()
+    unimported = "jax" not in sys.modules
+    life.enter_app()
+    import jax
+
+    seen = {
+        "unimported": unimported,
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "rank": jax.process_index(),
+        "variables": [os.environ["JAX_PROCESS_ID"], os.environ["JAX_NUM_PROCESSES"]],
+        "keras": os.environ["KERAS_BACKEND"],
+    }
+    life.exit_app()
+    life.exit_process()
+    seen["clean"] = "JAX_PROCESS_ID" not in os.environ and "KERAS_BACKEND" not in os.environ
+    return seen
+
+
+def test_all_ranks_are_one_mesh(on_ranks: Any) -> None:
+    pytest.importorskip("jax")
+    for rank, seen in enumerate(on_ranks(one_mesh, 2)):
+        assert seen == {
+            "unimported": True,
+            "devices": 2,
+            "processes": 2,
+            "rank": rank,
+            "variables": [str(rank), "2"],
+            "keras": "jax",
+            "clean": True,
+        }
+
+
+def test_missing_jax_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPUTE_POOL", topology(0, 2))
+    monkeypatch.setitem(__import__("sys").modules, "jax", None)
+    with pytest.raises(sky.SkyError, match="jax is not installed on this node: pip install jax"):
+        Life([sky.plugins.jax()]).enter_app()

@@ -1,0 +1,312 @@
+"""The process group, formed by real processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.instance import instance_info
+from jupyter_sky.api.life import Life
+from jupyter_sky.errors import SkyError
+from tests.plugins.conftest import topology
+
+VARIABLES = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+)
+
+
+def sum_of_ranks() -> float:
+    import torch
+    import torch.distributed as dist
+
+    value = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(value)
+    return value.item()
+
+
+def listening() -> list[str]:
+    """Addresses that a program of this machine listens at, as the kernel writes them in hex."""
+    rows = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    rows += Path("/proc/net/tcp6").read_text().splitlines()[1:]
+    return [row.split()[1] for row in rows if row.split()[3] == "0A"]
+
+
+# -- formed, left, formed again --------------------------------------------------------------------
+
+
+def two_generations(join: Callable[[int], None]) -> dict[str, Any]:
+    import torch.distributed as dist
+
+    life = Life([sky.plugins.torch()])
+    join(1)
+    life.enter_process()
+    life.enter_app()
+    info = instance_info()
+    assert info is not None
+    at = [each for each in listening() if each.endswith(f":{info.head_port:04X}")]
+    seen = {
+        "backend": dist.get_backend(),
+        "variables": {name: os.environ[name] for name in VARIABLES},
+        "interface": os.environ["GLOO_SOCKET_IFNAME"],
+        "port": info.head_port,
+        "listening": at,
+        "first": sum_of_ranks(),
+    }
+    life.exit_app()
+    seen["left"] = not dist.is_initialized()
+    seen["clean"] = not [name for name in (*VARIABLES, "GLOO_SOCKET_IFNAME") if name in os.environ]
+    join(2)
+    life.enter_app()
+    seen["second"] = sum_of_ranks()
+    life.exit_app()
+    life.exit_process()
+    return seen
+
+
+def test_a_group_is_formed_left_and_formed_again(on_ranks: Any) -> None:
+    ranks = on_ranks(two_generations, 3)
+    for rank, seen in enumerate(ranks):
+        assert seen["backend"] == "gloo"
+        assert seen["first"] == seen["second"] == 3.0
+        assert seen["left"] and seen["clean"]
+        assert seen["interface"] == "lo"
+        assert seen["listening"] == [f"0100007F:{seen['port']:04X}"]  # on loopback, nowhere else
+        assert seen["variables"] == {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(seen["port"]),
+            "WORLD_SIZE": "3",
+            "RANK": str(rank),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "NODE_RANK": str(rank),
+        }
+
+
+def head_leaves_first(join: Callable[[int], None]) -> bool:
+    life = Life([sky.plugins.torch()])
+    join(1)
+    life.enter_app()
+    info = instance_info()
+    assert info is not None
+    life.exit_app()
+    if not info.is_head:
+        return True
+    socket.create_server((info.head_addr, info.head_port)).close()
+    return "JUPYTER_SKY_HEAD_FD" not in os.environ
+
+
+def test_the_heads_socket_is_closed_with_the_group(on_ranks: Any) -> None:
+    assert on_ranks(head_leaves_first, 2) == [True, True]
+
+
+def without_a_socket(join: Callable[[int], None]) -> tuple[float, list[str]]:
+    join(1)
+    if descriptor := os.environ.pop("JUPYTER_SKY_HEAD_FD", None):
+        os.close(int(descriptor))
+    life = Life([sky.plugins.torch(backend="gloo")])
+    life.enter_app()
+    port = os.environ["MASTER_PORT"]
+    at = [each for each in listening() if each.endswith(f":{int(port):04X}")]
+    total = sum_of_ranks()
+    life.exit_app()
+    return total, at
+
+
+def test_without_a_socket_the_head_binds_one_as_narrowly(on_ranks: Any) -> None:
+    for total, at in on_ranks(without_a_socket, 2):
+        assert total == 1.0
+        assert [each.partition(":")[0] for each in at] == ["0100007F"]
+
+
+# -- broken, or destroyed by the person ------------------------------------------------------------
+
+
+def destroyed_by_the_person(join: Callable[[int], None]) -> float:
+    import torch.distributed as dist
+
+    life = Life([sky.plugins.torch()])
+    join(1)
+    life.enter_app()
+    dist.destroy_process_group()
+    life.exit_app()
+    join(2)
+    life.enter_app()
+    return sum_of_ranks()
+
+
+def test_a_group_that_the_person_destroyed_can_be_formed_again(on_ranks: Any) -> None:
+    assert on_ranks(destroyed_by_the_person, 2) == [1.0, 1.0]
+
+
+def broken_in_a_collective(join: Callable[[int], None]) -> float:
+    """Break the group as a node does on Stop: close the connections while a collective waits."""
+    life = Life([sky.plugins.torch()])
+    join(1)
+    life.enter_app()
+    if os.environ["RANK"] != "2":
+        breaking = threading.Timer(0.1, close_connections)
+        breaking.start()
+        with pytest.raises(RuntimeError):
+            sum_of_ranks()
+        breaking.join()
+    life.exit_app()
+    join(2)
+    life.enter_app()
+    return sum_of_ranks()
+
+
+def close_connections() -> None:
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            link = Path(f"/proc/self/fd/{name}").readlink()
+            if str(link).startswith("socket:"):
+                connection = socket.socket(fileno=os.dup(int(name)))
+                with connection, suppress(OSError):
+                    connection.getpeername()
+                    if connection.family in (socket.AF_INET, socket.AF_INET6):
+                        connection.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_broken_group_can_be_left_and_formed_again(on_ranks: Any) -> None:
+    assert on_ranks(broken_in_a_collective, 3) == [3.0, 3.0, 3.0]
+
+
+# -- not formed ------------------------------------------------------------------------------------
+
+
+def form(join: Callable[[int], None]) -> None:
+    join(1)
+    Life([sky.plugins.torch(deadline=1)]).enter_app()
+
+
+def test_a_rank_that_does_not_come_is_named(on_ranks: Any) -> None:
+    for error in on_ranks(form, 3, absent=(2,)):
+        assert isinstance(error, SkyError)
+        assert "within 1 s: rank 2 (node 2 at 127.0.0.1) did not come" in str(error)
+        assert "in plugin 'torch', around_app" in error.__notes__
+
+
+def test_a_head_that_does_not_listen_is_named(on_ranks: Any) -> None:
+    (error,) = on_ranks(form, 2, absent=(0,))
+    assert isinstance(error, SkyError)
+    assert "rank 1 cannot reach the head at 127.0.0.1:" in str(error)
+
+
+def form_with_nccl(join: Callable[[int], None]) -> None:
+    join(1)
+    Life([sky.plugins.torch(backend="nccl")]).enter_app()
+
+
+def test_nccl_without_a_gpu_is_refused(on_ranks: Any) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    for error in on_ranks(form_with_nccl, 2):
+        assert 'take backend="gloo"' in str(error)
+
+
+def test_a_single_rank_forms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPUTE_POOL", topology(0, 1))
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)  # not even imported
+    life = Life([sky.plugins.torch()])
+    life.enter_app()
+    assert "MASTER_ADDR" not in os.environ
+    life.exit_app()
+
+
+def test_missing_torch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPUTE_POOL", topology(0, 2))
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(
+        SkyError, match="torch is not installed on this node: pip install"
+    ) as raised:
+        Life([sky.plugins.torch()]).enter_app()
+    assert 'add pip=["torch"] to the image' in str(raised.value)
+    assert "MASTER_ADDR" not in os.environ
+
+
+# -- around one function ---------------------------------------------------------------------------
+
+
+@sky.integrations.torch
+def total() -> float:
+    return sum_of_ranks()
+
+
+@sky.integrations.torch(backend="gloo")
+def totals() -> Any:
+    yield sum_of_ranks()
+    yield sum_of_ranks()
+
+
+async def awaited() -> float:
+    return sum_of_ranks()
+
+
+def integrated(join: Callable[[int], None]) -> list[Any]:
+    import asyncio
+
+    import torch.distributed as dist
+
+    join(1)
+    seen = [total(), dist.is_initialized()]
+    join(2)
+    seen += [list(totals()), dist.is_initialized()]
+    return [*seen, asyncio.iscoroutinefunction(sky.integrations.torch(awaited))]
+
+
+def test_the_integration_forms_a_group_and_destroys_it(on_ranks: Any) -> None:
+    assert on_ranks(integrated, 2) == [[1.0, False, [1.0, 1.0], False, True]] * 2
+
+
+def integrated_in_a_formed_group(join: Callable[[int], None]) -> list[Any]:
+    import torch.distributed as dist
+
+    join(1)
+    life = Life([sky.plugins.torch()])
+    life.enter_app()
+    seen = [total(), dist.is_initialized()]
+    life.exit_app()
+    return seen
+
+
+def test_the_integration_leaves_the_plugins_group_alone(on_ranks: Any) -> None:
+    assert on_ranks(integrated_in_a_formed_group, 2) == [[1.0, True]] * 2
+
+
+def test_outside_a_cluster_the_integration_does_nothing() -> None:
+    @sky.integrations.torch
+    def here() -> str:
+        return "here"
+
+    assert here() == "here"
+    assert here.__name__ == "here"
+
+
+def test_the_integration_goes_below_compute() -> None:
+    with pytest.raises(sky.UsageError, match="below @sky.compute"):
+        sky.integrations.torch(sky.compute(sum_of_ranks))
+    with pytest.raises(sky.UsageError, match='"nccl", "gloo"'):
+        sky.integrations.torch(backend="mpi")  # type: ignore[call-overload]
+
+
+def test_a_life_travels() -> None:
+    life = pickle.loads(pickle.dumps(Life([sky.plugins.torch(), sky.plugins.joblib()])))
+    assert [plugin.name for plugin in life.plugins] == ["torch", "joblib"]
+    assert life.preload == ("torch",)
