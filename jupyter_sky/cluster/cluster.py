@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jupyter_sky.cluster import registry
@@ -25,7 +25,7 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import background
 from jupyter_sky.transport.events import Event, Formed, RankDone, RankExited, RankStarted
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.pickling import load
+from jupyter_sky.transport.pickling import load, main_namespace
 
 END_WITHIN = 10.0
 """Seconds for an agent to end everything of it."""
@@ -39,6 +39,12 @@ class Frame:
     ----------
     life
         A packed object with ``enter_process``, ``enter_app``, ``exit_app`` and ``exit_process``.
+    blobs
+        Its large parts.
+    needs
+        Names of the notebook that it uses.
+    plugins
+        Names of the plugins behind it.
     preload
         Modules that each node imports once, before ranks are forked.
     together
@@ -46,6 +52,9 @@ class Frame:
     """
 
     life: Message
+    blobs: Mapping[str, memoryview] = field(default_factory=dict)
+    needs: frozenset[str] = frozenset()
+    plugins: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
     together: bool = False
 
@@ -100,15 +109,8 @@ class Cluster:
             In one sentence, when it does not come up; nothing of it is left then.
         """
         provider.check(spec, frame.preload)
-        identity = uuid.uuid4().hex[:8]
-        try:
-            registry.record(identity, spec.name, provider.name, _row(spec))
-        except KeyError:
-            raise SkyError(
-                f"there is a cluster {spec.name} already: use it with `--cluster {spec.name}`, "
-                f"or end it with `%sky down {spec.name}`."
-            ) from None
-        cluster = cls(spec, identity, provider, frame, limits)
+        cluster = cls(spec, uuid.uuid4().hex[:8], provider, frame, limits)
+        background.wait(cluster._record())
         try:
             background.wait(cluster._start(progress))
         except BaseException:
@@ -121,7 +123,8 @@ class Cluster:
         cls, row: registry.Row, provider: Provider, frame: Frame, limits: Limits = Limits()
     ) -> Cluster | None:
         """Return the cluster of a registry row, or ``None`` if it is gone; its row goes then."""
-        spec = ClusterSpec(**{**row.spec, "name": row.name})
+        wanted = {name: value for name, value in row.spec.items() if name != "plugins"}
+        spec = ClusterSpec(name=row.name, **wanted)
         cluster = cls(spec, row.id, provider, frame, limits)
         machines = [provider.machine(machine) for machine in row.machines]
         try:
@@ -187,6 +190,19 @@ class Cluster:
         return f"node {node.node}" if node.addr.startswith("127.") else node.addr
 
     # Start, attach, end
+
+    async def _record(self) -> None:
+        """Write the cluster down, in place of one of its name of which nothing is left."""
+        there = registry.find(self.name)
+        if there and not await _answers(there, self.provider):
+            registry.remove(there.id)
+        try:
+            registry.record(self.id, self.name, self.provider.name, _row(self.spec, self.frame))
+        except KeyError:
+            raise SkyError(
+                f"there is a cluster {self.name} already: use it with `--cluster {self.name}`, "
+                f"or end it with `%sky down {self.name}`."
+            ) from None
 
     async def _start(self, progress: Progress) -> None:
         machines = await self.provider.launch(self.spec, self.id, self.frame.preload, progress)
@@ -272,8 +288,12 @@ class Cluster:
                 "head_port": answer["port"],
                 "nodes": [node.message() for node in nodes],
             }
-            message = {"topology": topology, "life": self.frame.life}
+            parcel = self.outbox.parcel(self.frame.needs, main_namespace(), self.all_ranks)
+            message = {"topology": topology, "life": self.frame.life, "names": parcel.groups}
+            parts = {**parcel.blobs, **self.frame.blobs}
+            await asyncio.gather(*(each.put(parts) for each in self._connections))
             await asyncio.gather(*(each.request("form", **message) for each in self._connections))
+            self.outbox.sent(parcel)
             async with _deadline(self.limits.form, "the process group was not formed"):
                 await self._until(lambda: self.state.group or bool(self._form_errors))
             if self._form_errors:
@@ -324,6 +344,7 @@ class Cluster:
             "deadline": self.limits.stop,
         }
         self.state = running(self.state, work.ranks, run.id)
+        self.outbox.sent(work.parcel)
         await asyncio.gather(*(self._send_to(each, run, message) for each in self._connections))
 
     async def _send_to(self, connection: Connection, run: Run, message: Message) -> None:
@@ -477,10 +498,25 @@ def _sentence(error: dict[str, Any]) -> str:
     return f"{error['type']}: {lines[0]}"
 
 
-def _row(spec: ClusterSpec) -> dict[str, Any]:
+async def _answers(row: registry.Row, provider: Provider) -> bool:
+    """Return whether any machine of a cluster is still there; removes what is left if not."""
+    if row.provider != provider.name:
+        return True
+    machines = [provider.machine(machine) for machine in row.machines]
+    for machine in machines:
+        with contextlib.suppress(OSError):
+            (await machine.open()).close()
+            return True
+    for machine in machines:
+        await machine.remove()
+    return False
+
+
+def _row(spec: ClusterSpec, frame: Frame) -> dict[str, Any]:
     """Return a spec as the registry keeps it: no image, whose variables can be secrets."""
     row = {name: getattr(spec, name) for name in ("nodes", "procs_per_node", "cpus", "memory")}
     accelerator = spec.accelerator
     row["accelerator"] = str(accelerator) if accelerator is not None else None
     row["idle_timeout"] = spec.idle_timeout
+    row["plugins"] = list(frame.plugins)
     return row

@@ -6,6 +6,7 @@ The exception is built here from plain data. Nothing that a node sends is unpick
 from __future__ import annotations
 
 import builtins
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 def remote_error(failures: Sequence[Failure]) -> RemoteError:
-    """Return the exception for the failures of a run, the first one first."""
+    """Return the exception for the failures of a run, in the order in which they were seen."""
+    failures = sorted(failures, key=_remoteness)
     first = failures[0]
     original = _known_type(first.error)
     kind = _remote_type(original) if original else RemoteError
@@ -88,6 +90,19 @@ def remote_error(failures: Sequence[Failure]) -> RemoteError:
     for line in _summary(failures):
         error.add_note(line)
     return error
+
+
+# What a collective raises on a rank whose peer has failed.
+_CONSEQUENCES = re.compile(
+    r"Connection (closed|reset) by peer|Broken pipe|Socket closed|NCCL.*abort|was aborted", re.I
+)
+
+
+def _remoteness(failure: Failure) -> int:
+    """Order failures by how far they are from the cause; a lost rank is one."""
+    if failure.error["type"] == RankLost.__qualname__:
+        return 0
+    return 2 if _CONSEQUENCES.search(failure.error["text"]) else 1
 
 
 def _known_type(error: Mapping[str, Any]) -> type[Exception] | None:

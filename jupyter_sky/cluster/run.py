@@ -87,6 +87,11 @@ class Run:
             yield from self._stop()
             raise Interrupted(self._what_stopped()) from None
 
+    @property
+    def nothing_waits(self) -> bool:
+        """Whether everything that came so far was yielded."""
+        return self._events.empty()
+
     def wait(self) -> None:
         """Wait for the end, leaving what is displayed aside."""
         for _ in self.events():

@@ -173,11 +173,9 @@ class Agent:
         self.store.use(wanted)
         self._trim(wanted)
         for process in ranks:
-            groups = [group for group in message["names"] if process.rank in group["ranks"]]
+            groups = process.take(message["names"])
             process.run = message["run"]
             process.shown = process.rank in message["show"]
-            for group in groups:
-                process.names.update(dict.fromkeys(group["names"], group["digest"]))
             process.send(
                 {**message, "names": groups, "values": message["values"].get(process.rank, [])}
             )
@@ -196,7 +194,7 @@ class Agent:
         addresses = {node["addr"] for node in message["topology"]["nodes"]}
         self._addresses = sorted(addresses - {here})
         for process in self._ranks.values():
-            process.send(message)
+            process.send({**message, "names": process.take(message["names"])})
         return {}
 
     async def _on_interrupt(self, message: Message) -> Message:

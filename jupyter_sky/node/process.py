@@ -75,6 +75,13 @@ class RankProcess:
         if self._link:
             self._link.send(message)
 
+    def take(self, groups: list[Message]) -> list[Message]:
+        """Return the groups of names that are for this rank, and note that it has them."""
+        mine = [group for group in groups if self.rank in group["ranks"]]
+        for group in mine:
+            self.names.update(dict.fromkeys(group["names"], group["digest"]))
+        return mine
+
     def break_collective(self, siblings: list[int], addresses: list[str]) -> None:
         """Release the rank from a collective that it may be blocked in."""
         if self._side:

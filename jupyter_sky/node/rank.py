@@ -6,10 +6,8 @@ has to reach the rank while the main thread is inside of a collective.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
-import inspect
 import io
 import linecache
 import os
@@ -59,7 +57,6 @@ class Rank:
         self._sending = threading.Lock()
         self._folder = folder
         self._run: str | None = None
-        self._interruptible = False
         self._interrupted = False
         self._broken = False
         self._life: Any = None
@@ -101,7 +98,7 @@ class Rank:
 
     def _on_interrupt(self, signum: int, frame: object) -> None:
         self._interrupted = True
-        if self._interruptible:
+        if self._shell.interruptible:
             raise KeyboardInterrupt
 
     # The process group
@@ -133,6 +130,7 @@ class Rank:
             self._head = None
         else:
             os.environ.pop("JUPYTER_SKY_HEAD_FD", None)
+        self._receive_names(message["names"])
         if self._life is None:
             life = blobs.unpack(message["life"], self._folder)
             life.enter_process()
@@ -169,33 +167,35 @@ class Rank:
         self._run = None
 
     def _execute(self, message: Message) -> Any:
-        namespace = self._shell.user_ns
-        for group in message["names"]:
-            linecache.cache.update(_sources(group.get("sources", {})))
-            try:
-                received = blobs.unpack(group["packed"], self._folder)
-            except BaseException as error:
-                error.add_note(f"while receiving {', '.join(group['names'])} on rank {self.rank}")
-                self._shell.format(error, skip=3)
-                raise
-            names = group["names"]
-            namespace.update(zip(names, received if len(names) > 1 else [received], strict=True))
-        if message.get("code") is not None:
+        self._receive_names(message["names"])
+        if message["code"] is not None:
             error = self._shell.run(message["code"])
             if error is not None:
                 raise error
             return None
-        linecache.cache.update(_sources(message.get("sources", {})))
+        linecache.cache.update(_sources(message["sources"]))
         try:
             call = blobs.unpack(message["call"], self._folder)
-            result = call()
-            return asyncio.run(result) if inspect.iscoroutine(result) else result
+            return call()
         except BaseException as error:
             self._shell.format(error, skip=2)
             raise
 
+    def _receive_names(self, groups: list[Message]) -> None:
+        for group in groups:
+            names = group["names"]
+            linecache.cache.update(_sources(group["sources"]))
+            try:
+                received = blobs.unpack(group["packed"], self._folder)
+            except BaseException as error:
+                error.add_note(f"while receiving {', '.join(names)} on rank {self.rank}")
+                self._shell.format(error, skip=3)
+                raise
+            values = received if len(names) > 1 else [received]
+            self._shell.user_ns.update(zip(names, values, strict=True))
+
     def _values(self, message: Message, result: Any) -> Message | None:
-        if message.get("code") is None:
+        if message["code"] is None:
             return self._pack(result, "the returned value")
         wanted = message["values"]
         if not wanted:
@@ -232,11 +232,11 @@ class Rank:
     def _interruption(self) -> Iterator[None]:
         """Let an interrupt through while the person's code runs, and only then."""
         self._interrupted = False
-        self._interruptible = True
+        self._shell.interruptible = True
         try:
             yield
         finally:
-            self._interruptible = False
+            self._shell.interruptible = False
 
     # What the rank says
 

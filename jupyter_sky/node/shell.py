@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import os
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -54,11 +56,9 @@ class RankShell(InteractiveShell):
     displayhook_class = Type(_Hook)
     display_pub_class = Type(_Publisher)
 
-    # Subprocesses write to the rank's own streams, as everything here does.
-    system = InteractiveShell.system_raw
-
     cell = ""
     send: Send | None = None
+    interruptible = False
 
     def show(self, kind: str, fields: dict[str, Any]) -> None:
         """Send something to display, behind what was printed before it."""
@@ -73,6 +73,18 @@ class RankShell(InteractiveShell):
         self._lines: list[str] = []
         result = self.run_cell(code, store_history=False)
         return result.error_before_exec or result.error_in_exec
+
+    def system(self, cmd: str) -> None:
+        """Run ``!cmd``; it writes to the rank's own streams, and Stop ends the cell with it."""
+        command = self.var_expand(cmd, depth=1)
+        self.user_ns["_exit_code"] = subprocess.call(
+            command, shell=True, executable=os.environ.get("SHELL")
+        )
+
+    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        # A Stop that comes now has nothing left to stop, and would only garble the traceback.
+        self.interruptible = False
+        super().showtraceback(*args, **kwargs)
 
     def _showtraceback(self, etype, evalue, stb: list[str]) -> None:
         self._lines = list(stb)

@@ -27,6 +27,7 @@ from typing import Any
 import msgpack
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
 _libc = ctypes.CDLL(None)
@@ -149,6 +150,7 @@ class _Nursery:
         self._wakeup.close()
         commands, side, out, err, log = fds
         rank.take_streams(out, err)
+        _libc.prctl(PR_SET_NAME, f"sky-rank-{order['rank']}".encode(), 0, 0, 0)
         os.environ.update(order["env"])
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)
         rank.Rank(

@@ -1,0 +1,49 @@
+"""From what a person asked for to what a cluster starts with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from jupyter_sky.api.life import Life
+from jupyter_sky.api.plugin import Plugin, check_plugins, transform_image
+from jupyter_sky.cluster.cluster import Frame
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport import blobs, pickling
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A cluster that does not exist yet, as ``Plugin.transform`` is given it."""
+
+    spec: ClusterSpec
+
+
+def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec, Frame]:
+    """Let plugins have their say.
+
+    Parameters
+    ----------
+    spec
+        What was asked for.
+    plugins
+        In the order in which ranks enter them.
+
+    Returns
+    -------
+    tuple
+        The spec with the image that the plugins need, and what ranks enter before the first run.
+    """
+    plugins = check_plugins(plugins)
+    image = transform_image(plugins, spec.image, Blueprint(spec))
+    life = Life(plugins)
+    packed, parts = blobs.pack(pickled := pickling.dump(life, "the plugins"))
+    frame = Frame(
+        life=packed,
+        blobs=parts,
+        needs=pickled.needs,
+        plugins=tuple(plugin.name for plugin in plugins),
+        preload=life.preload,
+        together=any(plugin.around_app for plugin in plugins),
+    )
+    return replace(spec, image=image), frame

@@ -1,0 +1,171 @@
+"""Pools: a cluster for the length of a ``with`` block."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import uuid
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from jupyter_sky.api import accelerators
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.api.plugin import Plugin, check_plugins
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.run import Work
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
+from jupyter_sky.transport import blobs, pickling
+from jupyter_sky.transport.events import Output
+
+if TYPE_CHECKING:
+    from jupyter_sky.api.compute import PendingCompute
+    from jupyter_sky.providers.machine import Provider
+
+R = TypeVar("R")
+
+
+class ComputePool:
+    """A cluster that is there inside of a ``with`` block. Also named ``sky.Compute``.
+
+    Parameters
+    ----------
+    provider
+        Where nodes come from; ``sky.Local()`` if it is not given.
+    nodes
+        Number of nodes.
+    accelerator
+        GPUs of each node: ``"A100"``, ``"L4:4"``, or ``sky.accelerators.A100(count=8)``.
+    plugins
+        What prepares frameworks: ``[sky.plugins.torch()]``.
+    image
+        What is installed on the nodes.
+    name
+        Name of the cluster; one of its own if it is not given.
+    procs_per_node
+        Ranks on each node; one for each GPU if it is not given.
+    cpus, memory
+        Processors and gigabytes of each node: ``"8"`` or, for at least as many, ``"8+"``.
+    idle_timeout
+        Seconds without a run after which the cluster ends itself.
+
+    Examples
+    --------
+    >>> with sky.ComputePool(nodes=4, plugins=[sky.plugins.torch()]) as pool:
+    ...     results = train() @ pool
+
+    Raises
+    ------
+    UsageError
+        When something was asked for that cannot be.
+    SkyError
+        When the cluster does not come up; nothing of it is left then.
+    """
+
+    def __init__(
+        self,
+        *,
+        provider: Provider | None = None,
+        nodes: int = 1,
+        accelerator: Accelerator | str | None = None,
+        plugins: Iterable[Plugin] = (),
+        image: Image | None = None,
+        name: str | None = None,
+        procs_per_node: int | None = None,
+        cpus: str | int | None = None,
+        memory: str | float | None = None,
+        idle_timeout: float | None = None,
+    ) -> None:
+        if isinstance(provider, type) or not hasattr(provider or Local(), "launch"):
+            raise UsageError(f"provider={provider!r} is no provider: write provider=sky.Local().")
+        self.provider = provider or cast("Provider", Local())
+        self.plugins = check_plugins(plugins)
+        self.spec = ClusterSpec(
+            name=name or f"pool-{uuid.uuid4().hex[:6]}",
+            nodes=nodes,
+            procs_per_node=procs_per_node,
+            accelerator=_accelerator(accelerator),
+            cpus=cpus,
+            memory=memory,
+            image=image or Image(),
+            idle_timeout=idle_timeout,
+        )
+        self._cluster: Cluster | None = None
+        self._turns = itertools.count()
+
+    def __enter__(self) -> ComputePool:
+        if self._cluster is not None:
+            raise SkyError("this pool is up already.")
+        spec, frame = assemble(self.spec, self.plugins)
+        self._cluster = Cluster.start(spec, self.provider, frame)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.down()
+
+    def __repr__(self) -> str:
+        state = "up" if self._cluster else "not up: use it in a `with` block"
+        return f"<ComputePool {self.spec.name}, {self.spec.nodes} nodes, {state}>"
+
+    @property
+    def cluster(self) -> Cluster:
+        """The running cluster."""
+        if self._cluster is None:
+            raise SkyError(
+                "this pool is not up: run the call inside of `with sky.ComputePool(...) as pool:`."
+            )
+        return self._cluster
+
+    def broadcast(self, pending: PendingCompute[R]) -> list[R]:
+        """Run a call on every rank and return the results in rank order."""
+        results = self._run(pending, self.cluster.all_ranks)
+        return [results[rank] for rank in sorted(results)]
+
+    def dispatch(self, pending: PendingCompute[R]) -> R:
+        """Run a call on one rank, each rank in its turn, and return its result."""
+        ranks = self.cluster.all_ranks
+        rank = ranks[next(self._turns) % len(ranks)]
+        return self._run(pending, (rank,))[rank]
+
+    def _run(self, pending: PendingCompute[R], ranks: tuple[int, ...]) -> dict[int, R]:
+        cluster = self.cluster
+        decorators = [plugin.decorate for plugin in self.plugins if plugin.decorate]
+        call = pickling.dump(pending.call(decorators), f"the call of {pending.function.__name__}")
+        packed, parts = blobs.pack(call)
+        parcel = cluster.outbox.parcel(call.needs, pickling.main_namespace(), ranks)
+        work = Work(
+            ranks=ranks,
+            call=packed,
+            sources=call.sources,
+            parcel=parcel,
+            blobs=parts,
+            show=ranks,
+        )
+        run = cluster.run(work)
+        for event in run.events():
+            if isinstance(event, Output):
+                _write(event)
+        return cast("dict[int, R]", run.values())
+
+
+def _accelerator(value: Accelerator | str | None) -> Accelerator | None:
+    return accelerators.parse(value) if isinstance(value, str) else value
+
+
+def _write(event: Output) -> None:
+    stream = sys.stderr if event.stream == "stderr" else sys.stdout
+    stream.write(event.data.decode(errors="replace"))
+    stream.flush()
+
+
+Compute = ComputePool
+

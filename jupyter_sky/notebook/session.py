@@ -1,0 +1,211 @@
+"""The clusters of one notebook: which one a cell means, and how it comes to be."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.api import accelerators
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.api.plugin import Plugin
+from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.identity import cluster_name
+from jupyter_sky.notebook.options import CellOptions
+from jupyter_sky.notebook.progress import ProgressLine
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.machine import Provider
+from jupyter_sky.providers.spec import ClusterSpec, Image
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a cell's options say about its cluster; what they leave open is ``None``."""
+
+    nodes: int | None = None
+    gpu: str | None = None
+    procs_per_node: int | None = None
+    provider: str | None = None
+    plugins: tuple[str, ...] | None = None
+
+    @classmethod
+    def by(cls, options: CellOptions) -> Wanted:
+        """Return what ``options`` want."""
+        return cls(
+            options.nodes, options.gpu, options.procs_per_node, options.provider, options.plugin
+        )
+
+    @property
+    def nothing(self) -> bool:
+        """Whether everything is left open."""
+        return self == Wanted()
+
+
+class Session:
+    """The clusters that a notebook is connected to."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+        self._clusters: dict[str, Cluster] = {}
+        self._wanted: dict[str, Wanted] = {}
+        self._current: str | None = None
+
+    @property
+    def own_name(self) -> str:
+        """The name of the notebook's own cluster."""
+        return cluster_name(self._shell)
+
+    def cluster(self, options: CellOptions) -> Cluster:
+        """Return the cluster that a cell means; it comes up if it has to.
+
+        Raises
+        ------
+        UsageError
+            When the options do not fit the running cluster, or nothing says what to start.
+        """
+        name = options.cluster or self._current or self.own_name
+        wanted = Wanted.by(options)
+        cluster = self.find(name)
+        if cluster is None:
+            cluster = self._start(name, self._with_defaults(name, wanted), options)
+        else:
+            _check_fit(cluster, wanted)
+        self._current = name
+        return cluster
+
+    def find(self, name: str | None = None) -> Cluster | None:
+        """Return a cluster that is up: a known one, or one that another kernel left."""
+        name = name or self._current or self.own_name
+        known = self._clusters.get(name)
+        if known is not None:
+            if known.alive:
+                return known
+            known.close()
+            del self._clusters[name]
+        return self._attach(name)
+
+    def known(self) -> list[Cluster]:
+        """Return the clusters that this notebook is connected to."""
+        return list(self._clusters.values())
+
+    def down(self, name: str | None = None) -> str:
+        """End a cluster and return its name."""
+        cluster = self.find(name)
+        if cluster is None:
+            raise UsageError(_nothing_to_end(name))
+        self._clusters.pop(cluster.name, None)
+        if self._current == cluster.name:
+            self._current = None
+        cluster.down()
+        return cluster.name
+
+    def close(self) -> None:
+        """Let go of all clusters; they go on until their time is over."""
+        for cluster in self._clusters.values():
+            cluster.close()
+        self._clusters.clear()
+
+    def _with_defaults(self, name: str, wanted: Wanted) -> Wanted:
+        if not wanted.nothing:
+            return wanted
+        # A local cluster that was lost costs nothing to have again.
+        if name in self._wanted:
+            return self._wanted[name]
+        raise UsageError(
+            "no cluster is running yet: say how many nodes it should have, as in `%%sky --nodes 4`."
+        )
+
+    def _start(self, name: str, wanted: Wanted, options: CellOptions) -> Cluster:
+        provider = _provider(wanted.provider)
+        spec = ClusterSpec(
+            name=name,
+            nodes=wanted.nodes or 1,
+            procs_per_node=wanted.procs_per_node,
+            accelerator=accelerators.parse(wanted.gpu) if wanted.gpu else None,
+            image=Image(pip=options.pip or ()),
+        )
+        spec, frame = assemble(spec, _plugins(wanted.plugins))
+        with ProgressLine(self._shell, name) as progress:
+            cluster = Cluster.start(spec, provider, frame, progress.say)
+            progress.say(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
+        self._clusters[name] = cluster
+        self._wanted[name] = wanted
+        return cluster
+
+    def _attach(self, name: str) -> Cluster | None:
+        row = registry.find(name)
+        if row is None:
+            return None
+        provider = _provider(row.provider)
+        plugins = tuple(row.spec.get("plugins", ()))
+        _, frame = assemble(ClusterSpec(name=name), _plugins(plugins))
+        cluster = Cluster.attach(row, provider, frame)
+        if cluster is None:
+            return None
+        with ProgressLine(self._shell, name) as progress:
+            progress.say(f"{describe(cluster)}, still up: connected again")
+        self._clusters[name] = cluster
+        self._wanted[name] = Wanted(
+            row.spec["nodes"], row.spec["accelerator"], row.spec["procs_per_node"], None, plugins
+        )
+        return cluster
+
+
+def describe(cluster: Cluster) -> str:
+    """Return what a cluster is made of, in a few words."""
+    nodes, ranks = len(cluster.state.nodes), len(cluster.all_ranks)
+    gpus = sorted({node.gpu for node in cluster.state.nodes if node.gpu})
+    versions = dict(cluster.state.versions)
+    parts = [f"{nodes} {cluster.provider.name} node{'s' * (nodes > 1)}"]
+    parts.append(f"{ranks} rank{'s' * (ranks > 1)} on {', '.join(gpus) if gpus else 'CPU'}")
+    if cluster.frame.together and ranks > 1:
+        parts.append(f"group formed with torch {versions.get('torch', '')}".rstrip())
+    return ", ".join(parts)
+
+
+def _check_fit(cluster: Cluster, wanted: Wanted) -> None:
+    """Refuse a cell that asks for another cluster than the one that runs."""
+    has: Mapping[str, Any] = {
+        "--nodes": len(cluster.state.nodes),
+        "--procs-per-node": len(cluster.state.nodes[0].ranks),
+        "--provider": cluster.provider.name,
+        "--gpu": cluster.spec.accelerator and str(cluster.spec.accelerator).lower(),
+    }
+    asked = {
+        "--nodes": wanted.nodes,
+        "--procs-per-node": wanted.procs_per_node,
+        "--provider": wanted.provider,
+        "--gpu": wanted.gpu and str(accelerators.parse(wanted.gpu)).lower(),
+    }
+    for option, value in asked.items():
+        if value is not None and value != has[option]:
+            raise UsageError(
+                f"cluster {cluster.name} is running with {option} {has[option]}, and the cell asks for "
+                f"{value}: leave {option} out to use it, type `%sky down` first to replace it, or add "
+                f"`--cluster NAME` to start a second one."
+            )
+
+
+def _provider(name: str | None) -> Provider:
+    if name in (None, "local"):
+        return Local()
+    raise UsageError(f"provider {name} is not there yet: this version has `--provider local`.")
+
+
+def _plugins(names: tuple[str, ...] | None) -> list[Plugin]:
+    from jupyter_sky import plugins
+
+    if names is None:
+        names = ("torch",) if importlib.util.find_spec("torch") else ()
+    return [getattr(plugins, name)() for name in names]
+
+
+def _nothing_to_end(name: str | None) -> str:
+    names = [row.name for row in registry.rows()]
+    running = f"there are {', '.join(names)}" if names else "none is running"
+    return f"there is no cluster {name or 'of this notebook'} to end: {running}."
