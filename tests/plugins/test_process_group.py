@@ -17,7 +17,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.instance import instance_info
 from jupyter_sky.api.life import Life
 from jupyter_sky.errors import SkyError
-from tests.plugins.conftest import topology
+from tests.api.conftest import topology
 
 VARIABLES = (
     "MASTER_ADDR",
@@ -171,13 +171,11 @@ def broken_in_a_collective(join: Callable[[int], None]) -> float:
 
 
 def close_connections() -> None:
-    for name in os.listdir("/proc/self/fd"):
+    for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            link = Path(f"/proc/self/fd/{name}").readlink()
-            if str(link).startswith("socket:"):
-                connection = socket.socket(fileno=os.dup(int(name)))
-                with connection, suppress(OSError):
-                    connection.getpeername()
+            if str(descriptor.readlink()).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
+                    connection.getpeername()  # fails for those that listen: leave them alone
                     if connection.family in (socket.AF_INET, socket.AF_INET6):
                         connection.shutdown(socket.SHUT_RDWR)
 
