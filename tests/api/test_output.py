@@ -166,6 +166,26 @@ def test_a_silenced_function_calls_itself() -> None:
     assert said.log == ["2", "1", "0", "0", "1", "2"]
 
 
+def test_stop_may_come_at_any_point() -> None:
+    script = """
+    import random, signal
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, stop)
+    quiet = sky.stdout(only="head")(lambda: None)
+    for _ in range(200):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.001))
+            while True:
+                quiet()
+        except KeyboardInterrupt:
+            print("shown")
+    """
+    assert run(script).stdout == ["shown"] * 200
+
+
 def test_nothing_is_left_open() -> None:
     script = """
     before = os.listdir("/proc/self/fd")
