@@ -130,6 +130,15 @@ def test_tensors_and_datasets() -> None:
     assert sky.shard(x[:0], shuffle=True, info=info).shape == (0, 2)
 
 
+def test_datasets_of_hugging_face() -> None:
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.from_dict({"n": list(range(10))})
+    for shuffle in (False, True):
+        part, numbers = sky.shard(dataset, range(10), shuffle=shuffle, info=places(3)[1])
+        assert isinstance(part, datasets.Dataset)
+        assert list(part["n"]) == list(numbers)
+
+
 # -- where there is no cluster, and what is refused ------------------------------------------------
 
 
