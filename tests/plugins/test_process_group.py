@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -203,6 +204,25 @@ def test_a_head_that_does_not_listen_is_named(on_ranks: Any) -> None:
     (error,) = on_ranks(form, 2, absent=(0,))
     assert isinstance(error, SkyError)
     assert "rank 1 cannot reach the head at 127.0.0.1:" in str(error)
+
+
+def stopped_while_it_waits(join: Callable[[int], None]) -> str:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    join(1)
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        Life([sky.plugins.torch(deadline=100)]).enter_app()
+    except KeyboardInterrupt:
+        return os.environ.get("MASTER_ADDR", "as before")
+    return "formed"
+
+
+def test_stop_is_heard_while_ranks_are_awaited(on_ranks: Any) -> None:
+    assert on_ranks(stopped_while_it_waits, 3, absent=(1, 2)) == ["as before"]
+    assert on_ranks(stopped_while_it_waits, 3, absent=(0, 2)) == ["as before"]
 
 
 def form_with_nccl(join: Callable[[int], None]) -> None:
