@@ -16,14 +16,14 @@ from typing import Any
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.errors import describe_ranks
-from jupyter_sky.cluster.outbox import Outbox
+from jupyter_sky.cluster.outbox import Outbox, Parcel
 from jupyter_sky.cluster.run import Run, Work
 from jupyter_sky.cluster.state import ClusterState, reduce, running
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import Machine, Node, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import background
-from jupyter_sky.transport.events import Event, Formed, RankDone, RankExited, RankStarted
+from jupyter_sky.transport.events import Event, Formed, Prepared, RankDone, RankExited, RankStarted
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.pickling import load, main_namespace
 
@@ -85,6 +85,7 @@ class Cluster:
         self._connections: list[Connection] = []
         self._runs: dict[str, Run] = {}
         self._changed = asyncio.Event()
+        self._stopping: set[str] = set()
         self._turn = asyncio.Lock()
         self._forming = asyncio.Lock()
         self._form_errors: dict[int, dict[str, Any]] = {}
@@ -140,6 +141,13 @@ class Cluster:
         background.call(self._spawn, run)
         return run
 
+    def interrupt(self) -> bool:
+        """Stop what the ranks are busy with, whoever started it; say whether there was anything."""
+        busy = {rank.run for rank in self.state.ranks if rank.run}
+        for run in busy:
+            background.call(self._stop, run)
+        return bool(busy)
+
     def restart(self, ranks: Sequence[int] | None = None) -> None:
         """End rank processes and start fresh ones, with empty namespaces."""
         background.wait(self._restart(self.all_ranks if ranks is None else ranks))
@@ -154,7 +162,7 @@ class Cluster:
 
     def load(self, rank: int, packed: Message) -> Any:
         """Return a value that a rank packed."""
-        return background_load(self._connection(rank), packed)
+        return _load(self._connection(rank), packed)
 
     def log(self, rank: int, tail: int | None = None, offset: int = 0) -> tuple[bytes, int]:
         """Return a part of a rank's log, and the log's size in bytes."""
@@ -227,8 +235,13 @@ class Cluster:
                 self.outbox.remember(rank["rank"], rank["names"])
                 if rank["pid"]:
                     self.state = reduce(self.state, RankStarted(rank["rank"], rank["pid"]))
+                formed = Formed(rank["rank"], rank["generation"], None)
+                self.state = reduce(self.state, formed)
                 if rank["run"]:
                     self.state = running(self.state, [rank["rank"]], rank["run"])
+            self.state = reduce(self.state, Prepared(welcome["versions"] or {}, {}))
+        newest = max(rank.generation for rank in self.state.ranks)
+        self.state = replace(self.state, generation=newest)
         self.state = replace(self.state, phase="ready")
 
     async def _connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
@@ -304,6 +317,12 @@ class Cluster:
         """Wait until the ranks are there and in one group, forming it anew if it was broken."""
         if self.state.group and self.state.settled:
             return
+        strangers = {rank.run for rank in self.state.ranks if rank.run} - self._runs.keys()
+        if strangers - self._stopping:
+            raise SkyError(
+                f"cluster {self.name} is busy with a run that was started before this kernel: "
+                "wait for its end, or stop it with `%sky interrupt`."
+            )
         async with _deadline(self.limits.stop + self.limits.start, "the ranks are still busy"):
             await self._until(lambda: self.state.settled)
         if not self.state.group:
@@ -330,6 +349,8 @@ class Cluster:
             run.give_up(trouble)
         except Exception as error:
             run.give_up(SkyError(f"the run could not be sent: {type(error).__name__}: {error}"))
+        finally:
+            self._runs.pop(run.id, None)
 
     async def _send(self, run: Run) -> None:
         work = run.work
@@ -344,19 +365,24 @@ class Cluster:
             "deadline": self.limits.stop,
         }
         self.state = running(self.state, work.ranks, run.id)
-        self.outbox.sent(work.parcel)
-        await asyncio.gather(*(self._send_to(each, run, message) for each in self._connections))
+        parcel = self.outbox.current(work.parcel)
+        self.outbox.sent(parcel)
+        await asyncio.gather(
+            *(self._send_to(each, run, parcel, message) for each in self._connections)
+        )
 
-    async def _send_to(self, connection: Connection, run: Run, message: Message) -> None:
+    async def _send_to(
+        self, connection: Connection, run: Run, parcel: Parcel, message: Message
+    ) -> None:
         ranks = [rank for rank in run.work.ranks if rank in connection.ranks]
         if not ranks:
             return
         groups = [
             group
-            for group in run.work.parcel.groups
+            for group in parcel.groups
             if any(rank in connection.ranks for rank in group["ranks"])
         ]
-        parts = {**run.work.parcel.blobs, **run.work.blobs}
+        parts = {**parcel.blobs, **run.work.blobs}
         message = {**message, "names": groups, "ranks": ranks}
         for _ in range(2):
             if parts:
@@ -370,7 +396,11 @@ class Cluster:
 
     def stop(self, run: Run) -> None:
         """Interrupt a run; for the background loop."""
-        message = {"run": run.id, "deadline": self.limits.stop}
+        self._stop(run.id)
+
+    def _stop(self, run: str) -> None:
+        self._stopping.add(run)
+        message = {"run": run, "deadline": self.limits.stop}
         for connection in self._connections:
             self._tell(connection, "interrupt", **message)
 
@@ -381,7 +411,6 @@ class Cluster:
 
     def run_over(self, run: Run) -> None:
         """Take note that a run has ended; for the background loop."""
-        self._runs.pop(run.id, None)
         self._wake()
         if self.alive and not self.state.group:
             # So that the next cell finds the group formed.
@@ -410,12 +439,12 @@ class Cluster:
     def _on_event(self, connection: Connection, event: Event) -> None:
         self.state = reduce(self.state, event)
         match event:
-            case RankStarted(rank=rank):
-                self.outbox.forget(rank)
             case Formed(rank=rank, error=dict() as error):
                 self._form_errors[rank] = error
-            case RankExited(rank=rank, reason=reason) if self._forming.locked():
-                self._form_errors[rank] = {"type": "RankLost", "text": reason}
+            case RankExited(rank=rank, reason=reason):
+                self.outbox.forget(rank)
+                if self._forming.locked():
+                    self._form_errors[rank] = {"type": "RankLost", "text": reason}
         run = self._runs.get(getattr(event, "run", None) or "")
         if run:
             run.handle(event)
@@ -458,7 +487,12 @@ class Cluster:
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             if self.state.phase == "lost":
-                raise ClusterLost(f"cluster {self.name} ended while it was starting.")
+                raise ClusterLost(f"cluster {self.name} is gone: an agent of it ended.")
+            if dead := [rank for rank in self.state.ranks if rank.phase == "dead"]:
+                raise ClusterLost(
+                    f"rank {dead[0].rank} does not start any more, {dead[0].trouble}: "
+                    f"end the cluster with `%sky down {self.name}` and start a new one."
+                )
             await self._change()
 
     # Who is where
@@ -473,7 +507,7 @@ class Cluster:
         return next(node for node in self.state.nodes if rank in node.ranks)
 
 
-def background_load(connection: Connection, packed: Message) -> Any:
+def _load(connection: Connection, packed: Message) -> Any:
     """Fetch the parts of a packed value and unpickle it, in the caller's thread."""
 
     def part(data: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.transport import blobs, pickling
@@ -19,15 +19,20 @@ _OF_THE_SHELL = frozenset(
 
 @dataclass(frozen=True)
 class Parcel:
-    """What has to be sent: groups of names, each with the ranks that need it, and their blobs."""
+    """What has to be sent: groups of names, each with the ranks that need it, and their blobs.
 
-    groups: list[Message]
-    blobs: dict[str, memoryview]
+    Attributes
+    ----------
+    losses
+        How many namespaces the outbox knew to be lost when the parcel was made.
+    """
 
-    @property
-    def names(self) -> list[str]:
-        """The names in it."""
-        return [name for group in self.groups for name in group["names"]]
+    groups: list[Message] = field(default_factory=list)
+    blobs: dict[str, memoryview] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    namespace: Mapping[str, Any] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+    losses: int = 0
 
 
 class Outbox:
@@ -35,10 +40,18 @@ class Outbox:
 
     def __init__(self) -> None:
         self._sent: dict[int, dict[str, str]] = {}
+        self._losses = 0
 
     def forget(self, rank: int) -> None:
         """Note that a rank has an empty namespace."""
         self._sent.pop(rank, None)
+        self._losses += 1
+
+    def current(self, parcel: Parcel) -> Parcel:
+        """Return the parcel, made anew if a rank lost its namespace after it was made."""
+        if parcel.losses == self._losses:
+            return parcel
+        return self.parcel(parcel.names, parcel.namespace, parcel.ranks)
 
     def remember(self, rank: int, names: Mapping[str, str]) -> None:
         """Note what a rank has, as its agent tells."""
@@ -54,6 +67,7 @@ class Outbox:
         UsageError
             When a name cannot be pickled; nothing is sent then.
         """
+        names, losses = tuple(names), self._losses
         pickled = _collect(names, namespace)
         groups: list[Message] = []
         needed: dict[str, memoryview] = {}
@@ -78,7 +92,7 @@ class Outbox:
                     }
                 )
                 needed.update(parts)
-        return Parcel(groups, needed)
+        return Parcel(groups, needed, names, namespace, tuple(ranks), losses)
 
     def sent(self, parcel: Parcel) -> None:
         """Note that a parcel has left."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -47,14 +47,14 @@ class Work:
     code: str | None = None
     call: Message | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
-    parcel: Parcel = field(default_factory=lambda: Parcel([], {}))
+    parcel: Parcel = field(default_factory=Parcel)
     blobs: Mapping[str, memoryview] = field(default_factory=dict)
     values: Mapping[int, Sequence[str]] = field(default_factory=dict)
     show: tuple[int, ...] = (0,)
 
 
 class Run:
-    """A run that was started. Iterate over ``events()``, then ask for ``values()``."""
+    """A run that was started: ``follow()`` it, then ask for its ``values()``."""
 
     def __init__(self, cluster: Cluster, work: Work) -> None:
         self.id = uuid.uuid4().hex[:12]
@@ -72,8 +72,10 @@ class Run:
 
     # For the person's thread
 
-    def events(self) -> Iterator[Output | Display]:
-        """Yield what ranks print and display, until the run is over.
+    def follow(self, show: Callable[[Output | Display], object] = lambda event: None) -> None:
+        """Give what ranks print and display to ``show``, until the run is over.
+
+        Ctrl-C is heard wherever it comes, also inside of ``show``.
 
         Raises
         ------
@@ -81,21 +83,17 @@ class Run:
             When Ctrl-C stopped the run; every rank was told to stop.
         """
         try:
-            yield from self._queued()
+            for event in self._queued():
+                show(event)
         except KeyboardInterrupt:
             self._stopped_by_person = True
-            yield from self._stop()
+            self._stop(show)
             raise Interrupted(self._what_stopped()) from None
 
     @property
     def nothing_waits(self) -> bool:
-        """Whether everything that came so far was yielded."""
+        """Whether everything that came so far was shown."""
         return self._events.empty()
-
-    def wait(self) -> None:
-        """Wait for the end, leaving what is displayed aside."""
-        for _ in self.events():
-            pass
 
     def values(self) -> dict[int, Any]:
         """Return what was asked for, unpickled, by rank; raise what the ranks raised.
@@ -127,10 +125,12 @@ class Run:
                 return
             yield event
 
-    def _stop(self) -> Iterator[Output | Display]:
+    def _stop(self, show: Callable[[Output | Display], object]) -> None:
         background.call(self._cluster.stop, self)
         try:
-            yield from self._queued(time.monotonic() + STOPPED_WITHIN)
+            # What ranks say to it is heard too.
+            for event in self._queued(time.monotonic() + STOPPED_WITHIN):
+                show(event)
         except KeyboardInterrupt:
             # A second Stop means now.
             background.call(self._cluster.kill, self)

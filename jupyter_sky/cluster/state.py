@@ -11,7 +11,7 @@ from jupyter_sky.transport.events import Event, Formed, Prepared, RankDone, Rank
 
 @dataclass(frozen=True)
 class RankState:
-    """A rank: ``phase`` is starting, idle, running or gone."""
+    """A rank: ``phase`` is starting, idle, running, gone (a new one comes) or dead (none does)."""
 
     rank: int
     node: int
@@ -62,10 +62,9 @@ def reduce(state: ClusterState, event: Event) -> ClusterState:
     match event:
         case RankStarted(rank, pid):
             return _rank(state, rank, phase="idle", pid=pid, generation=0, run=None)
-        case RankExited(rank, _, reason, _, _):
-            return _rank(
-                state, rank, phase="gone", pid=None, generation=0, run=None, trouble=reason
-            )
+        case RankExited(rank, _, reason, _, _, again):
+            phase = "gone" if again else "dead"
+            return _rank(state, rank, phase=phase, pid=None, generation=0, run=None, trouble=reason)
         case RankDone(rank, _, _, _, _, broken):
             changes = {"generation": 0} if broken else {}
             return _rank(state, rank, phase="idle", run=None, **changes)

@@ -43,6 +43,9 @@ BREAK_AFTER = 0.2
 PEERS_AFTER = 1.0
 """Seconds that the other ranks of a run get to end by themselves when one has failed."""
 
+FIRST_GRACE = 30.0
+"""Seconds that a new node waits for its first client, at least."""
+
 END_WITHIN = 3.0
 """Seconds that ranks get for their last words when the cluster ends."""
 
@@ -78,8 +81,12 @@ class Agent:
         self.clients: set[Client] = set()
         self._prepared: dict[str, str] | None = None
         self._addresses: list[str] = []
+        self._reserved: asyncio.Future[int] | None = None
+        self._together = False
+        self._deadline = 0.0
         self._stopping: set[str] = set()
         self._grace: asyncio.TimerHandle | None = None
+        self._seen_client = False
         self._ending: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
@@ -124,6 +131,7 @@ class Agent:
                 sock.close()
                 return
             self.clients.add(Client(sock, self, self._journal))
+            self._seen_client = True
 
     def welcome(self) -> Message:
         """Return what a client that comes anew should know."""
@@ -144,7 +152,9 @@ class Agent:
         busy = any(process.run for process in self._ranks.values())
         if not self.clients and not busy and not self._ending:
             loop = asyncio.get_running_loop()
-            self._grace = loop.call_later(self.spec["grace"], self.end)
+            # Whoever started this node may need a moment to come to it.
+            grace = self.spec["grace"] if self._seen_client else max(self.spec["grace"], FIRST_GRACE)
+            self._grace = loop.call_later(grace, self.end)
 
     def _publish(self, event: Event, logged: tuple[int, int] | None = None) -> None:
         self._append(event.message(), logged)
@@ -185,14 +195,14 @@ class Agent:
         return {}
 
     async def _on_reserve(self, message: Message) -> Message:
-        self._reserved: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._reserved = asyncio.get_running_loop().create_future()
         self._ranks[message["rank"]].send(message)
         return {"port": await self._reserved}
 
     async def _on_form(self, message: Message) -> Message:
-        here = self.spec["addr"]
-        addresses = {node["addr"] for node in message["topology"]["nodes"]}
-        self._addresses = sorted(addresses - {here})
+        nodes = message["topology"]["nodes"]
+        elsewhere = [node for node in nodes if not self._ranks.keys() & set(node["ranks"])]
+        self._addresses = sorted({node["addr"] for node in elsewhere})
         for process in self._ranks.values():
             process.send({**message, "names": process.take(message["names"])})
         return {}
@@ -263,7 +273,7 @@ class Agent:
         for process in list(self._ranks.values()):
             if process.pid:
                 process.signal(signal.SIGKILL)
-                self._forget_rank(process, "its node's zygote ended")
+                self._forget_rank(process, "its node's zygote ended", again=False)
         self.end()
 
     def _lose_rank(self, pid: int, status: int) -> None:
@@ -273,25 +283,28 @@ class Agent:
         if self._ending:
             process.close()
             return
-        stillborn = process.run is None
-        self._forget_rank(process, _reason(status))
-        births = self._stillbirths.get(process.rank, 0) + 1 if stillborn else 0
+        # A rank that ends again and again before it has done anything will not get better.
+        births = self._stillbirths.get(process.rank, 0) + 1 if process.run is None else 0
         self._stillbirths[process.rank] = births
-        if births < _MOST_STILLBIRTHS:
+        again = births < _MOST_STILLBIRTHS
+        self._forget_rank(process, _reason(status), again)
+        if again:
             self._start_rank(next(p for p in self.spec["ranks"] if p["rank"] == process.rank))
 
-    def _forget_rank(self, process: RankProcess, reason: str) -> None:
+    def _forget_rank(self, process: RankProcess, reason: str, again: bool) -> None:
         pid, run = process.pid, process.run
         process.close()
+        if process.rank == 0 and self._reserved and not self._reserved.done():
+            self._reserved.set_exception(ValueError(f"rank 0 is lost, {reason}"))
         tail = process.log.tail(5, limit=2000).decode(errors="replace")
-        self._publish(RankExited(process.rank, pid, reason, run, tail))
+        self._publish(RankExited(process.rank, pid or 0, reason, run, tail, again))
         if run and self._together:
             self._stop(run, self._deadline)
         self.watch_grace()
 
     def _hear_rank(self, process: RankProcess, message: Message) -> None:
         if "reserved" in message:
-            if not self._reserved.done():
+            if self._reserved and not self._reserved.done():
                 self._reserved.set_result(message["reserved"])
             return
         if message["event"] == "rank_done":
@@ -302,10 +315,14 @@ class Agent:
                 loop.call_later(PEERS_AFTER, self._stop, message["run"], self._deadline)
             self._adopt(message["values"])
             self.watch_grace()
-        elif message["event"] == "display" and not process.shown:
-            text = message["data"].get("text/plain", "")
-            process.log.append(f"{text}\n".encode())
-            return
+        elif message["event"] == "formed" and message["error"] is None:
+            process.generation = message["generation"]
+        elif message["event"] == "display":
+            process.send({"op": "displayed", "number": message.pop("number")})
+            if not process.shown:
+                text = message["data"].get("text/plain", "")
+                process.log.append(f"{text}\n".encode())
+                return
         self._append(message)
 
     def _adopt(self, values: Message | None) -> None:

@@ -148,6 +148,8 @@ class _Nursery:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._agent.close()
         self._wakeup.close()
+        for fd in fds:
+            os.set_inheritable(fd, False)
         commands, side, out, err, log = fds
         rank.take_streams(out, err)
         _libc.prctl(PR_SET_NAME, f"sky-rank-{order['rank']}".encode(), 0, 0, 0)

@@ -14,6 +14,7 @@ from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Work
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell, parse_line
+from jupyter_sky.notebook.errors import InvalidCell
 from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.session import Session, describe
 from jupyter_sky.transport.names import analyse
@@ -56,17 +57,17 @@ class SkyMagics(Magics):
         )
         renderer = Renderer(self.shell, shown)
         try:
-            for event in run.events():
-                renderer.render(event)
-                if run.nothing_waits:
-                    renderer.flush()
+            run.follow(lambda event: renderer.render(event, flush=run.nothing_waits))
         finally:
             renderer.finish()
         self._bind(options, ranks, run.values())
 
     def _needed(self, options: CellOptions, cell: str) -> frozenset[str]:
         """Return the names that the cell needs; a cell that does not compile goes no further."""
-        reads = analyse(cell).reads
+        try:
+            reads = analyse(cell).reads
+        except SyntaxError as error:
+            raise InvalidCell(error) from None
         if options.in_names is None:
             return reads
         if missing := [name for name in options.in_names if name not in self.shell.user_ns]:

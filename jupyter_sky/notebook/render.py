@@ -30,12 +30,14 @@ class Renderer:
         self._decoders: dict[tuple[int, str], Any] = {}
         self._unfinished: dict[tuple[int, str], str] = {}
 
-    def render(self, event: Output | Display) -> None:
-        """Show one event."""
+    def render(self, event: Output | Display, flush: bool = True) -> None:
+        """Show one event, at once if ``flush`` is set."""
         if isinstance(event, Display):
             self._display(event)
         else:
             self._write(event, self._decode(event))
+        if flush:
+            self.flush()
 
     def finish(self) -> None:
         """Show what has no end of line yet."""

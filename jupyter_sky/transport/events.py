@@ -48,13 +48,24 @@ class RankStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RankExited(Event):
-    """A rank's process ended; what was in its namespace is lost."""
+    """A rank's process ended; what was in its namespace is lost.
+
+    Attributes
+    ----------
+    reason
+        How it ended, in words.
+    tail
+        The last lines of its log.
+    again
+        Whether a fresh process takes its place.
+    """
 
     rank: int
     pid: int
     reason: str
     run: str | None
     tail: str
+    again: bool = True
 
 
 @dataclass(frozen=True, slots=True)
