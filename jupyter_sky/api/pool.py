@@ -168,4 +168,3 @@ def _write(event: Output | Display) -> None:
 
 
 Compute = ComputePool
-

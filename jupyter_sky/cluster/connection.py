@@ -9,10 +9,12 @@ from typing import Any
 
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import Machine
+from jupyter_sky.transport import background
 from jupyter_sky.transport.blobs import pieces
 from jupyter_sky.transport.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
+from jupyter_sky.transport.pickling import load
 
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank."""
@@ -120,6 +122,16 @@ class Connection:
             return await self._fetched(number, key, size)
         finally:
             del self._fetching[number]
+
+    def load(self, packed: Message) -> Any:
+        """Fetch the parts of a packed value and unpickle it; for the person's thread."""
+
+        def part(data: Any) -> Any:
+            if isinstance(data, dict):
+                return background.wait(self.fetch(data["blob"], data["size"]))
+            return bytearray(data)
+
+        return load(part(packed["stream"]), [part(buffer) for buffer in packed["buffers"]])
 
     def close(self) -> None:
         """Let go of the agent; it goes on."""

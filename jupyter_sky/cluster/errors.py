@@ -10,8 +10,9 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
+
+from jupyter_sky.errors import SkyError
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,10 @@ class Interrupted(KeyboardInterrupt):
         return [f"KeyboardInterrupt: {self}"]
 
 
+class TimedOut(SkyError, TimeoutError):
+    """A run took longer than it was given."""
+
+
 def remote_error(failures: Sequence[Failure]) -> RemoteError:
     """Return the exception for the failures of a run, in the order in which they were seen."""
     failures = sorted(failures, key=_remoteness)
@@ -116,7 +121,6 @@ def _known_type(error: Mapping[str, Any]) -> type[Exception] | None:
     return None
 
 
-@cache
 def _remote_type(original: type[Exception]) -> type[RemoteError]:
     if issubclass(original, RemoteError):
         return original
@@ -132,12 +136,14 @@ def _summary(failures: Sequence[Failure]) -> list[str]:
     groups: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
         groups.setdefault(failure.signature, []).append(failure)
-    lines = []
+    lines: list[str] = []
     for (kind, text), members in groups.items():
         where = describe_ranks([member.rank for member in members])
         hosts = sorted({member.host for member in members})
         line = f"on {where} ({', '.join(hosts[:3])}{', …' * (len(hosts) > 3)})"
-        lines.append(line if not lines else f"{kind}: {text.splitlines()[0] if text else ''} {line}")
+        lines.append(
+            line if not lines else f"{kind}: {text.splitlines()[0] if text else ''} {line}"
+        )
     return lines
 
 

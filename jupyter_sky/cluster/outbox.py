@@ -12,8 +12,9 @@ from jupyter_sky.transport.pickling import Pickled
 
 # A rank's shell has these of its own.
 _OF_THE_SHELL = frozenset(
-    "In Out get_ipython exit quit open display _ __ ___ _i _ii _iii _ih _oh _dh __builtins__ "
-    "__builtin__ __name__ __doc__ __loader__ __spec__ __package__ __annotations__".split()
+    {"In", "Out", "get_ipython", "exit", "quit", "open", "display"}
+    | {"_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh"}
+    | {"__builtins__", "__builtin__", "__name__", "__doc__", "__loader__", "__spec__"}
 )
 
 

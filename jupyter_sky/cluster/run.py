@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.cluster.errors import Failure, Interrupted, RankLost, describe_ranks, remote_error
+from jupyter_sky.cluster.errors import (
+    Failure,
+    Interrupted,
+    RankLost,
+    TimedOut,
+    describe_ranks,
+    remote_error,
+)
 from jupyter_sky.cluster.outbox import Parcel
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import background
@@ -17,7 +24,7 @@ from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankE
 from jupyter_sky.transport.frames import Message
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.cluster import Cluster
+    from jupyter_sky.cluster.runner import Runner
 
 STOPPED_WITHIN = 0.9
 """Seconds after Stop when the person has control again, whatever the ranks do."""
@@ -56,11 +63,11 @@ class Work:
 class Run:
     """A run that was started: ``follow()`` it, then ask for its ``values()``."""
 
-    def __init__(self, cluster: Cluster, work: Work) -> None:
+    def __init__(self, runner: Runner, work: Work) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.work = work
         self.started = time.monotonic()
-        self._cluster = cluster
+        self._runner = runner
         self._events: queue.SimpleQueue[Output | Display | None] = queue.SimpleQueue()
         self._waiting = set(work.ranks)
         self._done: dict[int, RankDone] = {}
@@ -72,19 +79,35 @@ class Run:
 
     # For the person's thread
 
-    def follow(self, show: Callable[[Output | Display], object] = lambda event: None) -> None:
+    def follow(
+        self,
+        show: Callable[[Output | Display], object] = lambda event: None,
+        timeout: float | None = None,
+    ) -> None:
         """Give what ranks print and display to ``show``, until the run is over.
 
         Ctrl-C is heard wherever it comes, also inside of ``show``.
+
+        Parameters
+        ----------
+        show
+            Called in this thread.
+        timeout
+            Seconds after which the run is stopped; by default it may take as long as it does.
 
         Raises
         ------
         Interrupted
             When Ctrl-C stopped the run; every rank was told to stop.
+        TimedOut
+            When the time was over; every rank was told to stop.
         """
         try:
-            for event in self._queued():
+            for event in self._queued(timeout and self.started + timeout):
                 show(event)
+            if not self.finished:
+                self._stop(show)
+                raise TimedOut(f"the time of {timeout:.0f} s is over: {self._what_stopped()}")
         except KeyboardInterrupt:
             self._stopped_by_person = True
             self._stop(show)
@@ -110,7 +133,8 @@ class Run:
         if self._failures:
             raise remote_error(self._failures)
         packed = {rank: done.values for rank, done in self._done.items() if done.values}
-        return {rank: self._cluster.load(rank, packed[rank]) for rank in sorted(packed)}
+        connection = self._runner.conductor.connection
+        return {rank: connection(rank).load(packed[rank]) for rank in sorted(packed)}
 
     def _queued(self, until: float | None = None) -> Iterator[Output | Display]:
         while True:
@@ -126,14 +150,14 @@ class Run:
             yield event
 
     def _stop(self, show: Callable[[Output | Display], object]) -> None:
-        background.call(self._cluster.stop, self)
+        background.call(self._runner.stop, self.id)
         try:
             # What ranks say to it is heard too.
             for event in self._queued(time.monotonic() + STOPPED_WITHIN):
                 show(event)
         except KeyboardInterrupt:
             # A second Stop means now.
-            background.call(self._cluster.kill, self)
+            background.call(self._runner.kill, self)
 
     def _what_stopped(self) -> str:
         seconds = time.monotonic() - self.started
@@ -178,7 +202,7 @@ class Run:
         return bool(self._failures)
 
     def _fail(self, rank: int, error: Mapping[str, Any]) -> None:
-        self._failures.append(Failure(rank, self._cluster.host(rank), error))
+        self._failures.append(Failure(rank, self._runner.conductor.node(rank).host, error))
 
     def _settle(self, rank: int) -> None:
         self._waiting.discard(rank)
@@ -189,7 +213,7 @@ class Run:
         if not self.finished:
             self.finished = True
             self._events.put(None)
-            self._cluster.run_over(self)
+            self._runner.over(self)
 
 
 def _lost(rank: int, reason: str, tail: str) -> dict[str, Any]:

@@ -71,9 +71,7 @@ def reduce(state: ClusterState, event: Event) -> ClusterState:
         case Formed(rank, generation, None):
             return _rank(state, rank, generation=generation, trouble=None)
         case Prepared(versions, missing):
-            return replace(
-                state, versions=tuple(versions.items()), missing=tuple(missing.items())
-            )
+            return replace(state, versions=tuple(versions.items()), missing=tuple(missing.items()))
     return state
 
 

@@ -76,7 +76,9 @@ class Agent:
         self._zygote_pid = zygote_pid
         self._ranks: dict[int, RankProcess] = {}
         self._stillbirths: dict[int, int] = {}
-        self._journal = Journal(folder / "journal", lambda rank, *at: self._ranks[rank].log.read(*at))
+        self._journal = Journal(
+            folder / "journal", lambda rank, *at: self._ranks[rank].log.read(*at)
+        )
         self.store = Store(Path(spec["blobs"]), spec["blob_limit"] or default_limit(folder))
         self.clients: set[Client] = set()
         self._prepared: dict[str, str] | None = None
@@ -115,7 +117,7 @@ class Agent:
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self.spec["socket"])
-        os.chmod(self.spec["socket"], 0o600)
+        Path(self.spec["socket"]).chmod(0o600)
         listener.listen()
         listener.setblocking(False)
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
@@ -153,7 +155,9 @@ class Agent:
         if not self.clients and not busy and not self._ending:
             loop = asyncio.get_running_loop()
             # Whoever started this node may need a moment to come to it.
-            grace = self.spec["grace"] if self._seen_client else max(self.spec["grace"], FIRST_GRACE)
+            grace = (
+                self.spec["grace"] if self._seen_client else max(self.spec["grace"], FIRST_GRACE)
+            )
             self._grace = loop.call_later(grace, self.end)
 
     def _publish(self, event: Event, logged: tuple[int, int] | None = None) -> None:
@@ -228,8 +232,7 @@ class Agent:
         return {"data": data, "size": process.log.size}
 
     async def _on_end(self, message: Message) -> Message:
-        self.end()
-        await asyncio.shield(self._ending)
+        await asyncio.shield(self.end())
         return {}
 
     def _trim(self, wanted: frozenset[str]) -> None:
@@ -356,7 +359,9 @@ class Agent:
     def _break(self, run: str) -> None:
         siblings = [process.pid for process in self._ranks.values() if process.pid]
         for process in self._running(run):
-            process.break_collective([pid for pid in siblings if pid != process.pid], self._addresses)
+            process.break_collective(
+                [pid for pid in siblings if pid != process.pid], self._addresses
+            )
             # Once more, for a rank that had not come to the run when the first one reached it.
             process.signal(signal.SIGINT)
 
@@ -367,10 +372,11 @@ class Agent:
 
     # The end
 
-    def end(self) -> None:
+    def end(self) -> asyncio.Task[None]:
         """End the node: ranks first, with time for their last words, then everything else."""
         if not self._ending:
             self._ending = asyncio.get_running_loop().create_task(self._end())
+        return self._ending
 
     async def _end(self) -> None:
         for process in self._ranks.values():

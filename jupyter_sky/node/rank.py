@@ -48,7 +48,12 @@ class Rank:
     """
 
     def __init__(
-        self, rank: int, shell: RankShell, commands: socket.socket, side: socket.socket, folder: Path
+        self,
+        rank: int,
+        shell: RankShell,
+        commands: socket.socket,
+        side: socket.socket,
+        folder: Path,
     ) -> None:
         self.rank = rank
         self._shell = shell
@@ -298,10 +303,10 @@ def take_streams(out: int, err: int) -> None:
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
         os.close(source)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: PTH123, SIM115
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = _text_stream(1)
     sys.stderr = _text_stream(2)
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
 
 
 def _text_stream(fd: int) -> io.TextIOWrapper:

@@ -184,8 +184,7 @@ class _Nursery:
             end_group(pid)
         end_descendants()
         shutil.rmtree(self._spec["blobs"], ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._spec["socket"])
+        Path(self._spec["socket"]).unlink(missing_ok=True)
 
 
 def end_with_parent() -> None:

@@ -13,8 +13,8 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Work
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell, parse_line
 from jupyter_sky.notebook.errors import InvalidCell
+from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell, parse_line
 from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.session import Session, describe
 from jupyter_sky.transport.names import analyse
@@ -42,6 +42,8 @@ class SkyMagics(Magics):
     # %%sky
 
     def _run(self, options: CellOptions, cell: str) -> None:
+        if options.background:
+            raise UsageError("--background is not there yet: leave it out.")
         names = self._needed(options, cell)
         cluster = self.session.cluster(options)
         ranks = _choose(cluster, options.ranks, "--ranks")
@@ -57,7 +59,9 @@ class SkyMagics(Magics):
         )
         renderer = Renderer(self.shell, shown)
         try:
-            run.follow(lambda event: renderer.render(event, flush=run.nothing_waits))
+            run.follow(
+                lambda event: renderer.render(event, flush=run.nothing_waits), options.timeout
+            )
         finally:
             renderer.finish()
         self._bind(options, ranks, run.values())
@@ -70,11 +74,14 @@ class SkyMagics(Magics):
             raise InvalidCell(error) from None
         if options.in_names is None:
             return reads
-        if missing := [name for name in options.in_names if name not in self.shell.user_ns]:
-            raise UsageError(
-                f"--in {missing[0]}: the notebook has no {missing[0]}; define it first."
-            )
+        self._check_names(options.in_names, "--in")
         return frozenset(options.in_names)
+
+    def _check_names(self, names: Sequence[str], option: str) -> None:
+        if missing := [name for name in names if name not in self.shell.user_ns]:
+            raise UsageError(
+                f"{option} {missing[0]}: the notebook has no {missing[0]}; define it first."
+            )
 
     def _bind(
         self, options: CellOptions, ranks: Sequence[int], values: dict[int, dict[str, Any]]
@@ -95,6 +102,10 @@ class SkyMagics(Magics):
             "down": self._down,
             "status": self._status,
             "logs": self._logs,
+            "push": self._push,
+            "pull": self._pull,
+            "attach": self._attach,
+            "interrupt": self._interrupt,
             "restart": self._restart,
         }
         if command not in commands:
@@ -126,6 +137,35 @@ class SkyMagics(Magics):
         data, _ = cluster.log(rank, tail=options.tail)
         print(data.decode(errors="replace"), end="")
 
+    def _push(self, options: Any) -> None:
+        cluster = self._running()
+        self._check_names(options.names, "%sky push")
+        parcel = cluster.outbox.parcel(options.names, self.shell.user_ns, cluster.all_ranks)
+        cluster.run(Work(cluster.all_ranks, code="", parcel=parcel)).follow()
+
+    def _pull(self, options: Any) -> None:
+        cluster = self._running()
+        ranks = _choose(cluster, options.ranks or "head", "--ranks")
+        asked = {rank: list(options.names) for rank in ranks}
+        run = cluster.run(Work(ranks, code="", values=asked))
+        run.follow()
+        values = run.values()
+        single = options.ranks in (None, "head")
+        for name in options.names:
+            found = [values[rank][name] for rank in ranks]
+            self.shell.push({name: found[0] if single else found})
+
+    def _attach(self, options: Any) -> None:
+        cluster = self.session.find(options.name)
+        if cluster is None:
+            raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to attach.")
+        self.session.use(cluster)
+        print(f"{cluster.name}: {describe(cluster)}; cells without --cluster use it now")
+
+    def _interrupt(self, options: Any) -> None:
+        cluster = self._running()
+        print(f"{cluster.name}: {'stopping' if cluster.interrupt() else 'nothing is running'}")
+
     def _restart(self, options: Any) -> None:
         cluster = self._running()
         ranks = _choose(cluster, options.ranks, "%sky restart")
@@ -139,9 +179,7 @@ class SkyMagics(Magics):
         return cluster
 
 
-def _choose(
-    cluster: Cluster, chosen: str | Sequence[int] | None, option: str
-) -> tuple[int, ...]:
+def _choose(cluster: Cluster, chosen: str | Sequence[int] | None, option: str) -> tuple[int, ...]:
     if chosen in (None, "all"):
         return cluster.all_ranks
     if chosen == "head":
@@ -168,7 +206,7 @@ def _asked_for(options: CellOptions, ranks: Sequence[int]) -> dict[int, list[str
     if not options.out and not options.gather:
         return {}
     gathered = list(options.gather)
-    asked = {rank: gathered for rank in ranks} if gathered else {}
+    asked = dict.fromkeys(ranks, gathered) if gathered else {}
     asked[ranks[0]] = list(dict.fromkeys([*options.out, *gathered]))
     return asked
 

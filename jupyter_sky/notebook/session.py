@@ -93,6 +93,10 @@ class Session:
         """Return the clusters that this notebook is connected to."""
         return list(self._clusters.values())
 
+    def use(self, cluster: Cluster) -> None:
+        """Make a cluster the one that cells mean."""
+        self._current = cluster.name
+
     def down(self, name: str | None = None) -> str:
         """End a cluster and return its name."""
         cluster = self.find(name)
@@ -122,11 +126,14 @@ class Session:
 
     def _start(self, name: str, wanted: Wanted, options: CellOptions) -> Cluster:
         provider = _provider(wanted.provider)
+        _check_options(options)
         spec = ClusterSpec(
             name=name,
             nodes=wanted.nodes or 1,
             procs_per_node=wanted.procs_per_node,
             accelerator=accelerators.parse(wanted.gpu) if wanted.gpu else None,
+            cpus=options.cpus,
+            memory=options.memory,
             image=Image(pip=options.pip or ()),
         )
         spec, frame = assemble(spec, _plugins(wanted.plugins))
@@ -185,9 +192,9 @@ def _check_fit(cluster: Cluster, wanted: Wanted) -> None:
     for option, value in asked.items():
         if value is not None and value != has[option]:
             raise UsageError(
-                f"cluster {cluster.name} is running with {option} {has[option]}, and the cell asks for "
-                f"{value}: leave {option} out to use it, type `%sky down` first to replace it, or add "
-                f"`--cluster NAME` to start a second one."
+                f"cluster {cluster.name} is running with {option} {has[option]}, and the cell asks "
+                f"for {value}: leave {option} out to use it, type `%sky down` first to replace it, "
+                "or add `--cluster NAME` to start a second one."
             )
 
 
@@ -202,7 +209,20 @@ def _plugins(names: tuple[str, ...] | None) -> list[Plugin]:
 
     if names is None:
         names = ("torch",) if importlib.util.find_spec("torch") else ()
+    if unknown := [name for name in names if name not in plugins.__all__]:
+        raise UsageError(
+            f"there is no plugin {unknown[0]}: there are {', '.join(plugins.__all__)}, and `none`."
+        )
     return [getattr(plugins, name)() for name in names]
+
+
+def _check_options(options: CellOptions) -> None:
+    """Refuse what only nodes elsewhere can have; nothing that was typed is passed over."""
+    elsewhere = ("hosts", "region", "instance_type", "spot", "max_cost", "idle_timeout")
+    for name in elsewhere:
+        if getattr(options, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} has no meaning for local nodes: leave it out.")
 
 
 def _nothing_to_end(name: str | None) -> str:

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.folders import runtime
-from jupyter_sky.providers.machine import Node, Progress
+from jupyter_sky.providers.machine import Machine, Node, Progress
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 
 _LOOPBACK = "127.0.0.1"
@@ -83,10 +85,10 @@ class Local:
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> None:
         """Refuse GPUs that are not here and frameworks that are not installed."""
-        if not hasattr(os, "fork"):
+        if sys.platform != "linux":
             raise UsageError(
-                "local nodes need Linux: name machines to use instead, "
-                "as in `--provider ssh --hosts gpu1,gpu2`."
+                "local nodes need Linux: in this version there is no other provider for a "
+                f"notebook on {sys.platform}."
             )
         for name in preload:
             if importlib.util.find_spec(name) is None:
@@ -96,22 +98,26 @@ class Local:
                 )
         if spec.accelerator is not None:
             _check_accelerator(spec.accelerator, _gpus(), spec.nodes)
+        _check_size("cpus", spec.cpus, os.cpu_count() or 1, "processors")
+        _check_size("memory", spec.memory, psutil.virtual_memory().total / 2**30, "GB of memory")
 
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
-    ) -> list[LocalMachine]:
+    ) -> list[Machine]:
         """Start the agents, each with its share of the nodes."""
         progress(f"starting {spec.nodes} local node{'s' * (spec.nodes > 1)}")
         nodes = _nodes(spec, _gpus())
         count = min(self.machines, len(nodes))
-        shares = [nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count] for i in range(count)]
+        shares = [
+            nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count] for i in range(count)
+        ]
         loop = asyncio.get_running_loop()
         starts = [
             loop.run_in_executor(None, self._start, spec, identity, index, share, preload)
             for index, share in enumerate(shares)
         ]
         done = await asyncio.gather(*starts, return_exceptions=True)
-        machines = [machine for machine in done if isinstance(machine, LocalMachine)]
+        machines: list[Machine] = [each for each in done if isinstance(each, LocalMachine)]
         if failed := [error for error in done if isinstance(error, BaseException)]:
             for machine in machines:
                 await machine.remove()
@@ -151,7 +157,7 @@ class Local:
                 {"rank": rank, "env": _visible(node, rank)} for node in nodes for rank in node.ranks
             ],
         }
-        with open(folder / "spec.json", "w", opener=_private) as file:  # noqa: PTH123
+        with open(folder / "spec.json", "w", opener=_private) as file:
             json.dump(settings, file)
         started = subprocess.run(
             [sys.executable, "-m", "jupyter_sky.node", str(folder)],
@@ -217,8 +223,16 @@ def _check_accelerator(wanted: Accelerator | str, gpus: Sequence[str], nodes: in
         here = ", ".join(sorted(set(gpus))) or "no GPU"
         some = f"{len(fitting)} of them" if fitting else here
         raise UsageError(
-            f"{count * nodes} × {name} was asked for, but this machine has {some}: leave the GPU "
-            "out to run here, or say where they are with --provider ssh --hosts … or --provider aws."
+            f"{count * nodes} × {name} was asked for, but this machine has {some}: "
+            "leave the GPU out to use what is here."
+        )
+
+
+def _check_size(option: str, wanted: str | int | float | None, here: float, unit: str) -> None:
+    if wanted is not None and float(str(wanted).rstrip("+")) > here:
+        raise UsageError(
+            f"--{option} {wanted} was asked for, but this machine has {here:.0f} {unit}: "
+            f"ask for less, or leave --{option} out."
         )
 
 

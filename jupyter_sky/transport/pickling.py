@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-from cloudpickle import cloudpickle as _cloudpickle
 
 from jupyter_sky.errors import UsageError
 
@@ -73,7 +72,7 @@ def main_namespace() -> dict[str, Any]:
     return vars(sys.modules["__main__"])
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: io.BytesIO, buffers: list[memoryview]) -> None:
         super().__init__(
             file, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw())
@@ -109,7 +108,7 @@ def _reduce_storage(storage: Any) -> Any:
         return _typed_storage, (storage._untyped_storage, storage.dtype)
     if type(storage) is not torch.UntypedStorage or storage.device.type == "meta":
         return NotImplemented
-    memory = torch.empty(0, dtype=torch.uint8).set_(storage.cpu())  # type: ignore[call-overload]
+    memory = torch.empty(0, dtype=torch.uint8).set_(storage.cpu())
     return _untyped_storage, (pickle.PickleBuffer(memory.numpy()),)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.cluster.cluster import Cluster, Limits
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.frame import Limits
 from jupyter_sky.cluster.run import Run, Work
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
@@ -49,7 +50,7 @@ class Cells:
     def ask(self, expression: str, **options: Any) -> list[Any]:
         """Return an expression's value on every rank."""
         ranks = options.get("ranks") or self.cluster.all_ranks
-        values = dict.fromkeys(ranks, ["_asked"])
+        values = {rank: ["_asked"] for rank in ranks}
         found = self.run(f"_asked = {expression}", values=values, **options)
         return [found[rank]["_asked"] for rank in sorted(found)]
 
@@ -64,7 +65,9 @@ class Cells:
         ).decode()
 
 
-def start(nodes: int = 4, *, provider: Local | None = None, stop: float = 2.0, **spec: Any) -> Cells:
+def start(
+    nodes: int = 4, *, provider: Local | None = None, stop: float = 2.0, **spec: Any
+) -> Cells:
     """Start a cluster whose ranks form a group."""
     wanted = ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=nodes, **spec)
     made, frame = assemble(wanted, [sky.plugins.torch()])

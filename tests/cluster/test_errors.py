@@ -12,7 +12,9 @@ from jupyter_sky.cluster.errors import RankLost, describe_ranks
 
 def test_the_original_type_with_rank_and_traceback(cells) -> None:
     with pytest.raises(ValueError, match="only rank 2") as caught:
-        cells.run("def check(r):\n    if r == 2:\n        raise ValueError(f'only rank {r}')\ncheck(rank)")
+        cells.run(
+            "def check(r):\n    if r == 2:\n        raise ValueError(f'only rank {r}')\ncheck(rank)"
+        )
     error = caught.value
     assert isinstance(error, sky.RemoteError)
     assert (error.rank, error.host) == (2, "node 2")

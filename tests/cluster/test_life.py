@@ -54,7 +54,9 @@ def test_down_leaves_nothing(new) -> None:
 
 def test_what_ranks_started_ends_too(new) -> None:
     cells = new(nodes=1)
-    cells.run("import subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)")
+    cells.run(
+        "import subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    )
     [child] = cells.ask("child.pid")
     process = psutil.Process(child)
     cells.cluster.down()
@@ -160,7 +162,8 @@ def test_a_killed_notebook_leaves_a_cluster_that_ends_itself(home: Path) -> None
     script = """
 import jupyter_sky as sky, os, signal
 pool = sky.ComputePool(nodes=2, provider=sky.Local(grace=0.2)).__enter__()
-print(pool.cluster._connections[0].machine.pid, flush=True)
+from jupyter_sky.cluster import registry
+print(registry.find(pool.cluster.name).machines[0]["pid"], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -74,7 +74,9 @@ def test_the_last_expression_is_shown_and_a_semicolon_hides_it(cells) -> None:
 
 
 def test_rich_output_keeps_its_place_among_the_lines(cells) -> None:
-    cells.run("from IPython.display import HTML, display\nprint(1)\ndisplay(HTML('<b>2</b>'))\nprint(3)")
+    cells.run(
+        "from IPython.display import HTML, display\nprint(1)\ndisplay(HTML('<b>2</b>'))\nprint(3)"
+    )
     kinds = [e.data["text/html"] if isinstance(e, Display) else e.data for e in cells.events]
     assert kinds == [b"1\n", "<b>2</b>", b"3\n"]
 
@@ -118,7 +120,9 @@ def test_a_model_and_its_optimizer_stay_together(cells) -> None:
 
     model = torch.nn.Linear(64, 64)
     cells.namespace.update(model=model, opt=torch.optim.SGD(model.parameters(), lr=1.0))
-    cells.run("model.weight.grad = torch.ones_like(model.weight)\nopt.step()", names=["opt", "model"])
+    cells.run(
+        "model.weight.grad = torch.ones_like(model.weight)\nopt.step()", names=["opt", "model"]
+    )
     moved = cells.ask("model.weight.detach()", ranks=[1])[0]
     assert torch.allclose(moved, model.weight.detach() - 1)
 
