@@ -1,0 +1,125 @@
+"""The commands of ``%sky``: looking after clusters, one method a command."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import describe_ranks
+from jupyter_sky.cluster.run import Work
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.choices import check_names, choose_ranks
+from jupyter_sky.notebook.options import CellOptions, parse_line
+from jupyter_sky.notebook.session import Session, describe
+
+
+class Commands:
+    """What ``%sky`` does.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    session
+        Its clusters.
+    """
+
+    def __init__(self, shell: InteractiveShell, session: Session) -> None:
+        self._shell = shell
+        self._session = session
+
+    def run(self, line: str) -> Any:
+        """Do what a line says.
+
+        Raises
+        ------
+        UsageError
+            When it cannot be done; the sentence says what to type instead.
+        HelpRequested
+            When the line asks for help.
+        """
+        command, options = parse_line(line)
+        commands: dict[str, Callable[[Any], Any]] = {
+            "up": self._up,
+            "down": self._down,
+            "status": self._status,
+            "logs": self._logs,
+            "push": self._push,
+            "pull": self._pull,
+            "attach": self._attach,
+            "interrupt": self._interrupt,
+            "restart": self._restart,
+        }
+        if command not in commands:
+            there = ", ".join(commands)
+            raise UsageError(f"%sky {command} is not there yet: this version has {there}.")
+        return commands[command](options)
+
+    def _up(self, options: CellOptions) -> None:
+        self._session.cluster(options)
+
+    def _down(self, options: Namespace) -> None:
+        print(f"{self._session.down(options.name)}: ended, nothing of it is left")
+
+    def _status(self, options: Namespace) -> None:
+        cluster = self._session.find()
+        if cluster is None:
+            print("No cluster: `%%sky --nodes 4` above a cell starts one.")
+            return
+        print(f"{cluster.name}: {describe(cluster)}")
+        for rank in cluster.state.ranks:
+            trouble = f" ({rank.trouble})" if rank.trouble else ""
+            print(f"  rank {rank.rank}  node {rank.node}  {rank.phase}{trouble}")
+
+    def _logs(self, options: Namespace) -> None:
+        cluster = self._running()
+        rank = options.rank or 0
+        if rank not in cluster.all_ranks:
+            raise UsageError(f"there is no rank {rank}: {describe_ranks(cluster.all_ranks)}.")
+        data, _ = cluster.log(rank, tail=options.tail)
+        print(data.decode(errors="replace"), end="")
+
+    def _push(self, options: Namespace) -> None:
+        cluster = self._running()
+        check_names(options.names, self._shell.user_ns, "%sky push")
+        parcel = cluster.outbox.parcel(options.names, self._shell.user_ns, cluster.all_ranks)
+        cluster.run(Work(cluster.all_ranks, code="", parcel=parcel)).follow()
+
+    def _pull(self, options: Namespace) -> None:
+        cluster = self._running()
+        ranks = choose_ranks(cluster, options.ranks or "head", "--ranks")
+        asked = {rank: list(options.names) for rank in ranks}
+        run = cluster.run(Work(ranks, code="", values=asked))
+        run.follow()
+        values = run.values()
+        single = options.ranks in (None, "head")
+        for name in options.names:
+            found = [values[rank][name] for rank in ranks]
+            self._shell.push({name: found[0] if single else found})
+
+    def _attach(self, options: Namespace) -> None:
+        cluster = self._session.find(options.name)
+        if cluster is None:
+            raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to attach.")
+        self._session.use(cluster)
+        print(f"{cluster.name}: {describe(cluster)}; cells without --cluster use it now")
+
+    def _interrupt(self, options: Namespace) -> None:
+        cluster = self._running()
+        print(f"{cluster.name}: {'stopping' if cluster.interrupt() else 'nothing is running'}")
+
+    def _restart(self, options: Namespace) -> None:
+        cluster = self._running()
+        ranks = choose_ranks(cluster, options.ranks, "%sky restart")
+        cluster.restart(ranks)
+        print(f"{cluster.name}: {describe_ranks(ranks)} started anew, with empty namespaces")
+
+    def _running(self) -> Cluster:
+        cluster = self._session.find()
+        if cluster is None:
+            raise UsageError("no cluster is running: `%%sky --nodes 4` above a cell starts one.")
+        return cluster
