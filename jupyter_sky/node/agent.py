@@ -22,6 +22,7 @@ from typing import Any
 import msgpack
 
 from jupyter_sky.node.client import Client
+from jupyter_sky.node.gate import Gate, Shown
 from jupyter_sky.node.journal import Journal
 from jupyter_sky.node.logs import Log
 from jupyter_sky.node.process import RankProcess
@@ -190,6 +191,7 @@ class Agent:
             groups = process.take(message["names"])
             process.run = message["run"]
             process.shown = process.rank in message["show"]
+            process.gates = {"stdout": Gate(), "stderr": Gate()} if process.shown else {}
             process.send(
                 {**message, "names": groups, "values": message["values"].get(process.rank, [])}
             )
@@ -296,6 +298,8 @@ class Agent:
 
     def _forget_rank(self, process: RankProcess, reason: str, again: bool) -> None:
         pid, run = process.pid, process.run
+        process.drain()
+        self._show_rest(process)
         process.close()
         if process.rank == 0 and self._reserved and not self._reserved.done():
             self._reserved.set_exception(ValueError(f"rank 0 is lost, {reason}"))
@@ -311,6 +315,7 @@ class Agent:
                 self._reserved.set_result(message["reserved"])
             return
         if message["event"] == "rank_done":
+            self._show_rest(process)
             process.run = None
             self._stillbirths.pop(process.rank, None)
             if message["outcome"] == "error" and self._together:
@@ -335,9 +340,30 @@ class Agent:
             self._trim(frozenset(key for key, _ in blobs.references(values)))
 
     def _on_output(self, process: RankProcess, stream: str, data: bytes, offset: int) -> None:
-        if process.shown and process.run and stream != "log":
-            event = Output(process.rank, process.run, stream, data)
-            self._publish(event, logged=(offset, len(data)))
+        gate = process.gates.get(stream)
+        if not process.run or gate is None:
+            return
+        held = gate.holds
+        self._show(process, stream, gate.take(data, offset))
+        if gate.holds and not held:
+            loop = asyncio.get_running_loop()
+            loop.call_later(gate.delay, self._release, process, stream, gate)
+
+    def _release(self, process: RankProcess, stream: str, gate: Gate) -> None:
+        if process.gates.get(stream) is gate:
+            self._show(process, stream, gate.release())
+
+    def _show(self, process: RankProcess, stream: str, shown: Shown | None) -> None:
+        if shown:
+            skipped = (shown.skipped_lines, shown.skipped_bytes)
+            event = Output(process.rank, process.run, stream, shown.data, *skipped)
+            self._publish(event, logged=(shown.offset, len(shown.data)))
+
+    def _show_rest(self, process: RankProcess) -> None:
+        """Show what is held back of a run that is over."""
+        for stream, gate in process.gates.items():
+            self._show(process, stream, gate.release())
+        process.gates = {}
 
     # Stop
 

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jupyter_sky.node.gate import Gate
 from jupyter_sky.node.logs import Log
 from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.link import Link
@@ -33,6 +34,8 @@ class RankProcess:
         The run that it is busy with, if any.
     shown
         Whether what it prints in this run goes to the clients, beside its log.
+    gates
+        For each stream that is shown, what limits how much of it is.
     generation
         The process group that it joined last.
     names
@@ -45,6 +48,7 @@ class RankProcess:
         self.pid: int | None = None
         self.run: str | None = None
         self.shown = False
+        self.gates: dict[str, Gate] = {}
         self.generation = 0
         self.names: dict[str, str] = {}
         self._on_message = on_message

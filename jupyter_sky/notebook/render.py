@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import codecs
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +36,7 @@ class Renderer:
         if isinstance(event, Display):
             self._display(event)
         else:
-            self._write(event, self._decode(event))
+            self._write(event, f"{_gap(event)}{_overwritten(self._decode(event))}")
         if flush:
             self.flush()
 
@@ -88,6 +89,26 @@ class Renderer:
             transient=event.transient,
             update=event.kind == "update",
         )
+
+
+def _gap(event: Output) -> str:
+    if not event.skipped_bytes:
+        return ""
+    lines, size = event.skipped_lines, event.skipped_bytes
+    what = f"{lines:,} lines, " if lines else ""
+    return f"\n[… {what}{size / 1e6:,.1f} MB not shown here: `%sky logs {event.rank}` has them …]\n"
+
+
+def _overwritten(text: str) -> str:
+    """Leave out what a carriage return overwrites at once: the former states of a bar."""
+    if "\r" not in text:
+        return text
+    return _OVERWRITTEN.sub("", text)
+
+
+# Of the states of a line that come in one piece, the last counts; the first return has to stay,
+# as it overwrites what was shown before.
+_OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n]*\r(?!\n)")
 
 
 def _text(value: Any) -> Any:

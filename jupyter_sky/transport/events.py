@@ -79,12 +79,20 @@ class Formed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Output(Event):
-    """Bytes that a rank wrote to a stream: ``"stdout"`` or ``"stderr"``."""
+    """Bytes that a rank wrote to a stream: ``"stdout"`` or ``"stderr"``.
+
+    Attributes
+    ----------
+    skipped_lines, skipped_bytes
+        What was left out before them because there was too much to show; the log has it.
+    """
 
     rank: int
     run: str | None
     stream: str
     data: bytes
+    skipped_lines: int = 0
+    skipped_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
