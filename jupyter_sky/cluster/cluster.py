@@ -73,6 +73,7 @@ class Cluster:
 
     def run(self, work: Work) -> Run:
         """Start a run; runs of a cluster take turns."""
+        self.outbox.sent(work.parcel)
         run = Run(self._runner, work)
         background.call(self._runner.start, run)
         return run

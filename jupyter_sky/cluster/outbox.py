@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jupyter_sky.transport import blobs, pickling
@@ -49,10 +49,14 @@ class Outbox:
         self._losses += 1
 
     def current(self, parcel: Parcel) -> Parcel:
-        """Return the parcel, made anew if a rank lost its namespace after it was made."""
+        """Return the parcel, with what a rank needs in addition that lost its namespace since."""
         if parcel.losses == self._losses:
             return parcel
-        return self.parcel(parcel.names, parcel.namespace, parcel.ranks)
+        more = self.parcel(parcel.names, parcel.namespace, parcel.ranks)
+        self.sent(more)
+        return replace(
+            parcel, groups=[*parcel.groups, *more.groups], blobs={**parcel.blobs, **more.blobs}
+        )
 
     def remember(self, rank: int, names: Mapping[str, str]) -> None:
         """Note what a rank has, as its agent tells."""
@@ -96,11 +100,18 @@ class Outbox:
         return Parcel(groups, needed, names, namespace, tuple(ranks), losses)
 
     def sent(self, parcel: Parcel) -> None:
-        """Note that a parcel has left."""
+        """Note that a parcel is on its way; what is made from here on comes after it."""
         for group in parcel.groups:
             for rank in group["ranks"]:
                 digests = dict.fromkeys(group["names"], group["digest"])
                 self._sent.setdefault(rank, {}).update(digests)
+
+    def lost(self, parcel: Parcel) -> None:
+        """Note that a parcel did not arrive."""
+        for group in parcel.groups:
+            for rank in group["ranks"]:
+                for name in group["names"]:
+                    self._sent.get(rank, {}).pop(name, None)
 
     def _has(self, rank: int, names: Sequence[str], digest: str) -> bool:
         have = self._sent.get(rank, {})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +32,9 @@ STOPPED_WITHIN = 0.9
 """Seconds after Stop when the person has control again, whatever the ranks do."""
 
 _SLICE = 0.5
+
+
+Sink = Callable[[Output | Display], object]
 
 
 @dataclass(frozen=True)
@@ -75,13 +80,50 @@ class Run:
         self._killed: list[int] = []
         self._trouble: SkyError | None = None
         self._stopped_by_person = False
+        self._sink: Sink | None = None
+        self._on_finish: Callable[[], None] | None = None
+        self.left = threading.Event()
+        self.sent = False
         self.finished = False
 
     # For the person's thread
 
+    def listen(self, show: Sink, over: Callable[[], None], timeout: float | None = None) -> None:
+        """Have the run followed in the background instead, and wait until its data has left.
+
+        Parameters
+        ----------
+        show
+            Called for what ranks print and display, in the background thread.
+        over
+            Called there when the run is over.
+        timeout
+            Seconds from now after which the run is stopped.
+        """
+        self._on_finish = over
+
+        def begin() -> None:
+            self._sink = show
+            while not self._events.empty():
+                if event := self._events.get_nowait():
+                    show(event)
+            if self.finished:
+                over()
+            elif timeout is not None:
+                asyncio.get_running_loop().call_later(timeout, self._runner.stop, self.id)
+
+        background.call(begin)
+        while not self.left.wait(_SLICE):
+            pass
+
+    def stop(self) -> None:
+        """Stop the run and return at once."""
+        self._stopped_by_person = True
+        background.call(self._runner.stop, self.id)
+
     def follow(
         self,
-        show: Callable[[Output | Display], object] = lambda event: None,
+        show: Sink = lambda event: None,
         timeout: float | None = None,
     ) -> None:
         """Give what ranks print and display to ``show``, until the run is over.
@@ -128,6 +170,8 @@ class Run:
         ClusterLost
             When the cluster is gone.
         """
+        if self._stopped_by_person:
+            raise Interrupted(self._what_stopped())
         if self._trouble:
             raise self._trouble
         if self._failures:
@@ -149,7 +193,7 @@ class Run:
                 return
             yield event
 
-    def _stop(self, show: Callable[[Output | Display], object]) -> None:
+    def _stop(self, show: Sink) -> None:
         background.call(self._runner.stop, self.id)
         try:
             # What ranks say to it is heard too.
@@ -175,7 +219,10 @@ class Run:
         """Take note of an event that belongs to this run."""
         match event:
             case Output() | Display():
-                self._events.put(event)
+                if self._sink:
+                    self._sink(event)
+                else:
+                    self._events.put(event)
             case RankDone(rank=rank, outcome=outcome, error=error):
                 self._done[rank] = event
                 if outcome == "error" and error is not None:
@@ -197,6 +244,11 @@ class Run:
         return frozenset(self._waiting)
 
     @property
+    def stopped(self) -> bool:
+        """Whether the person stopped it."""
+        return self._stopped_by_person
+
+    @property
     def failed(self) -> bool:
         """Whether some rank failed."""
         return bool(self._failures)
@@ -213,6 +265,8 @@ class Run:
         if not self.finished:
             self.finished = True
             self._events.put(None)
+            if self._on_finish and self._sink:
+                self._on_finish()
             self._runner.over(self)
 
 

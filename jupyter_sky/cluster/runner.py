@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.cluster.conductor import Conductor
@@ -34,8 +34,11 @@ class Runner:
         self.conductor.spawn(self._carry_out(run))
 
     def stop(self, run: str) -> None:
-        """Interrupt a run, whoever started it."""
+        """Interrupt a run, whoever started it; one that waits for its turn does not begin."""
         self._stopping.add(run)
+        own = self._runs.get(run)
+        if own and not own.sent:
+            own.give_up(SkyError("the run was stopped before it began."))
         self._tell_all("interrupt", run=run, deadline=self.conductor.limits.stop)
 
     def kill(self, run: Run) -> None:
@@ -52,7 +55,12 @@ class Runner:
     async def _carry_out(self, run: Run) -> None:
         conductor = self.conductor
         try:
+            # Data leaves at once, also for a run that has to wait: the person may change it later.
+            await self._put(run.work.parcel, run.work.blobs)
+            run.left.set()
             async with self._turn:
+                if run.finished:
+                    return
                 if not conductor.alive:
                     raise ClusterLost(f"cluster {conductor.spec.name} is gone.")
                 self._refuse_strangers()
@@ -61,11 +69,21 @@ class Runner:
                 while not run.finished:
                     await conductor.change()
         except SkyError as trouble:
-            run.give_up(trouble)
+            self._fail(run, trouble)
         except Exception as error:
-            run.give_up(SkyError(f"the run could not be sent: {type(error).__name__}: {error}"))
+            self._fail(run, SkyError(f"the run could not be sent: {type(error).__name__}: {error}"))
         finally:
+            run.left.set()
             self._runs.pop(run.id, None)
+
+    def _fail(self, run: Run, trouble: SkyError) -> None:
+        self.conductor.outbox.lost(run.work.parcel)
+        run.give_up(trouble)
+
+    async def _put(self, parcel: Parcel, blobs: Mapping[str, memoryview]) -> None:
+        parts = {**parcel.blobs, **blobs}
+        if parts:
+            await asyncio.gather(*(each.put(parts) for each in self.conductor.connections))
 
     def _refuse_strangers(self) -> None:
         busy = {rank.run for rank in self.conductor.state.ranks if rank.run}
@@ -89,7 +107,6 @@ class Runner:
         }
         parcel = conductor.outbox.current(work.parcel)
         conductor.state = running(conductor.state, work.ranks, run.id)
-        conductor.outbox.sent(parcel)
         await asyncio.gather(
             *(self._send_to(each, run, parcel, message) for each in conductor.connections)
         )
@@ -107,6 +124,7 @@ class Runner:
         ]
         parts = {**parcel.blobs, **run.work.blobs}
         message = {**message, "names": groups, "ranks": ranks}
+        run.sent = True
         for _ in range(2):
             if parts:
                 await connection.put(parts)
@@ -115,7 +133,11 @@ class Runner:
                 return
             # The node let go of what it was thought to have.
             connection.forget(answer["missing"])
-        raise SkyError("a node has not enough shared memory for what this run needs")
+        size = sum(part.nbytes for part in parts.values())
+        raise SkyError(
+            f"the {size / 1e6:,.0f} MB that this run needs did not arrive: they were changed on "
+            "the way, or a node has no room for them in shared memory."
+        )
 
     async def _mend(self) -> None:
         with contextlib.suppress(SkyError):

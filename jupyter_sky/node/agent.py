@@ -80,7 +80,9 @@ class Agent:
         self._journal = Journal(
             folder / "journal", lambda rank, *at: self._ranks[rank].log.read(*at)
         )
-        self.store = Store(Path(spec["blobs"]), spec["blob_limit"] or default_limit(folder))
+        self.store = Store(
+            Path(spec["blobs"]), spec["blob_limit"] or default_limit(Path(spec["blobs"]))
+        )
         self.clients: set[Client] = set()
         self._prepared: dict[str, str] | None = None
         self._addresses: list[str] = []

@@ -47,11 +47,7 @@ class Client:
     def _receive(self, message: Message, payload: memoryview) -> None:
         match message["op"]:
             case "piece":
-                trouble = self._agent.store.received(
-                    message["blob"], message["offset"], len(payload)
-                )
-                if trouble:
-                    self._link.close()
+                self._agent.store.received(message["blob"], message["offset"], len(payload))
             case "hello":
                 since = message["since"]
                 self._link.send({"re": message["id"], **self._agent.welcome()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import mmap
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,25 +32,31 @@ class Store:
         """Return the memory into which a piece of an arriving blob is received."""
         arriving = self._arriving.get(key)
         if arriving is None:
-            arriving = self._arriving[key] = _Arriving(self.folder / file_name(key), size)
+            path = self.folder / file_name(key)
+            try:
+                arriving = self._arriving[key] = _Arriving(path, size)
+            except OSError:
+                # No room. The run that needs the blob is told that it is missing.
+                return memoryview(bytearray(count))
         if size != arriving.size or offset + count > size:
             raise ProtocolError(f"a piece of blob {key} lies outside of it")
         return memoryview(arriving.memory)[offset : offset + count]
 
-    def received(self, key: str, offset: int, count: int) -> str | None:
-        """Take note of a piece; return what is wrong with the blob once it is complete."""
-        arriving = self._arriving[key]
+    def received(self, key: str, offset: int, count: int) -> None:
+        """Take note of a piece; the blob is there when it is complete and has its digest."""
+        arriving = self._arriving.get(key)
+        if arriving is None:
+            return
         arriving.missing -= count
         if arriving.missing:
-            return None
+            return
         del self._arriving[key]
         # Hashing now, while the pieces are still warm, costs a tenth of receiving them.
         if digest(arriving.memory) != key:
             arriving.discard()
-            return f"blob {key} arrived damaged"
+            return
         arriving.keep()
         self._sizes[key] = arriving.size
-        return None
 
     def adopt(self, key: str, size: int) -> None:
         """Take over a blob that a rank of this node has written."""
@@ -85,7 +92,12 @@ class _Arriving:
         self._part = path.with_suffix(".part")
         self.size = self.missing = size
         with self._part.open("w+b") as file:
-            file.truncate(size)
+            try:
+                # Memory that is not there must be an error here, not a SIGBUS later.
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError:
+                self.discard()
+                raise
             self.memory = mmap.mmap(file.fileno(), size)
 
     def keep(self) -> None:
@@ -93,16 +105,6 @@ class _Arriving:
 
     def discard(self) -> None:
         self._part.unlink(missing_ok=True)
-
-
-def shared_memory(name: str) -> Path:
-    """Return a folder for blobs that lives in memory where the system offers that."""
-    for parent in (Path("/dev/shm"), Path("/tmp")):
-        if parent.is_dir():
-            folder = parent / f"jupyter-sky-{name}"
-            folder.mkdir(mode=0o700)
-            return folder
-    raise FileNotFoundError("neither /dev/shm nor /tmp is there")
 
 
 def default_limit(folder: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -11,7 +12,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.run import Work
-from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.background import BackgroundRun
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.commands import Commands
 from jupyter_sky.notebook.errors import InvalidCell
@@ -36,14 +37,12 @@ class SkyMagics(Magics):
         try:
             if cell is None:
                 return self._commands.run(line)
-            self._run(parse_cell(line), cell)
+            return self._run(parse_cell(line), cell)
         except HelpRequested as asked:
             print(asked.text)
         return None
 
-    def _run(self, options: CellOptions, cell: str) -> None:
-        if options.background:
-            raise UsageError("--background is not there yet: leave it out.")
+    def _run(self, options: CellOptions, cell: str) -> BackgroundRun | None:
         names = self._needed(options, cell)
         cluster = self.session.cluster(options)
         ranks = choose_ranks(cluster, options.ranks, "--ranks")
@@ -57,6 +56,9 @@ class SkyMagics(Magics):
                 show=shown,
             )
         )
+        bind = partial(self._bind, options, ranks)
+        if options.background:
+            return BackgroundRun(run, _title(cluster, cell), bind, options.timeout)
         renderer = Renderer(self.shell, shown)
         try:
             run.follow(
@@ -64,7 +66,8 @@ class SkyMagics(Magics):
             )
         finally:
             renderer.finish()
-        self._bind(options, ranks, run.values())
+        bind(run.values())
+        return None
 
     def _needed(self, options: CellOptions, cell: str) -> frozenset[str]:
         """Return the names that the cell needs; a cell that does not compile goes no further."""
@@ -79,13 +82,19 @@ class SkyMagics(Magics):
 
     def _bind(
         self, options: CellOptions, ranks: Sequence[int], values: dict[int, dict[str, Any]]
-    ) -> None:
+    ) -> dict[str, Any]:
         bound: dict[str, Any] = {}
         for name in options.out:
             bound[name] = values[ranks[0]][name]
         for name in options.gather:
             bound[name] = [values[rank][name] for rank in ranks]
         self.shell.push(bound)
+        return bound
+
+
+def _title(cluster: Cluster, cell: str) -> str:
+    first = next((line.strip() for line in cell.splitlines() if line.strip()), "")
+    return f"{cluster.name} · {first[:60]}"
 
 
 def _shown(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from jupyter_sky.providers.machine import Machine, Node, Progress
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 
 _LOOPBACK = "127.0.0.1"
+_ROOMY = 2**30  # bytes
 
 
 @dataclass(frozen=True)
@@ -245,8 +246,10 @@ def _threads(ranks: int) -> dict[str, str]:
 
 
 def _blob_folder(folder: Path) -> Path:
+    # Containers often have a shared memory of 64 MB; the disk, and its cache, is better then.
     shared = Path("/dev/shm")
-    place = shared / f"jupyter-sky-{folder.name}" if shared.is_dir() else folder / "blobs"
+    roomy = shared.is_dir() and shutil.disk_usage(shared).free >= _ROOMY
+    place = shared / f"jupyter-sky-{folder.name}" if roomy else folder / "blobs"
     place.mkdir(mode=0o700)
     return place
 
