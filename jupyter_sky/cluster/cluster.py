@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.frame import Frame, Limits
+from jupyter_sky.cluster.handshake import VersionMismatch
 from jupyter_sky.cluster.run import Run, Work
 from jupyter_sky.cluster.runner import Runner
 from jupyter_sky.cluster.state import ClusterState
@@ -66,6 +68,10 @@ class Cluster:
         machines = [provider.machine(machine) for machine in row.machines]
         try:
             background.wait(conductor.attach(machines))
+        except VersionMismatch:
+            # Its nodes are well, and another kernel can use them.
+            background.wait(conductor.close())
+            raise
         except (OSError, SkyError):
             background.wait(conductor.down(machines))
             return None
@@ -105,6 +111,14 @@ class Cluster:
         answer = background.wait(request)
         return answer["data"], answer["size"]
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return what panel and sidebar show of it."""
+        return self._runner.watch.snapshot()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have ``listener`` called in the background thread whenever something changed."""
+        self._conductor.listeners.append(listener)
+
     @property
     def id(self) -> str:
         """What no other cluster is called, now or later."""
@@ -124,6 +138,11 @@ class Cluster:
     def name(self) -> str:
         """The cluster's name."""
         return self.spec.name
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the person should know of the nodes' versions, a sentence each."""
+        return self._conductor.warnings
 
     @property
     def alive(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jupyter_sky.cluster import registry
+from jupyter_sky.cluster import handshake, registry
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
@@ -32,6 +32,10 @@ class Conductor:
     ----------
     state
         What is known; replaced at each event.
+    warnings
+        What the person should know of the nodes' versions.
+    reports
+        What each rank used last.
     on_event
         Called with the connection it came from and each event, after the state has changed.
     on_end
@@ -49,12 +53,15 @@ class Conductor:
         self.outbox = Outbox()
         self.state = ClusterState.new([])
         self.connections: list[Connection] = []
-        self.listeners: list[Callable[[ClusterState], None]] = []
+        self.reports: dict[int, dict[str, Any]] = {}
+        self.warnings: tuple[str, ...] = ()
+        self.listeners: list[Callable[[], None]] = []
         self.on_event: Callable[[Connection, Event], None] = lambda connection, event: None
         self.on_end: Callable[[SkyError], None] = lambda trouble: None
         self._changed = asyncio.Event()
         self._forming = asyncio.Lock()
         self._form_errors: dict[int, dict[str, Any]] = {}
+        self._versions: dict[str, handshake.Versions] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -95,6 +102,7 @@ class Conductor:
             await self.until(lambda: bool(self.state.versions) and self.state.settled)
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
+        self.warnings = handshake.check(self._versions)
         if self.frame.together:
             progress("forming the group")
         self.state = replace(self.state, phase="ready")
@@ -102,7 +110,8 @@ class Conductor:
 
     async def attach(self, machines: Sequence[Machine]) -> None:
         """Take up a cluster that is there already."""
-        for welcome in await self._connect(machines, since=None):
+        welcomes = await self._connect(machines, since=None)
+        for connection, welcome in zip(self.connections, welcomes, strict=True):
             if welcome["ending"]:
                 raise ClusterLost("the cluster is about to end")
             for rank in welcome["ranks"]:
@@ -113,7 +122,9 @@ class Conductor:
                 self.state = reduce(self.state, formed)
                 if rank["run"]:
                     self.state = running(self.state, [rank["rank"]], rank["run"])
-            self.state = reduce(self.state, Prepared(welcome["versions"] or {}, {}))
+            if welcome["versions"]:
+                self._on_event(connection, Prepared(welcome["versions"], {}))
+        self.warnings = handshake.check(self._versions)
         newest = max(rank.generation for rank in self.state.ranks)
         self.state = replace(self.state, generation=newest)
         self.state = replace(self.state, phase="ready")
@@ -123,6 +134,8 @@ class Conductor:
         self.connections = [
             Connection(machine, self._on_event, self._on_lost) for machine in machines
         ]
+        for connection in self.connections:
+            connection.on_report = self._on_report
         return await asyncio.gather(*(each.open(since) for each in self.connections))
 
     async def restart(self, ranks: Sequence[int]) -> None:
@@ -211,6 +224,8 @@ class Conductor:
     def _on_event(self, connection: Connection, event: Event) -> None:
         self.state = reduce(self.state, event)
         match event:
+            case Prepared(versions=versions):
+                self._versions.update((node.host, versions) for node in connection.machine.nodes)
             case Formed(rank=rank, error=dict() as error):
                 self._form_errors[rank] = error
             case RankExited(rank=rank, reason=reason):
@@ -218,6 +233,10 @@ class Conductor:
                 if self._forming.locked():
                     self._form_errors[rank] = {"type": "RankLost", "text": reason}
         self.on_event(connection, event)
+        self.wake()
+
+    def _on_report(self, report: list[dict[str, Any]]) -> None:
+        self.reports.update({entry["rank"]: entry for entry in report})
         self.wake()
 
     def _on_lost(self, connection: Connection) -> None:
@@ -240,7 +259,7 @@ class Conductor:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         for listener in self.listeners:
-            listener(self.state)
+            listener()
 
     async def change(self) -> None:
         """Wait for the next event."""
