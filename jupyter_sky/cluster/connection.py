@@ -31,6 +31,11 @@ class Connection:
         Called for each event of the agent's journal, in order.
     on_lost
         Called once when the agent cannot be reached any more.
+
+    Attributes
+    ----------
+    on_report
+        Called while something runs with what ranks use, as ``node.metrics`` measures it.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class Connection:
     ) -> None:
         self.machine = machine
         self.last = 0
+        self.on_report: Callable[[list[dict[str, Any]]], None] = lambda report: None
         self._on_event = on_event
         self._on_lost = on_lost
         self._link: Link | None = None
@@ -163,6 +169,9 @@ class Connection:
             answer = self._answers.get(message["re"])
             if answer and not answer.done():
                 answer.set_result(message)
+            return
+        if "report" in message:
+            self.on_report(message["report"])
             return
         if "event" not in message:
             return

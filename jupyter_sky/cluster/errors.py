@@ -81,6 +81,8 @@ class TimedOut(SkyError, TimeoutError):
 def remote_error(failures: Sequence[Failure]) -> RemoteError:
     """Return the exception for the failures of a run, in the order in which they were seen."""
     failures = sorted(failures, key=_remoteness)
+    causes = [failure for failure in failures if _remoteness(failure) < _CONSEQUENCE]
+    failures = causes or failures
     first = failures[0]
     original = _known_type(first.error)
     kind = _remote_type(original) if original else RemoteError
@@ -98,8 +100,11 @@ def remote_error(failures: Sequence[Failure]) -> RemoteError:
 
 
 # What a collective raises on a rank whose peer has failed.
+_CONSEQUENCE = 2
 _CONSEQUENCES = re.compile(
-    r"Connection (closed|reset) by peer|Broken pipe|Socket closed|NCCL.*abort|was aborted", re.I
+    r"gloo.*(Connection|Read error|Write error|Socket)|Connection (closed|reset) by peer"
+    r"|NCCL.*abort|was aborted",
+    re.I,
 )
 
 
@@ -107,7 +112,7 @@ def _remoteness(failure: Failure) -> int:
     """Order failures by how far they are from the cause; a lost rank is one."""
     if failure.error["type"] == RankLost.__qualname__:
         return 0
-    return 2 if _CONSEQUENCES.search(failure.error["text"]) else 1
+    return _CONSEQUENCE if _CONSEQUENCES.search(failure.error["text"]) else 1
 
 
 def _known_type(error: Mapping[str, Any]) -> type[Exception] | None:

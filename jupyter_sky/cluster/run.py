@@ -53,6 +53,8 @@ class Work:
         The names that are asked for afterwards, for each rank.
     show
         The ranks whose output comes here while they run.
+    title
+        What a person calls it.
     """
 
     ranks: tuple[int, ...]
@@ -63,6 +65,7 @@ class Work:
     blobs: Mapping[str, memoryview] = field(default_factory=dict)
     values: Mapping[int, Sequence[str]] = field(default_factory=dict)
     show: tuple[int, ...] = (0,)
+    title: str = ""
 
 
 class Run:

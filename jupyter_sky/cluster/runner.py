@@ -11,9 +11,10 @@ from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.outbox import Parcel
 from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.snapshot import Watch
 from jupyter_sky.cluster.state import running
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.transport.events import Event, RankDone, RankExited
+from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
 from jupyter_sky.transport.frames import Message
 
 
@@ -25,6 +26,7 @@ class Runner:
         self._runs: dict[str, Run] = {}
         self._stopping: set[str] = set()
         self._turn = asyncio.Lock()
+        self.watch = Watch(conductor)
         conductor.on_event = self._on_event
         conductor.on_end = self._on_end
 
@@ -47,6 +49,7 @@ class Runner:
 
     def over(self, run: Run) -> None:
         """Take note that a run has ended."""
+        self.watch.end(run)
         self.conductor.wake()
         if self.conductor.alive and not self.conductor.state.group:
             # So that the next cell finds the group formed.
@@ -65,6 +68,7 @@ class Runner:
                     raise ClusterLost(f"cluster {conductor.spec.name} is gone.")
                 self._refuse_strangers()
                 await conductor.ready()
+                self.watch.begin(run)
                 await self._send(run)
                 while not run.finished:
                     await conductor.change()
@@ -149,6 +153,8 @@ class Runner:
         run = self._runs.get(getattr(event, "run", None) or "")
         if run is None:
             return
+        if isinstance(event, Output | Display):
+            self.watch.see(event)
         run.handle(event)
         if (
             isinstance(event, RankDone | RankExited)

@@ -39,6 +39,11 @@ class Client:
             self._link.send_encoded(self._journal.frame(self._next))
             self._next += 1
 
+    def tell(self, message: Message) -> None:
+        """Send something that is not worth a journal, unless the client is behind already."""
+        if self._next is not None and not self._link.unsent_bytes:
+            self._link.send(message)
+
     def _place(self, message: Message, size: int) -> memoryview:
         if message.get("op") != "piece":
             raise ProtocolError("only pieces of blobs have a payload")

@@ -54,11 +54,12 @@ class SkyMagics(Magics):
                 parcel=cluster.outbox.parcel(names, self.shell.user_ns, ranks),
                 values=_asked_for(options, ranks),
                 show=shown,
+                title=_title(cell),
             )
         )
         bind = partial(self._bind, options, ranks)
         if options.background:
-            return BackgroundRun(run, _title(cluster, cell), bind, options.timeout)
+            return BackgroundRun(run, f"{cluster.name} · {_title(cell)}", bind, options.timeout)
         renderer = Renderer(self.shell, shown)
         try:
             run.follow(
@@ -92,9 +93,9 @@ class SkyMagics(Magics):
         return bound
 
 
-def _title(cluster: Cluster, cell: str) -> str:
+def _title(cell: str) -> str:
     first = next((line.strip() for line in cell.splitlines() if line.strip()), "")
-    return f"{cluster.name} · {first[:60]}"
+    return first[:60]
 
 
 def _shown(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ class Cells:
 
 
 def start(
-    nodes: int = 4, *, provider: Local | None = None, stop: float = 2.0, **spec: Any
+    nodes: int = 4, *, provider: Local | None = None, stop: float = 20.0, **spec: Any
 ) -> Cells:
     """Start a cluster whose ranks form a group."""
     wanted = ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=nodes, **spec)

@@ -174,7 +174,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_several_agents_are_one_cluster(new) -> None:
-    cells = new(nodes=4, provider=Local(machines=2), stop=1.5)
+    cells = new(nodes=4, provider=Local(machines=2))
     cells.run("import torch, torch.distributed as dist\nrank = dist.get_rank()\nkept = rank")
     cells.run("x = torch.ones(1)\ndist.all_reduce(x)")
     assert cells.ask("x.item()") == [4.0] * 4

@@ -1,0 +1,120 @@
+"""Snapshots: what panel, sidebar and command line show of a cluster, as plain data."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from jupyter_sky.cluster.conductor import Conductor
+from jupyter_sky.cluster.run import Run
+from jupyter_sky.transport.events import Display, Output
+
+VERSION = 1
+_KEPT = 32 * 1024  # bytes of output
+
+
+class Watch:
+    """Watches a cluster and gives snapshots of it; lives in the background loop.
+
+    Attributes
+    ----------
+    run
+        The run that was begun last.
+    """
+
+    def __init__(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self.run: Run | None = None
+        self._began = 0.0
+        self._seconds: float | None = None
+        self._output: deque[str] = deque()
+        self._size = 0
+
+    def begin(self, run: Run) -> None:
+        """Take note that a run has begun."""
+        self.run, self._began, self._seconds = run, time.time(), None
+        self._output.clear()
+        self._size = 0
+
+    def end(self, run: Run) -> None:
+        """Take note that a run is over."""
+        if run is self.run:
+            self._seconds = time.time() - self._began
+
+    def see(self, event: Output | Display) -> None:
+        """Keep the end of what the run's first shown rank prints."""
+        if self.run is None or event.rank != self._shown_rank():
+            return
+        text = (
+            event.data.decode(errors="replace")
+            if isinstance(event, Output)
+            else f"{event.data.get('text/plain', '')}\n"
+        )
+        self._output.append(text)
+        self._size += len(text)
+        while self._size > _KEPT and len(self._output) > 1:
+            self._size -= len(self._output.popleft())
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what is known at this moment."""
+        conductor = self._conductor
+        state = conductor.state
+        gpus = sorted({node.gpu for node in state.nodes if node.gpu})
+        return {
+            "version": VERSION,
+            "cluster": {
+                "name": conductor.spec.name,
+                "provider": conductor.provider.name,
+                "phase": state.phase,
+                "note": "",
+                "generation": state.generation,
+                "nodes": len(state.nodes),
+                "gpu": gpus[0] if gpus else None,
+                "price": None,
+                "cost": None,
+            },
+            "run": self._run(),
+            "sent_bytes": sum(connection.sent_bytes for connection in conductor.connections),
+            "nodes": [
+                {"node": node.node, "addr": node.addr, "gpu": node.gpu} for node in state.nodes
+            ],
+            "ranks": [self._rank(rank) for rank in state.ranks],
+            "output": {"rank": self._shown_rank(), "text": "".join(self._output)[-_KEPT:]},
+        }
+
+    def _shown_rank(self) -> int:
+        return self.run.work.show[0] if self.run and self.run.work.show else 0
+
+    def _run(self) -> dict[str, Any] | None:
+        run = self.run
+        if run is None:
+            return None
+        if not run.finished:
+            word = "running"
+        elif run.stopped:
+            word = "interrupted"
+        else:
+            word = "error" if run.failed else "ok"
+        return {
+            "id": run.id,
+            "state": word,
+            "started": self._began,
+            "seconds": self._seconds if self._seconds is not None else time.time() - self._began,
+            "ranks": list(run.work.ranks),
+            "title": run.work.title,
+        }
+
+    def _rank(self, rank: Any) -> dict[str, Any]:
+        report = self._conductor.reports.get(rank.rank, {})
+        node = self._conductor.node(rank.rank)
+        return {
+            "rank": rank.rank,
+            "node": rank.node,
+            "phase": rank.phase,
+            "utilisation": report.get("utilisation"),
+            "memory": report.get("memory"),
+            "gpu": node.ranks.index(rank.rank) if node.accelerators else None,
+            "line": report.get("line", ""),
+            "trouble": rank.trouble,
+        }
