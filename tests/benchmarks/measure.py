@@ -13,6 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,9 @@ def seconds(function: Callable[[], object]) -> float:
     return time.monotonic() - started
 
 
-def alternate(*measurements: Callable[[], float], rounds: int) -> list[list[float]]:
+def alternate(*measurements: Callable[[], T], rounds: int) -> list[list[T]]:
     """Take several measurements in turns: A, B, A, B, …; return the values of each."""
-    values: list[list[float]] = [[] for _ in measurements]
+    values: list[list[T]] = [[] for _ in measurements]
     for _ in range(rounds):
         for taken, measurement in zip(values, measurements, strict=True):
             taken.append(measurement())

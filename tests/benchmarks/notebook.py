@@ -145,7 +145,11 @@ class SkyNotebook(Notebook):
 
     def __enter__(self) -> SkyNotebook:
         super().__enter__()
-        self.run("%load_ext jupyter_sky")
+        try:
+            self.run("%load_ext jupyter_sky")
+        except BaseException as error:
+            super().__exit__(type(error), error, None)
+            raise
         return self
 
     def __exit__(
