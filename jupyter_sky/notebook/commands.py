@@ -12,6 +12,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Work
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.options import CellOptions, parse_line
 from jupyter_sky.notebook.session import Session, describe
@@ -26,11 +27,14 @@ class Commands:
         The shell of the notebook.
     session
         Its clusters.
+    auto
+        What sends its cells to them.
     """
 
-    def __init__(self, shell: InteractiveShell, session: Session) -> None:
+    def __init__(self, shell: InteractiveShell, session: Session, auto: Auto) -> None:
         self._shell = shell
         self._session = session
+        self._auto = auto
 
     def run(self, line: str) -> Any:
         """Do what a line says.
@@ -53,6 +57,7 @@ class Commands:
             "attach": self._attach,
             "interrupt": self._interrupt,
             "restart": self._restart,
+            "auto": self._turn,
         }
         if command not in commands:
             there = ", ".join(commands)
@@ -117,6 +122,19 @@ class Commands:
         ranks = choose_ranks(cluster, options.ranks, "%sky restart")
         cluster.restart(ranks)
         print(f"{cluster.name}: {describe_ranks(ranks)} started anew, with empty namespaces")
+
+    def _turn(self, options: Namespace) -> None:
+        if options.switch in ("on", "off"):
+            self._auto.turn(options.switch == "on")
+        if not self._auto.on:
+            print("auto is off: cells run here, and those with `%%sky` above them on a cluster")
+            return
+        name = self._session.current_name
+        print(
+            f"auto is on: from the next cell on, cells run on {name}. What stays here are cells "
+            "that begin with `# local`, that have a cell magic of their own, or that have nothing "
+            "but lines with `%` or `!`; `%sky auto off` ends it"
+        )
 
     def _running(self) -> Cluster:
         cluster = self._session.find()

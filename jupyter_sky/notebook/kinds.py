@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import keyword
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.errors import UsageError
+from jupyter_sky.transport.names import analyse
 
+_SWITCHES = ("on", "off", "status")
 _PROVIDERS = ("local", "ssh", "aws")
 _OF_IPYTHON = {"In", "Out", "exit", "get_ipython", "open", "quit"}
 
 
-def _nothing(namespace: Mapping[str, Any]) -> Iterable[str]:
+@dataclass(frozen=True)
+class Surroundings:
+    """What there is to choose from, where a line is typed.
+
+    Attributes
+    ----------
+    variables
+        The namespace of the notebook.
+    body
+        The cell below the line.
+    nodes
+        The ranks of each node of the current cluster.
+    clusters
+        The names of all clusters.
+    """
+
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    body: str = ""
+    nodes: tuple[tuple[int, ...], ...] = ()
+    clusters: tuple[str, ...] = ()
+
+
+def _nothing(around: Surroundings) -> Iterable[str]:
     return ()
 
 
@@ -38,7 +63,7 @@ class Kind:
     separator
         What is between values in one word, as a regular expression.
     offers
-        What Tab completes to, from the namespace of the notebook.
+        What Tab completes to.
     """
 
     takes: str
@@ -46,7 +71,7 @@ class Kind:
     many: bool = False
     combine: Callable[[list[Any]], Any] = tuple
     separator: str = ","
-    offers: Callable[[Mapping[str, Any]], Iterable[str]] = _nothing
+    offers: Callable[[Surroundings], Iterable[str]] = _nothing
 
     def split(self, texts: Iterable[str]) -> list[str]:
         """Take apart what was typed as one word."""
@@ -180,34 +205,62 @@ def _distinct_or_none(names: list[str]) -> tuple[str, ...]:
     return _distinct(names)
 
 
-def _gpu_names(namespace: Mapping[str, Any]) -> Iterable[str]:
+def _switch(text: str) -> str:
+    if text not in _SWITCHES:
+        raise ValueError(text)
+    return text
+
+
+def _gpu_names(around: Surroundings) -> Iterable[str]:
     return accelerators.names()
 
 
-def _plugin_names(namespace: Mapping[str, Any]) -> Iterable[str]:
+def _plugin_names(around: Surroundings) -> Iterable[str]:
     from jupyter_sky import plugins
 
     return [*plugins.__all__, "none"]
 
 
-def _variable_names(namespace: Mapping[str, Any]) -> Iterable[str]:
+def _variable_names(around: Surroundings) -> Iterable[str]:
     return [
         name
-        for name, value in namespace.items()
+        for name, value in around.variables.items()
         if not name.startswith("_")
         and name not in _OF_IPYTHON
         and not isinstance(value, ModuleType)
     ]
 
 
+def _result_names(around: Surroundings) -> Iterator[str]:
+    """Offer what the cell defines, and then what there is."""
+    with contextlib.suppress(SyntaxError):
+        yield from sorted(analyse(around.body).writes)
+    yield from _variable_names(around)
+
+
+def _rank_numbers(around: Surroundings) -> list[str]:
+    return [str(rank) for ranks in around.nodes for rank in ranks]
+
+
+def _rank_lists(around: Surroundings) -> Iterator[str]:
+    yield from ("all", "head")
+    numbers = _rank_numbers(around)
+    if len(numbers) > 1:
+        yield f"{numbers[0]}-{numbers[-1]}"
+    yield from (f"{ranks[0]}-{ranks[-1]}" for ranks in around.nodes if len(ranks) > 1)
+    yield from numbers
+
+
 WHOLE = Kind("a whole number of at least 1", _whole)
-RANK = Kind("the number of a rank", _rank)
+RANK = Kind("the number of a rank", _rank, offers=_rank_numbers)
+SWITCH = Kind("`on`, `off` or `status`", _switch, offers=lambda around: _SWITCHES)
 AMOUNT = Kind('a number, with a + for "or more"', _amount)
 TIME = Kind("a time in seconds, or with s, m or h behind it", _seconds)
 DOLLARS = Kind("an amount in dollars", _dollars)
 WORD = Kind("a name of letters, digits, `.`, `_` and `-`", _word)
+CLUSTER = replace(WORD, offers=lambda around: around.clusters)
 GPU = Kind("the name of a GPU, with :COUNT behind it for more than one", _gpu, offers=_gpu_names)
-PROVIDER = Kind("local, ssh or aws", _provider, offers=lambda namespace: _PROVIDERS)
+PROVIDER = Kind("local, ssh or aws", _provider, offers=lambda around: _PROVIDERS)
 HOSTS = Kind("names of machines", _host, many=True, combine=_distinct)
 PACKAGES = Kind(
     "packages as pip writes them",
@@ -225,6 +278,7 @@ PLUGINS = Kind(
     offers=_plugin_names,
 )
 NAMES = Kind("names of variables", _variable, many=True, combine=_distinct, offers=_variable_names)
+RESULTS = replace(NAMES, offers=_result_names)
 NAMES_OR_NONE = Kind(
     "names of variables, or `none`",
     _variable,
@@ -237,12 +291,12 @@ RANKS = Kind(
     _ranks,
     many=True,
     combine=_one_selection,
-    offers=lambda namespace: ("all", "head"),
+    offers=_rank_lists,
 )
 SHOWN = Kind(
     "`all`, `head`, `none`, or numbers of ranks",
     _shown,
     many=True,
     combine=_one_selection,
-    offers=lambda namespace: ("all", "head", "none"),
+    offers=lambda around: ["none", *_rank_lists(around)],
 )

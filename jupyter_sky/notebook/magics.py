@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from jupyter_sky.cluster.run import Work
 from jupyter_sky.notebook.background import BackgroundRun
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.commands import Commands
+from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell
 from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell
 from jupyter_sky.notebook.render import Renderer
@@ -26,10 +26,13 @@ from jupyter_sky.transport.names import analyse
 class SkyMagics(Magics):
     """``%%sky`` and ``%sky``."""
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    def __init__(
+        self, shell: InteractiveShell, session: Session, settings: Sky, commands: Commands
+    ) -> None:
         super().__init__(shell)
-        self.session = Session(shell)
-        self._commands = Commands(shell, self.session)
+        self.session = session
+        self._settings = settings
+        self._commands = commands
 
     @line_cell_magic
     def sky(self, line: str, cell: str | None = None) -> Any:
@@ -37,7 +40,7 @@ class SkyMagics(Magics):
         try:
             if cell is None:
                 return self._commands.run(line)
-            return self._run(parse_cell(line), cell)
+            return self._run(parse_cell(line, self._settings.of_runs()), cell)
         except HelpRequested as asked:
             print(asked.text)
         return None
@@ -112,24 +115,3 @@ def _asked_for(options: CellOptions, ranks: Sequence[int]) -> dict[int, list[str
     asked = dict.fromkeys(ranks, gathered) if gathered else {}
     asked[ranks[0]] = list(dict.fromkeys([*options.out, *gathered]))
     return asked
-
-
-_loaded: list[SkyMagics] = []
-
-
-def load(shell: InteractiveShell) -> None:
-    """Register the magics."""
-    if not _loaded:
-        magics = SkyMagics(shell)
-        _loaded.append(magics)
-        atexit.register(magics.session.close)
-    shell.register_magics(_loaded[0])
-
-
-def unload(shell: InteractiveShell) -> None:
-    """Take the magics away again; clusters go on until their time is over."""
-    for magics in _loaded:
-        magics.session.close()
-    _loaded.clear()
-    for kind in ("line", "cell"):
-        shell.magics_manager.magics[kind].pop("sky", None)

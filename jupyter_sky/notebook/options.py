@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -29,7 +29,7 @@ CLUSTER_OPTIONS = tuple(
         (("--region",), "NAME", kinds.WORD, "us-east-1", "the region of AWS"),
         (("--instance-type",), "TYPE", kinds.WORD, "p4d.24xlarge", "the type of machine on AWS"),
         (("--spot", "--use-spot"), "", None, "", "cheaper machines that may be taken away"),
-        (("--cluster", "-c"), "NAME", kinds.WORD, "train", "which cluster (the notebook's own)"),
+        (("--cluster", "-c"), "NAME", kinds.CLUSTER, "train", "which cluster (the notebook's own)"),
         (("--plugin",), "NAME", kinds.PLUGINS, "torch", "what to prepare (torch, if it is there)"),
         (("--pip",), "PACKAGE", kinds.PACKAGES, "transformers", "what to install"),
         (("--procs-per-node",), "K", kinds.WHOLE, "2", "ranks of each machine (one for a GPU)"),
@@ -43,20 +43,21 @@ RUN_OPTIONS = tuple(
         (("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "where the cell runs (all)"),
         (("--stdout",), "RANKS", kinds.SHOWN, "all", "whose output is shown (the head's)"),
         (("--in",), "NAME", kinds.NAMES_OR_NONE, "model,data", "what is sent (what it reads)"),
-        (("--out",), "NAME", kinds.NAMES, "model,losses", "bring back the head's values"),
-        (("--gather",), "NAME", kinds.NAMES, "losses", "bring back lists, one value a rank"),
+        (("--out",), "NAME", kinds.RESULTS, "model,losses", "bring back the head's values"),
+        (("--gather",), "NAME", kinds.RESULTS, "losses", "bring back lists, one value a rank"),
         (("--background",), "", None, "", "return at once, with a handle"),
         (("--timeout",), "TIME", kinds.TIME, "10m", "stop the cell after so long"),
     ]
 )
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
 
-_NAME = Argument(("name",), "NAME", kinds.WORD, "train", "which cluster (the current one)")
+_NAME = Argument(("name",), "NAME", kinds.CLUSTER, "train", "which cluster (the current one)")
 _NAMES = Argument(("names",), "NAME", kinds.NAMES, "model", "which variables", required=True)
 _FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks (the head)")
 _RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
 _RANKS = Argument(("ranks",), "RANKS", kinds.RANKS, "0,2-3", "which ranks (all)")
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
+_SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
 _TAIL = Argument(("--tail",), "LINES", kinds.WHOLE, "20", "only the last lines")
 
 COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
@@ -69,6 +70,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "attach": ("connect to a cluster that is up", (_NAME,)),
     "interrupt": ("stop what runs", ()),
     "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
+    "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
     "doctor": ("check what a cluster needs, and say what is missing", ()),
     "gc": ("end and remove what was left behind", ()),
 }
@@ -206,42 +208,3 @@ def _no_command(word: str, line: str) -> str:
     near = difflib.get_close_matches(word, COMMANDS, 1)
     instead = f"did you mean `%sky {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}."
     return f"%sky has no command {word}: {instead}"
-
-
-def completions(text: str, line: str, user_ns: Mapping[str, Any]) -> list[str]:
-    """Return what Tab can complete a word of a ``%%sky`` or ``%sky`` line to.
-
-    Parameters
-    ----------
-    text
-        The word so far; it may be empty.
-    line
-        The line up to the cursor, with the magic at its beginning and `text` at its end.
-    user_ns
-        The namespace of the notebook.
-    """
-    words = line.removesuffix(text).replace(",", " ").replace("=", " ").split()
-    magic, *words = words or [""]
-    if magic == "%%sky":
-        arguments = CELL_OPTIONS
-    elif words and words[0] in COMMANDS:
-        arguments = COMMANDS[words.pop(0)][1]
-    else:
-        return [] if words else _beginning(text, COMMANDS)
-
-    by_name = {name: each for each in arguments for name in each.names}
-    last = max((i for i, word in enumerate(words) if word in by_name), default=-1)
-    option, given = (by_name[words[last]] if last >= 0 else None), words[last + 1 :]
-    if option and option.kind and not given:
-        return _beginning(text, option.kind.offers(user_ns))
-
-    kind = option.kind if option else None
-    if kind is None or not kind.many:
-        kind = next((each.kind for each in arguments if not each.is_option), None)
-    values = [value for value in kind.offers(user_ns) if value not in given] if kind else []
-    unused = [each.name for each in arguments if each.is_option and each.name not in words]
-    return _beginning(text, [*values, *unused])
-
-
-def _beginning(text: str, words: Iterable[str]) -> list[str]:
-    return [word for word in words if word.startswith(text)]

@@ -16,7 +16,6 @@ from jupyter_sky.notebook.options import (
     COMMANDS,
     CellOptions,
     HelpRequested,
-    completions,
     parse_cell,
     parse_line,
 )
@@ -214,6 +213,8 @@ def test_each_command_has_help(command: str) -> None:
         ("restart 1-2", {"ranks": (1, 2)}),
         ("attach train", {"name": "train"}),
         ("interrupt", {}),
+        ("auto on", {"switch": "on"}),
+        ("auto", {"switch": None}),
         ("doctor", {}),
         ("gc", {}),
     ],
@@ -242,40 +243,10 @@ def test_up_takes_the_options_of_a_cluster() -> None:
         ),
         ("logs 1 2", '%sky logs has no use for "2": `%sky logs -h` shows what it takes.'),
         ("pull a --ranks 0 b", "--ranks takes values with commas between them"),
+        ("auto yes", '%sky auto takes `on`, `off` or `status`, as in `%sky auto on`; "yes" is'),
     ],
 )
 def test_what_is_wrong_with_a_command(line: str, sentence: str) -> None:
     with pytest.raises(UsageError) as error:
         parse_line(line)
     assert sentence in str(error.value)
-
-
-NAMESPACE = {"model": 1, "momentum": 2, "data": 3, "_mine": 4, "math": math, "In": []}
-
-
-@pytest.mark.parametrize(
-    ("line", "text", "expected"),
-    [
-        ("%%sky --pro", "--pro", ["--provider", "--procs-per-node"]),
-        ("%%sky --nodes 4 --no", "--no", []),
-        ("%%sky --provider ", "", ["local", "ssh", "aws"]),
-        ("%%sky --provider=a", "a", ["aws"]),
-        ("%%sky --gpu H1", "H1", ["H100", "H100-NVL"]),
-        ("%%sky --gpus H20", "H20", ["H200"]),
-        ("%%sky --plugin no", "no", ["none"]),
-        ("%%sky --plugin torch t", "t", []),
-        ("%%sky --ranks ", "", ["all", "head"]),
-        ("%%sky --stdout n", "n", ["none"]),
-        ("%%sky --out mo", "mo", ["model", "momentum"]),
-        ("%%sky --out model,mo", "mo", ["momentum"]),
-        ("%%sky --gather ", "", ["model", "momentum", "data"]),
-        ("%%sky --nodes ", "", []),
-        ("%sky st", "st", ["status"]),
-        ("%sky logs --f", "--f", ["--follow"]),
-        ("%sky push d", "d", ["data"]),
-        ("%sky restart ", "", ["all", "head"]),
-        ("%sky nothing ", "", []),
-    ],
-)
-def test_completions(line: str, text: str, expected: list[str]) -> None:
-    assert completions(text, line, NAMESPACE) == expected
