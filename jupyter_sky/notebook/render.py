@@ -30,6 +30,7 @@ class Renderer:
         self._width = len(str(max(ranks, default=0))) if len(ranks) > 1 else 0
         self._decoders: dict[tuple[int, str], Any] = {}
         self._unfinished: dict[tuple[int, str], str] = {}
+        self._unflushed = False
 
     def render(self, event: Output | Display, flush: bool = True) -> None:
         """Show one event, at once if ``flush`` is set."""
@@ -37,6 +38,7 @@ class Renderer:
             self._display(event)
         else:
             self._write(event, f"{_gap(event)}{_overwritten(self._decode(event))}")
+        self._unflushed = True
         if flush:
             self.flush()
 
@@ -44,14 +46,17 @@ class Renderer:
         """Show what has no end of line yet."""
         for (rank, stream), text in self._unfinished.items():
             if text:
+                self._unflushed = True
                 self._stream(stream).write(f"{self._label(rank)}{text}\n")
         self._unfinished.clear()
         self.flush()
 
     def flush(self) -> None:
-        """Have the frontend show it now."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        """Have the frontend show it now, if there is anything."""
+        if self._unflushed:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        self._unflushed = False
 
     def _decode(self, event: Output) -> str:
         # A character can be cut in two by the end of a piece.

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 INLINE = 32 * 1024
 """Bytes up to which a part travels inside the message."""
 
-PIECE = 4 * 1024 * 1024
-"""Bytes of a piece of a blob, small enough for other messages to slip in between."""
+PIECE = 512 * 1024
+"""Bytes of a piece of a blob: small enough to stay in a processor's cache on its way."""
 
 _PARALLEL = 1024 * 1024
 

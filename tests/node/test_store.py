@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,24 +16,28 @@ from jupyter_sky.transport.frames import ProtocolError
 def put(store: Store, data: bytes, key: str | None = None, piece: int = 1000) -> str:
     key = key or digest(data)
     for offset in range(0, len(data), piece):
-        part = data[offset : offset + piece]
-        store.place(key, offset, len(part), len(data))[:] = part
-        store.received(key, offset, len(part))
+        store.add(key, offset, memoryview(data)[offset : offset + piece], len(data))
     return key
 
 
 def test_a_blob_is_there_when_all_of_it_is(tmp_path: Path) -> None:
     store = Store(tmp_path, 10**9)
-    data = bytes(range(256)) * 100
+    data = memoryview(bytes(range(256)) * 100)
     key = digest(data)
-    store.place(key, 0, 1000, len(data))[:] = data[:1000]
-    store.received(key, 0, 1000)
+    store.add(key, 0, data[:1000], len(data))
     assert key not in store
-    rest = data[1000:]
-    store.place(key, 1000, len(rest), len(data))[:] = rest
-    store.received(key, 1000, len(rest))
+    store.add(key, 1000, data[1000:], len(data))
     assert key in store
     assert (tmp_path / key).read_bytes() == data
+
+
+def test_a_blob_that_broke_off_can_be_sent_again(tmp_path: Path) -> None:
+    store = Store(tmp_path, 10**9)
+    data = bytes(range(256)) * 100
+    store.add(digest(data), 0, memoryview(data)[:1000], len(data))
+    key = put(store, data)
+    assert key in store
+    assert [path.name for path in tmp_path.iterdir()] == [key]
 
 
 def test_a_damaged_blob_is_not_kept(tmp_path: Path) -> None:
@@ -65,14 +71,20 @@ def test_what_was_dropped_stays_mapped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["../../etc/passwd", "", "ABC", "a/b"])
 def test_a_key_that_is_no_digest_is_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(ProtocolError):
-        Store(tmp_path, 10**9).place(key, 0, 10, 10)
+        Store(tmp_path, 10**9).add(key, 0, memoryview(b"0123456789"), 10)
 
 
 def test_no_room_is_no_crash(tmp_path: Path) -> None:
     store = Store(tmp_path, 10**9)
-    key = digest(b"huge")
-    size = 2**50
-    store.place(key, 0, 10, size)[:] = b"0123456789"
-    store.received(key, 0, 10)
+    data = b"x" * 5000
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limit[1]))
+    try:
+        key = put(store, data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
     assert key not in store
     assert list(tmp_path.iterdir()) == []
+    assert put(store, data) in store
