@@ -83,6 +83,7 @@ class Run:
         self._killed: list[int] = []
         self._trouble: SkyError | None = None
         self._stopped_by_person = False
+        self._time_limit: float | None = None
         self._sink: Sink | None = None
         self._on_finish: Callable[[], None] | None = None
         self.left = threading.Event()
@@ -113,7 +114,7 @@ class Run:
             if self.finished:
                 over()
             elif timeout is not None:
-                asyncio.get_running_loop().call_later(timeout, self._runner.stop, self.id)
+                asyncio.get_running_loop().call_later(timeout, self._time_over, timeout)
 
         background.call(begin)
         while not self.left.wait(_SLICE):
@@ -151,12 +152,13 @@ class Run:
             for event in self._queued(timeout and self.started + timeout):
                 show(event)
             if not self.finished:
+                self._time_limit = timeout
                 self._stop(show)
-                raise TimedOut(f"the time of {timeout:.0f} s is over: {self._what_stopped()}")
+                self._raise_if_stopped()
         except KeyboardInterrupt:
             self._stopped_by_person = True
             self._stop(show)
-            raise Interrupted(self._what_stopped()) from None
+            self._raise_if_stopped()
 
     @property
     def nothing_waits(self) -> bool:
@@ -173,8 +175,7 @@ class Run:
         ClusterLost
             When the cluster is gone.
         """
-        if self._stopped_by_person:
-            raise Interrupted(self._what_stopped())
+        self._raise_if_stopped()
         if self._trouble:
             raise self._trouble
         if self._failures:
@@ -182,6 +183,14 @@ class Run:
         packed = {rank: done.values for rank, done in self._done.items() if done.values}
         connection = self._runner.conductor.connection
         return {rank: connection(rank).load(packed[rank]) for rank in sorted(packed)}
+
+    def _raise_if_stopped(self) -> None:
+        if self._stopped_by_person:
+            raise Interrupted(self._what_stopped()) from None
+        if self._time_limit is not None:
+            raise TimedOut(
+                f"the time of {self._time_limit:g} s is over: {self._what_stopped()}"
+            ) from None
 
     def _queued(self, until: float | None = None) -> Iterator[Output | Display]:
         while True:
@@ -232,7 +241,7 @@ class Run:
                     self._fail(rank, error)
                 self._settle(rank)
             case RankExited(rank=rank, reason=reason, tail=tail):
-                if not self._stopped_by_person:
+                if not self.stopped:
                     self._fail(rank, _lost(rank, reason, tail))
                 self._settle(rank)
 
@@ -248,13 +257,18 @@ class Run:
 
     @property
     def stopped(self) -> bool:
-        """Whether the person stopped it."""
-        return self._stopped_by_person
+        """Whether it was stopped, by the person or because its time was over."""
+        return self._stopped_by_person or self._time_limit is not None
 
     @property
     def failed(self) -> bool:
         """Whether some rank failed."""
         return bool(self._failures)
+
+    def _time_over(self, limit: float) -> None:
+        if not self.finished:
+            self._time_limit = limit
+            self._runner.stop(self.id)
 
     def _fail(self, rank: int, error: Mapping[str, Any]) -> None:
         self._failures.append(Failure(rank, self._runner.conductor.node(rank).host, error))
