@@ -12,8 +12,10 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Work
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook import status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
+from jupyter_sky.notebook.logs import show_log
 from jupyter_sky.notebook.options import CellOptions, parse_line
 from jupyter_sky.notebook.session import Session, describe
 
@@ -71,22 +73,15 @@ class Commands:
         print(f"{self._session.down(options.name)}: ended, nothing of it is left")
 
     def _status(self, options: Namespace) -> None:
-        cluster = self._session.find()
-        if cluster is None:
-            print("No cluster: `%%sky --nodes 4` above a cell starts one.")
-            return
-        print(f"{cluster.name}: {describe(cluster)}")
-        for rank in cluster.state.ranks:
-            trouble = f" ({rank.trouble})" if rank.trouble else ""
-            print(f"  rank {rank.rank}  node {rank.node}  {rank.phase}{trouble}")
+        self._session.find()
+        print(status.report(self._session.known(), self._session.current_name))
 
     def _logs(self, options: Namespace) -> None:
         cluster = self._running()
         rank = options.rank or 0
         if rank not in cluster.all_ranks:
             raise UsageError(f"there is no rank {rank}: {describe_ranks(cluster.all_ranks)}.")
-        data, _ = cluster.log(rank, tail=options.tail)
-        print(data.decode(errors="replace"), end="")
+        show_log(cluster, rank, options.tail, options.follow)
 
     def _push(self, options: Namespace) -> None:
         cluster = self._running()
