@@ -11,7 +11,7 @@ from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.outbox import Parcel
 from jupyter_sky.cluster.run import Run
-from jupyter_sky.cluster.snapshot import Watch
+from jupyter_sky.cluster.watch import Watch
 from jupyter_sky.cluster.state import running
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
