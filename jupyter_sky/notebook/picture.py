@@ -1,0 +1,105 @@
+"""A still picture of a cluster: what a saved notebook, an export or a terminal shows of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from jupyter_sky.cluster.errors import describe_ranks
+from jupyter_sky.cluster.snapshot import Rank, Snapshot
+
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+# Control characters, and those that change the direction of the text around them.
+_INVISIBLE = re.compile(
+    r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
+)
+_STATES = {
+    "running": "running for",
+    "ok": "finished after",
+    "error": "failed after",
+    "interrupted": "stopped after",
+}
+_LONGEST = 120
+
+
+def as_text(snapshot: Snapshot) -> str:
+    """Return the picture as plain text."""
+    rows = [_cells(snapshot, rank) for rank in snapshot["ranks"]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [_heading(snapshot), _run(snapshot)]
+    for row in rows:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  " + "  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def as_html(snapshot: Snapshot) -> str:
+    """Return the picture as HTML without script and style sheet, fit for any page."""
+    return "".join(_html(snapshot))
+
+
+def _html(snapshot: Snapshot) -> Iterator[str]:
+    yield "<div>"
+    yield f"<div><strong>{escape(_heading(snapshot))}</strong></div>"
+    yield f"<div>{escape(_run(snapshot))}</div>"
+    yield '<table style="font-variant-numeric: tabular-nums">'
+    for rank in snapshot["ranks"]:
+        cells = _cells(snapshot, rank)
+        yield "<tr>"
+        for cell in cells[:-1]:
+            yield f'<td style="text-align: left; white-space: nowrap">{escape(cell)}</td>'
+        yield f'<td style="text-align: left"><code>{escape(cells[-1])}</code></td></tr>'
+    yield "</table></div>"
+
+
+def _heading(snapshot: Snapshot) -> str:
+    cluster = snapshot["cluster"]
+    count = cluster["nodes"]
+    made = f"{count} {cluster['provider']} node{'s' * (count != 1)} × {cluster['gpu'] or 'CPU'}"
+    parts = [f"{cluster['name']}: {cluster['phase']}", made]
+    if cluster["generation"]:
+        parts.append(f"generation {cluster['generation']}")
+    return _plain(", ".join(parts))
+
+
+def _run(snapshot: Snapshot) -> str:
+    run = snapshot["run"]
+    if run is None:
+        return "nothing has run yet"
+    state = f"{_STATES[run['state']]} {run['seconds']:.1f} s"
+    parts = [f"{state} on {describe_ranks(run['ranks'])}", f"{_size(snapshot['sent_bytes'])} sent"]
+    cost = snapshot["cluster"]["cost"]
+    if cost is not None:
+        parts.append(f"${cost:.2f} so far")
+    return ", ".join(parts)
+
+
+def _cells(snapshot: Snapshot, rank: Rank) -> Sequence[str]:
+    gpus = {node["node"]: node["gpu"] for node in snapshot["nodes"]}
+    memory = rank["memory"]
+    return [
+        f"rank {rank['rank']}",
+        f"node {rank['node']}",
+        _plain(gpus.get(rank["node"]) or "CPU"),
+        rank["phase"],
+        f"{_size(memory[0])} of {_size(memory[1])}" if memory else "",
+        _plain(rank["trouble"] or rank["line"])[:_LONGEST],
+    ]
+
+
+def _plain(text: str) -> str:
+    """Return text on one line, without escapes and control characters."""
+    return " ".join(_INVISIBLE.sub("", _ESCAPE.sub("", text)).split())
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

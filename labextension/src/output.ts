@@ -1,0 +1,123 @@
+/* What the selected rank prints, live. It follows the end until the person scrolls up to read. */
+
+import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import type { Output } from './snapshot.ts';
+import { linesOf, pieces, plain } from './text.ts';
+import type { Translation } from './words.ts';
+
+const MOST = 200;
+
+export class OutputPane {
+  readonly element: HTMLElement;
+  readonly #trans: Translation;
+  readonly #heading = element('span', 'jsky-output-title');
+  readonly #note = element('span', 'jsky-quiet');
+  readonly #latest: HTMLElement;
+  readonly #text = element('div', 'jsky-text', { role: 'log', 'aria-live': 'off', tabindex: '0' });
+  #rank: number | null = null;
+  #shown: string | null = null;
+  #lines: string[] = [];
+  #following = true;
+
+  constructor(trans: Translation) {
+    this.#trans = trans;
+    this.#latest = element('button', 'jsky-latest', { type: 'button' }, trans.__('Latest ↓'));
+    this.#latest.addEventListener('click', () => this.#follow());
+    this.#text.addEventListener('scroll', () => {
+      const { scrollTop, clientHeight, scrollHeight } = this.#text;
+      this.#following = scrollTop + clientHeight >= scrollHeight - 4;
+      setShown(this.#latest, !this.#following);
+    });
+    setShown(this.#latest, false);
+    this.element = element(
+      'div',
+      'jsky-output',
+      {},
+      element('div', 'jsky-output-head', {}, this.#heading, this.#note, this.#latest),
+      this.#text
+    );
+  }
+
+  /** Shows the output of `rank`; as long as another's comes, its last `line` stands in. */
+  show(rank: number, output: Output, line: string): void {
+    const coming = output.rank !== rank;
+    const text = coming ? plain(line) : output.text;
+    if (rank !== this.#rank) {
+      this.#rank = rank;
+      this.#shown = null;
+      this.#lines = [];
+      this.#text.replaceChildren();
+      const title =
+        rank === 0
+          ? this.#trans.__('Output of rank 0, the head')
+          : this.#trans.__('Output of rank %1', rank);
+      setText(this.#heading, title);
+      setAttribute(this.#text, 'aria-label', title);
+      this.#follow();
+    }
+    setOptional(this.#note, this.#noteFor(coming, text));
+    if (text !== this.#shown) {
+      this.#shown = text;
+      this.#write(linesOf(text.replace(/\n$/, '')).slice(-MOST));
+    }
+  }
+
+  #noteFor(coming: boolean, text: string): string | null {
+    if (coming) {
+      return this.#trans.__('its last line; more once the kernel has time');
+    }
+    return text ? null : this.#trans.__('nothing printed yet');
+  }
+
+  /** Changes the lines to `lines`: most often some are added, and as many fall off at the top. */
+  #write(lines: string[]): void {
+    const gone = dropped(this.#lines, lines);
+    for (let count = 0; count < gone; count++) {
+      this.#text.firstChild?.remove();
+    }
+    const old = this.#lines.slice(gone);
+    const added: HTMLElement[] = [];
+    lines.forEach((line, at) => {
+      if (at >= old.length) {
+        added.push(fill(element('div', 'jsky-text-line'), line));
+      } else if (line !== old[at]) {
+        fill(this.#text.children[at]!, line);
+      }
+    });
+    if (added.length > 0) {
+      this.#text.append(...added);
+    }
+    this.#lines = lines;
+    if (this.#following) {
+      this.#text.scrollTop = this.#text.scrollHeight;
+    }
+  }
+
+  #follow(): void {
+    this.#following = true;
+    setShown(this.#latest, false);
+    this.#text.scrollTop = this.#text.scrollHeight;
+  }
+}
+
+/** Returns how many lines at the top of `before` are no longer in `after`. */
+function dropped(before: string[], after: string[]): number {
+  // The last line may have been unfinished, so it does not need to be the same.
+  for (let gone = 0; gone < before.length - 1; gone++) {
+    let at = gone;
+    while (at < before.length - 1 && before[at] === after[at - gone]) {
+      at++;
+    }
+    if (at === before.length - 1 && before.length - gone <= after.length) {
+      return gone;
+    }
+  }
+  return before.length;
+}
+
+function fill(node: Element, line: string): HTMLElement {
+  node.replaceChildren(
+    ...pieces(line).map(({ text, style }) => (style ? element('span', style, {}, text) : text))
+  );
+  return node as HTMLElement;
+}

@@ -1,0 +1,51 @@
+/* The view as a widget of the notebook: `jupyter_sky/notebook/panel.py` is its other half. */
+
+import { release, render, type Action, type Snapshot } from './view.ts';
+
+/** What anywidget gives us of the widget's model. */
+export interface Model {
+  get(name: string): any;
+  send(content: unknown): void;
+  on(event: 'change', changed: () => void): void;
+  off(event: 'change', changed: () => void): void;
+  widget_manager?: { kernel?: { interrupt?(): Promise<void> } | null };
+}
+
+/** Shows the panel in `el` and keeps it up to date; returns what ends that. */
+function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
+  const act = (action: Action) => {
+    // A run that the kernel waits for is stopped as by the notebook's own Stop: messages to a
+    // widget wait until the cell is over. Elsewhere than in Jupyter's own pages there is no such
+    // way, so there the message goes, and the view says what to do if it does not help.
+    const kernel = model.widget_manager?.kernel;
+    if (action.kind === 'stop' && !model.get('run')?.background && kernel?.interrupt) {
+      void kernel.interrupt();
+    } else {
+      model.send(action);
+    }
+  };
+  const changed = () => render(el, snapshotOf(model), act);
+  model.on('change', changed);
+  changed();
+  return () => {
+    model.off('change', changed);
+    release(el);
+  };
+}
+
+/** Puts the snapshot together again: each part travels by itself, when it has changed. */
+function snapshotOf(model: Model): Snapshot {
+  const { rank, lines } = model.get('output');
+  const { drop, keep, added } = model.get('more');
+  return {
+    version: 1,
+    cluster: model.get('cluster'),
+    run: model.get('run'),
+    sent_bytes: model.get('sent_bytes'),
+    nodes: model.get('nodes'),
+    ranks: Array.from({ length: model.get('size') }, (_, at) => model.get(`rank_${at}`)),
+    output: { rank, text: [...lines.slice(drop, drop + keep), ...added].join('\n') }
+  };
+}
+
+export default { render: show };

@@ -1,0 +1,133 @@
+/* The ranks, grouped by node: a list in which one is selected. */
+
+import { element, setAttribute, setText } from './dom.ts';
+import { RankRow } from './rank.ts';
+import type { Node, Rank } from './snapshot.ts';
+import { plain } from './text.ts';
+import type { Translation } from './words.ts';
+
+/** More ranks than this stand in a grid, one card a node, instead of one line each. */
+const ROOMY = 16;
+
+interface Group {
+  title: HTMLElement;
+  where: HTMLElement;
+}
+
+export class RankList {
+  readonly element: HTMLElement;
+  readonly #trans: Translation;
+  readonly #rows = new Map<number, RankRow>();
+  readonly #groups = new Map<number, Group>();
+  #shape = '';
+
+  constructor(trans: Translation, choose: (rank: number) => void) {
+    this.#trans = trans;
+    this.element = element('div', 'jsky-ranks', {
+      role: 'listbox',
+      'aria-label': trans.__('Ranks: choose one to see its output')
+    });
+    this.element.addEventListener('click', ({ target }) => {
+      const rank = rankOf(target);
+      if (rank !== null) {
+        this.#focus(rank);
+        choose(rank);
+      }
+    });
+    this.element.addEventListener('keydown', (event) => {
+      const rank = rankOf(event.target);
+      if (rank === null || event.altKey || event.ctrlKey || event.metaKey) {
+        return;
+      }
+      if (event.key === 'Enter' || event.key === ' ') {
+        choose(rank);
+      } else if (!this.#move(rank, event.key)) {
+        return;
+      }
+      // The notebook has shortcuts of its own for these keys.
+      event.preventDefault();
+      event.stopPropagation();
+    });
+  }
+
+  show(nodes: Node[], ranks: Rank[], selected: number): void {
+    this.#arrange(nodes, ranks);
+    const places = new Map(nodes.map((node) => [node.node, node]));
+    for (const [number, { title, where }] of this.#groups) {
+      setText(title, this.#trans.__('node %1', number));
+      setText(where, plain(places.get(number)?.addr ?? ''));
+    }
+    const measured = ranks.some((rank) => rank.utilisation !== null || rank.memory !== null);
+    setAttribute(this.element, 'data-measured', measured ? '' : null);
+    for (const rank of ranks) {
+      const gpu = places.get(rank.node)?.gpu ?? null;
+      this.#rows.get(rank.rank)?.show(rank, gpu, rank.rank === selected);
+    }
+    if (![...this.#rows.values()].some((row) => row.element.tabIndex === 0)) {
+      this.#reachable(this.#rows.has(selected) ? selected : (ranks[0]?.rank ?? 0));
+    }
+  }
+
+  /** Makes a row for each rank, anew only when ranks or nodes come or go. */
+  #arrange(nodes: Node[], ranks: Rank[]): void {
+    const shape = ranks.map((rank) => `${rank.node}:${rank.rank}`).join();
+    if (shape === this.#shape) {
+      return;
+    }
+    this.#shape = shape;
+    this.#rows.clear();
+    this.#groups.clear();
+    setAttribute(this.element, 'data-dense', ranks.length > ROOMY ? '' : null);
+    const numbers = [...new Set([...nodes, ...ranks].map((each) => each.node))].sort((a, b) => a - b);
+    const groups = numbers.map((number) => {
+      const title = element('span', 'jsky-node-title');
+      const where = element('span', 'jsky-quiet');
+      this.#groups.set(number, { title, where });
+      const rows = ranks.filter((rank) => rank.node === number).map((rank) => this.#row(rank));
+      return element(
+        'div',
+        'jsky-node',
+        { role: 'group', 'aria-label': this.#trans.__('node %1', number) },
+        element('div', 'jsky-node-head', { role: 'presentation' }, title, where),
+        element('div', 'jsky-node-ranks', { role: 'presentation' }, ...rows)
+      );
+    });
+    this.element.replaceChildren(...groups);
+  }
+
+  #row(rank: Rank): HTMLElement {
+    const row = new RankRow(this.#trans, rank.rank);
+    this.#rows.set(rank.rank, row);
+    return row.element;
+  }
+
+  /** Moves the focus as a list does; says whether the key is one that moves. */
+  #move(rank: number, key: string): boolean {
+    const all = [...this.#rows.keys()];
+    const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[key];
+    const end = { Home: 0, End: all.length - 1 }[key];
+    if (step === undefined && end === undefined) {
+      return false;
+    }
+    const to = end ?? all.indexOf(rank) + (step ?? 0);
+    this.#focus(all[Math.min(Math.max(to, 0), all.length - 1)] ?? rank);
+    return true;
+  }
+
+  #focus(rank: number): void {
+    this.#reachable(rank);
+    this.#rows.get(rank)?.element.focus();
+  }
+
+  /** The Tab key reaches one row only, the arrows go from there. */
+  #reachable(rank: number): void {
+    for (const [number, row] of this.#rows) {
+      row.element.tabIndex = number === rank ? 0 : -1;
+    }
+  }
+}
+
+function rankOf(target: EventTarget | null): number | null {
+  const row = (target as Element | null)?.closest<HTMLElement>('[data-rank]');
+  return row ? Number(row.dataset.rank) : null;
+}

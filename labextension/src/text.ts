@@ -1,0 +1,108 @@
+/* What ranks print can be anything. Here it becomes harmless text, in pieces of one style each. */
+
+/** A piece of a line; `style` is a list of class names. */
+export interface Piece {
+  text: string;
+  style: string;
+}
+
+const LONGEST = 2000;
+
+/* Everything that follows an escape: CSI (colours, cursor), strings (titles, links), the others. */
+const ESCAPE =
+  /(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?/g;
+const COLOURS = /^(?:\x1b\[|\x9b)([\d;]*)m$/;
+
+/* Control characters, and those that change the direction of the text around them. */
+const INVISIBLE = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
+
+/** Returns text without escapes and control characters, on one line. */
+export function plain(text: string): string {
+  return harmless(text.replace(ESCAPE, '')).replace(/\s+/g, ' ').trim();
+}
+
+/** Returns the lines of a text as a terminal would leave them: what was overwritten is gone. */
+export function linesOf(text: string): string[] {
+  return text.split('\n').map((line) => {
+    const written = line.replace(/\r+$/, '');
+    return written.slice(written.lastIndexOf('\r') + 1).slice(0, LONGEST);
+  });
+}
+
+/** Returns a line in pieces of one style each. */
+export function pieces(line: string): Piece[] {
+  const found: Piece[] = [];
+  let style = new Style();
+  let from = 0;
+  const add = (to: number) => {
+    const text = harmless(line.slice(from, to));
+    if (text) {
+      found.push({ text, style: style.names });
+    }
+  };
+  for (const match of line.matchAll(ESCAPE)) {
+    add(match.index);
+    from = match.index + match[0].length;
+    const codes = COLOURS.exec(match[0]);
+    if (codes) {
+      style = style.after((codes[1] ?? '').split(';').map(Number));
+    }
+  }
+  add(line.length);
+  return found;
+}
+
+function harmless(text: string): string {
+  return text.replace(/[\u2028\u2029]/g, ' ').replace(INVISIBLE, '');
+}
+
+class Style {
+  readonly #parts: ReadonlyMap<string, string>;
+
+  constructor(parts: ReadonlyMap<string, string> = new Map()) {
+    this.#parts = parts;
+  }
+
+  get names(): string {
+    return [...this.#parts.values()].map((name) => `jsky-ansi-${name}`).join(' ');
+  }
+
+  /** Returns the style after "select graphic rendition" codes; those of other kinds change nothing. */
+  after(codes: number[]): Style {
+    const parts = new Map(this.#parts);
+    for (let at = 0; at < codes.length; at++) {
+      const code = codes[at]!;
+      if (code === 0) {
+        parts.clear();
+      } else if (code === 38 || code === 48) {
+        // One of 256 colours, or red, green and blue: of these we show the first 16.
+        const colour = codes[at + 2] ?? 16;
+        if (code === 38) {
+          parts.delete('colour');
+          if (codes[at + 1] === 5 && colour < 16) {
+            parts.set('colour', String(colour));
+          }
+        }
+        at += codes[at + 1] === 2 ? 4 : 2;
+      } else if (code === 22) {
+        parts.delete('bold');
+        parts.delete('dim');
+      } else if (code === 39) {
+        parts.delete('colour');
+      } else if (code >= 30 && code <= 37) {
+        parts.set('colour', String(code - 30));
+      } else if (code >= 90 && code <= 97) {
+        parts.set('colour', String(code - 82));
+      } else {
+        const name = ['', 'bold', 'dim', 'italic', 'underline'][code];
+        const ended = ['italic', 'underline'][code - 23];
+        if (name) {
+          parts.set(name, name);
+        } else if (ended) {
+          parts.delete(ended);
+        }
+      }
+    }
+    return new Style(parts);
+  }
+}

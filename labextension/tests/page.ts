@@ -1,0 +1,81 @@
+/* A document to render into, and a cluster to render. */
+
+import { JSDOM } from 'jsdom';
+import type { Rank, Snapshot } from '../src/snapshot.ts';
+
+const { window } = new JSDOM('<!doctype html><body></body>', { runScripts: 'dangerously' });
+
+/** The document; a script that got into it would run. */
+export const document = window.document;
+export const { Event, KeyboardEvent, MouseEvent, MutationObserver } = window;
+globalThis.document = document;
+
+/** Returns a fresh place in the document. */
+export function place(): HTMLElement {
+  return document.body.appendChild(document.createElement('div'));
+}
+
+/** Returns a cluster with a run on all its ranks, two of them on each node. */
+export function sample(count = 4): Snapshot {
+  const ranks = Array.from({ length: count }, (_, rank) => sampleRank(rank));
+  return {
+    version: 1,
+    cluster: {
+      name: 'demo',
+      provider: 'local',
+      phase: 'ready',
+      note: '',
+      generation: 1,
+      nodes: count / 2,
+      gpu: 'A100',
+      price: null,
+      cost: null
+    },
+    run: {
+      id: 'r1',
+      state: 'running',
+      background: false,
+      started: 0,
+      seconds: 61,
+      ranks: ranks.map(({ rank }) => rank),
+      title: 'train(3)'
+    },
+    sent_bytes: 1_234_567,
+    nodes: Array.from({ length: count / 2 }, (_, node) => ({ node, addr: '10.0.0.1', gpu: 'A100' })),
+    ranks,
+    output: { rank: 0, text: 'one\ntwo\n' }
+  };
+}
+
+function sampleRank(rank: number): Rank {
+  return {
+    rank,
+    node: Math.floor(rank / 2),
+    phase: 'running',
+    utilisation: 0.5,
+    memory: [12.1e9, 40e9],
+    gpu: rank % 2,
+    line: `line of ${rank}`,
+    trouble: null
+  };
+}
+
+/** Counts what happens to the elements below `host` while `act` runs; returns the changed ones. */
+export function touched(host: HTMLElement, act: () => void): Set<Element> {
+  const observer = new MutationObserver(() => {});
+  observer.observe(host, { attributes: true, characterData: true, childList: true, subtree: true });
+  act();
+  const changed = observer.takeRecords().map(({ target }) =>
+    target.nodeType === 1 ? (target as Element) : target.parentElement!
+  );
+  observer.disconnect();
+  return new Set(changed);
+}
+
+export function textOf(host: HTMLElement, selector: string): string {
+  return host.querySelector(selector)?.textContent ?? '';
+}
+
+export function texts(host: HTMLElement, selector: string): string[] {
+  return [...host.querySelectorAll(selector)].map((node) => node.textContent ?? '');
+}

@@ -1,0 +1,94 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import panel, { type Model } from '../src/panel.ts';
+import { place, sample, texts, textOf } from './page.ts';
+
+/** A model as anywidget hands it over, with the parts that the kernel sends. */
+class Parts implements Model {
+  readonly sent: unknown[] = [];
+  widget_manager?: Model['widget_manager'];
+  #parts: Record<string, unknown>;
+  #changed = new Set<() => void>();
+
+  constructor() {
+    const { ranks, output, ...parts } = sample();
+    const numbered = Object.fromEntries(ranks.map((rank, at) => [`rank_${at}`, rank]));
+    const lines = output.text.split('\n');
+    const more = { drop: 0, keep: lines.length, added: [] };
+    this.#parts = { ...parts, ...numbered, size: ranks.length, output: { rank: 0, lines }, more };
+  }
+
+  get = (name: string): any => this.#parts[name];
+  send = (content: unknown) => void this.sent.push(content);
+  on = (_: 'change', changed: () => void) => void this.#changed.add(changed);
+  off = (_: 'change', changed: () => void) => void this.#changed.delete(changed);
+
+  receive(parts: Record<string, unknown>): void {
+    Object.assign(this.#parts, parts);
+    this.#changed.forEach((changed) => changed());
+  }
+
+  get watched(): boolean {
+    return this.#changed.size > 0;
+  }
+}
+
+function shown(model: Parts): [HTMLElement, () => void] {
+  const el = place();
+  return [el, panel.render({ model, el })];
+}
+
+test('parts are put together and followed', (t) => {
+  const model = new Parts();
+  const [el, end] = shown(model);
+  t.after(end);
+  assert.equal(texts(el, '[role=option]').length, 4);
+  model.receive({ rank_1: { ...model.get('rank_1'), line: 'next' } });
+  assert.equal(textOf(el, '[data-rank="1"] .jsky-line'), 'next');
+  model.receive({ more: { drop: 1, keep: 1, added: ['three', ''] } });
+  assert.deepEqual(texts(el, '.jsky-text-line'), ['two', 'three']);
+});
+
+test('what a person does goes to the kernel', (t) => {
+  const model = new Parts();
+  const [el, end] = shown(model);
+  t.after(end);
+  el.querySelector<HTMLElement>('[data-rank="2"]')!.click();
+  el.querySelector<HTMLElement>('.jsky-stop')!.click();
+  assert.deepEqual(model.sent, [
+    { kind: 'select', rank: 2 },
+    { kind: 'stop', run: 'r1' }
+  ]);
+});
+
+test('where the page can interrupt the kernel, Stop does that', (t) => {
+  const model = new Parts();
+  let interrupts = 0;
+  model.widget_manager = { kernel: { interrupt: async () => void interrupts++ } };
+  const [el, end] = shown(model);
+  t.after(end);
+  el.querySelector<HTMLElement>('.jsky-stop')!.click();
+  assert.equal(interrupts, 1);
+  assert.deepEqual(model.sent, []);
+});
+
+test('a run in the background is stopped without disturbing the kernel', (t) => {
+  const model = new Parts();
+  model.widget_manager = { kernel: { interrupt: async () => assert.fail('interrupted') } };
+  model.receive({ run: { ...model.get('run'), background: true } });
+  const [el, end] = shown(model);
+  t.after(end);
+  el.querySelector<HTMLElement>('.jsky-stop')!.click();
+  assert.deepEqual(model.sent, [{ kind: 'stop', run: 'r1' }]);
+});
+
+test('two views of one model, and the end of one', () => {
+  const model = new Parts();
+  const [, end] = shown(model);
+  const [second, endSecond] = shown(model);
+  end();
+  model.receive({ sent_bytes: 5000 });
+  assert.match(textOf(second, '.jsky-run'), /5 kB sent/);
+  endSecond();
+  assert.ok(!model.watched);
+});
