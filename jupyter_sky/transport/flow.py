@@ -49,6 +49,8 @@ class Scope:
     global_binds: set[str] = field(default_factory=set)
     # What a call of the function or class of this name may look up.
     bodies: dict[str, set[str]] = field(default_factory=dict)
+    # The same for all functions and classes, also for those that may have been called already.
+    defined: dict[str, set[str]] = field(default_factory=dict)
     loops: list[_Loop] = field(default_factory=list)
 
 
@@ -89,6 +91,7 @@ class Flow:
     def define(self, name: str, needs: set[str], settled: set[str], *, called: bool) -> None:
         """Bind a function or a class; what it needs counts now if it may be called already."""
         scope = self.scope
+        scope.defined.setdefault(name, set()).update(needs)
         if called or scope.kind == "function" or (scope.kind == "cell" and name in scope.looked_up):
             self.call(needs, settled)
         else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from jupyter_sky.transport.flow import Flow
@@ -21,10 +22,22 @@ class CellNames:
         that exist nowhere are among them: whoever sends, sends what the notebook has.
     writes : frozenset of str
         Names that the cell may bind. What ``from module import *`` binds is not known.
+    surely : frozenset of str
+        Those among them that are bound, or deleted, by every way to the cell's end.
+    bodies : mapping
+        What functions and classes that the cell defines may look up when they are called.
+    imports : frozenset of str
+        Modules that an import statement of the cell names, wherever it stands.
+    attributes : frozenset of str
+        Names that the cell looks up on objects: what stands behind a dot.
     """
 
     reads: frozenset[str]
     writes: frozenset[str]
+    surely: frozenset[str] = frozenset()
+    bodies: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    imports: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
 
 
 @lru_cache(maxsize=256)
@@ -48,12 +61,29 @@ def analyse(source: str) -> CellNames:
     """
     tree = parse(source)
     flow = Flow()
+    settled: set[str] = set()
     try:
-        flow.block(tree.body, set())
+        flow.block(tree.body, settled)
     except RecursionError:  # an expression of some hundred terms: every name counts
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         return CellNames(frozenset(names), frozenset(names))
     cell = flow.scope
+    writes = frozenset(cell.binds | cell.global_binds)
     return CellNames(
-        frozenset(cell.reads | cell.global_reads), frozenset(cell.binds | cell.global_binds)
+        reads=frozenset(cell.reads | cell.global_reads),
+        writes=writes,
+        surely=writes & settled,
+        bodies={name: frozenset(needs) for name, needs in cell.defined.items()},
+        imports=frozenset(_imports(tree)),
+        attributes=frozenset(
+            node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+        ),
     )
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
