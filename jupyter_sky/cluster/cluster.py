@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.conductor import Conductor
@@ -12,6 +11,7 @@ from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.handshake import VersionMismatch
 from jupyter_sky.cluster.run import Run, Work
 from jupyter_sky.cluster.runner import Runner
+from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.machine import Progress, Provider
@@ -19,6 +19,7 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import background
 
 USUAL = Limits()
+_LINES = 200  # of a rank's log in a snapshot
 
 
 class Cluster:
@@ -111,9 +112,20 @@ class Cluster:
         answer = background.wait(request)
         return answer["data"], answer["size"]
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return what panel and sidebar show of it."""
-        return self._runner.watch.snapshot()
+    def snapshot(self, rank: int | None = None) -> Snapshot:
+        """Return what panel and sidebar show of it.
+
+        Parameters
+        ----------
+        rank
+            The rank whose output is in it; by default the one that is shown in the cell.
+        """
+        watch = self._runner.watch
+        snapshot = watch.snapshot()
+        if rank is not None and rank != watch.shown_rank and self.alive:
+            data, _ = self.log(rank, tail=_LINES)
+            snapshot["output"] = {"rank": rank, "text": data.decode(errors="replace")}
+        return snapshot
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Have ``listener`` called in the background thread whenever something changed."""

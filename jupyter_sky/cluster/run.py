@@ -225,6 +225,11 @@ class Run:
             )
         return text + "."
 
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was asked for."""
+        return time.monotonic() - self.started
+
     # For the background thread
 
     def handle(self, event: Event) -> None:
@@ -259,6 +264,11 @@ class Run:
     def stopped(self) -> bool:
         """Whether it was stopped, by the person or because its time was over."""
         return self._stopped_by_person or self._time_limit is not None
+
+    @property
+    def in_background(self) -> bool:
+        """Whether the kernel does not wait for it."""
+        return self._on_finish is not None
 
     @property
     def failed(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from jupyter_sky.providers.machine import Node
 from jupyter_sky.transport.events import Event, Formed, Prepared, RankDone, RankExited, RankStarted
@@ -15,7 +16,7 @@ class RankState:
 
     rank: int
     node: int
-    phase: str = "starting"
+    phase: Literal["starting", "idle", "running", "gone", "dead"] = "starting"
     pid: int | None = None
     generation: int = 0
     run: str | None = None
@@ -34,7 +35,7 @@ class ClusterState:
         Whether every rank is in the group of this generation.
     """
 
-    phase: str
+    phase: Literal["starting", "ready", "lost", "down"]
     nodes: tuple[Node, ...]
     ranks: tuple[RankState, ...]
     generation: int = 0
@@ -87,6 +88,6 @@ def running(state: ClusterState, ranks: Sequence[int], run: str) -> ClusterState
     )
 
 
-def _rank(state: ClusterState, rank: int, **changes) -> ClusterState:
+def _rank(state: ClusterState, rank: int, **changes: Any) -> ClusterState:
     ranks = tuple(replace(r, **changes) if r.rank == rank else r for r in state.ranks)
     return replace(state, ranks=ranks)

@@ -1,16 +1,19 @@
-"""Snapshots: what panel, sidebar and command line show of a cluster, as plain data."""
+"""Watching a cluster, so that at any moment there is a snapshot of it to show."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any
+from typing import Any, Literal
 
 from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.snapshot import Rank as ShownRank
+from jupyter_sky.cluster.snapshot import Run as ShownRun
+from jupyter_sky.cluster.snapshot import Snapshot
+from jupyter_sky.cluster.state import RankState
 from jupyter_sky.transport.events import Display, Output
 
-VERSION = 1
 _KEPT = 32 * 1024  # bytes of output
 
 
@@ -44,7 +47,7 @@ class Watch:
 
     def see(self, event: Output | Display) -> None:
         """Keep the end of what the run's first shown rank prints."""
-        if self.run is None or event.rank != self._shown_rank():
+        if self.run is None or event.rank != self.shown_rank:
             return
         text = (
             event.data.decode(errors="replace")
@@ -56,13 +59,13 @@ class Watch:
         while self._size > _KEPT and len(self._output) > 1:
             self._size -= len(self._output.popleft())
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return what is known at this moment."""
         conductor = self._conductor
         state = conductor.state
         gpus = sorted({node.gpu for node in state.nodes if node.gpu})
         return {
-            "version": VERSION,
+            "version": 1,
             "cluster": {
                 "name": conductor.spec.name,
                 "provider": conductor.provider.name,
@@ -80,16 +83,19 @@ class Watch:
                 {"node": node.node, "addr": node.addr, "gpu": node.gpu} for node in state.nodes
             ],
             "ranks": [self._rank(rank) for rank in state.ranks],
-            "output": {"rank": self._shown_rank(), "text": "".join(self._output)[-_KEPT:]},
+            "output": {"rank": self.shown_rank, "text": "".join(self._output)[-_KEPT:]},
         }
 
-    def _shown_rank(self) -> int:
+    @property
+    def shown_rank(self) -> int:
+        """The rank whose output a snapshot has."""
         return self.run.work.show[0] if self.run and self.run.work.show else 0
 
-    def _run(self) -> dict[str, Any] | None:
+    def _run(self) -> ShownRun | None:
         run = self.run
         if run is None:
             return None
+        word: Literal["running", "ok", "error", "interrupted"]
         if not run.finished:
             word = "running"
         elif run.stopped:
@@ -99,19 +105,20 @@ class Watch:
         return {
             "id": run.id,
             "state": word,
+            "background": run.in_background,
             "started": self._began,
             "seconds": self._seconds if self._seconds is not None else time.time() - self._began,
             "ranks": list(run.work.ranks),
             "title": run.work.title,
         }
 
-    def _rank(self, rank: Any) -> dict[str, Any]:
-        report = self._conductor.reports.get(rank.rank, {})
+    def _rank(self, rank: RankState) -> ShownRank:
+        report: dict[str, Any] = self._conductor.reports.get(rank.rank, {})
         node = self._conductor.node(rank.rank)
         return {
             "rank": rank.rank,
             "node": rank.node,
-            "phase": rank.phase,
+            "phase": "gone" if rank.phase == "dead" else rank.phase,
             "utilisation": report.get("utilisation"),
             "memory": report.get("memory"),
             "gpu": node.ranks.index(rank.rank) if node.accelerators else None,

@@ -12,7 +12,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Work
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook import status
+from jupyter_sky.notebook import doctor, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.logs import show_log
@@ -57,13 +57,13 @@ class Commands:
             "push": self._push,
             "pull": self._pull,
             "attach": self._attach,
+            "panel": self._panel,
             "interrupt": self._interrupt,
             "restart": self._restart,
             "auto": self._turn,
+            "doctor": lambda options: doctor.report(),
+            "gc": lambda options: doctor.collect(),
         }
-        if command not in commands:
-            there = ", ".join(commands)
-            raise UsageError(f"%sky {command} is not there yet: this version has {there}.")
         return commands[command](options)
 
     def _up(self, options: CellOptions) -> None:
@@ -107,6 +107,16 @@ class Commands:
             raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to attach.")
         self._session.use(cluster)
         print(f"{cluster.name}: {describe(cluster)}; cells without --cluster use it now")
+
+    def _panel(self, options: Namespace) -> None:
+        cluster = self._session.find(options.name)
+        if cluster is None:
+            raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to show.")
+        if not self._session.panels.show(cluster):
+            raise UsageError(
+                "a panel needs a notebook with ipywidgets and anywidget: `%sky status` says the "
+                "same in text."
+            )
 
     def _interrupt(self, options: Namespace) -> None:
         cluster = self._running()

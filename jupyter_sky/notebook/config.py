@@ -86,6 +86,10 @@ class Sky(Configurable):
     stdout = _option("--stdout")
     timeout = _option("--timeout")
 
+    panel = Bool(
+        True,
+        help="Whether a cluster that starts shows its panel, where the notebook can show one.",
+    ).tag(config=True)
     grace = _seconds(
         Local.grace,
         "Seconds after which local nodes end that no notebook is connected to and that run "

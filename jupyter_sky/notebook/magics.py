@@ -70,6 +70,7 @@ class SkyMagics(Magics):
             )
         finally:
             renderer.finish()
+            self.session.panels.finish(cluster, run)
         bind(run.values())
         return None
 

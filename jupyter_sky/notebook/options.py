@@ -68,6 +68,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "push": ("send variables to all ranks", (_NAMES,)),
     "pull": ("bring back the values of variables", (_NAMES, _FROM)),
     "attach": ("connect to a cluster that is up", (_NAME,)),
+    "panel": ("show the panel of a cluster here", (_NAME,)),
     "interrupt": ("stop what runs", ()),
     "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),

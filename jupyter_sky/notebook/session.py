@@ -18,6 +18,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.identity import cluster_name
 from jupyter_sky.notebook.options import CellOptions
+from jupyter_sky.notebook.panels import Panels
 from jupyter_sky.notebook.progress import ProgressLine
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.machine import Provider
@@ -41,6 +42,7 @@ class Session:
     def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
         self._shell = shell
         self._settings = settings
+        self.panels = Panels(shell)
         self._clusters: dict[str, Cluster] = {}
         self._started: dict[str, CellOptions] = {}
         self._current: str | None = None
@@ -101,6 +103,7 @@ class Session:
         if self._current == cluster.name:
             self._current = None
         cluster.down()
+        self.panels.settle(cluster)
         return cluster.name
 
     def close(self) -> None:
@@ -134,12 +137,15 @@ class Session:
             image=Image(pip=options.pip or ()),
         )
         spec, frame = assemble(spec, _plugins(options.plugin))
+        self.panels.prepare()
         with ProgressLine(self._shell, name) as progress:
             cluster = Cluster.start(spec, provider, frame, progress.say, self._settings.limits())
             progress.say(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
         _warn(cluster)
         self._clusters[name] = cluster
         self._started[name] = options
+        if self._settings.panel:
+            self.panels.show(cluster)
         return cluster
 
     def _attach(self, name: str) -> Cluster | None:
