@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,8 @@ class Glance:
     ----------
     phase
         ``"starting"``, ``"idle"``, ``"busy"``, ``"ending"``, or ``"gone"`` when no agent answers;
-        ``"unknown"`` when this version does not know the provider.
+        ``"elsewhere"`` when they are on another computer that shares this registry; ``"unknown"``
+        when this version does not know the provider.
     busy
         The ranks that run something.
     """
@@ -63,11 +65,19 @@ def is_starting(row: registry.Row, now: float) -> bool:
     return not row.machines and now - row.created < START_WITHIN
 
 
+def is_elsewhere(row: registry.Row) -> bool:
+    """Return whether a cluster consists of processes on another computer."""
+    here = socket.gethostname()
+    return any(machine.get("computer", here) != here for machine in row.machines)
+
+
 async def _look(row: registry.Row, providers: Mapping[str, Provider], now: float) -> Glance:
     if row.provider not in providers:
         return Glance("unknown")
     if is_starting(row, now):
         return Glance("starting")
+    if is_elsewhere(row):
+        return Glance("elsewhere")
     machines = [providers[row.provider].machine(each) for each in row.machines]
     try:
         async with asyncio.timeout(ANSWER_WITHIN):

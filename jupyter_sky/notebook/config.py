@@ -32,8 +32,8 @@ class Setting(TraitType[Any, Any]):
             value = [value]
         try:
             texts = self._kind.split(str(each) for each in value)
-            if not texts and not self._kind.many:
-                raise NotOfKind("")
+            if len(texts) != 1 and not self._kind.many:
+                raise NotOfKind(", ".join(texts))
             return self._kind.value(texts)
         except NotOfKind as wrong:
             name = f"{type(obj).__name__}.{self.name}"

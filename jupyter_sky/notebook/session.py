@@ -100,6 +100,7 @@ class Session:
         if cluster is None:
             raise UsageError(_nothing_to_end(name))
         self._clusters.pop(cluster.name, None)
+        self._started.pop(cluster.name, None)
         if self._current == cluster.name:
             self._current = None
         cluster.down()

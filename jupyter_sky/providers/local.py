@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,30 @@ from jupyter_sky.providers.machine import Machine, Node, Progress
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 
 _LOOPBACK = "127.0.0.1"
-_ROOMY = 2**30  # bytes
+
+SHARED_MEMORY = Path("/dev/shm")
+ROOMY = 2**30
+"""Bytes of free shared memory from which on it is used for large data."""
+
+BLOBS_OF = "jupyter-sky-{}"
+"""The folder in shared memory that belongs to an agent's folder of that name."""
 
 
 @dataclass(frozen=True)
 class LocalMachine:
-    """An agent on this computer, standing for one or more nodes."""
+    """An agent on this computer, standing for one or more nodes.
+
+    Attributes
+    ----------
+    computer
+        Where it was started: several computers can share a home folder, and with it the registry.
+    """
 
     folder: Path
     blobs: Path
     pid: int
     nodes: tuple[Node, ...]
+    computer: str = field(default_factory=socket.gethostname)
 
     async def open(self) -> socket.socket:
         """Connect to the agent's socket."""
@@ -62,6 +75,7 @@ class LocalMachine:
             "folder": str(self.folder),
             "blobs": str(self.blobs),
             "pid": self.pid,
+            "computer": self.computer,
             "nodes": [node.message() for node in self.nodes],
         }
 
@@ -128,7 +142,8 @@ class Local:
     def machine(self, row: Mapping[str, Any]) -> LocalMachine:
         """Return the machine that ``row`` describes."""
         nodes = tuple(Node(**{**node, "ranks": tuple(node["ranks"])}) for node in row["nodes"])
-        return LocalMachine(Path(row["folder"]), Path(row["blobs"]), row["pid"], nodes)
+        places = Path(row["folder"]), Path(row["blobs"])
+        return LocalMachine(*places, row["pid"], nodes, row["computer"])
 
     def _start(
         self,
@@ -247,9 +262,8 @@ def _threads(ranks: int) -> dict[str, str]:
 
 def _blob_folder(folder: Path) -> Path:
     # Containers often have a shared memory of 64 MB; the disk, and its cache, is better then.
-    shared = Path("/dev/shm")
-    roomy = shared.is_dir() and shutil.disk_usage(shared).free >= _ROOMY
-    place = shared / f"jupyter-sky-{folder.name}" if roomy else folder / "blobs"
+    roomy = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= ROOMY
+    place = SHARED_MEMORY / BLOBS_OF.format(folder.name) if roomy else folder / "blobs"
     place.mkdir(mode=0o700)
     return place
 
