@@ -244,6 +244,9 @@ class Run:
                 self._done[rank] = event
                 if outcome == "error" and error is not None:
                     self._fail(rank, error)
+                elif outcome == "interrupted" and not self._failures and not self.stopped:
+                    # Not here, but by `%sky interrupt`, the panel or another kernel.
+                    self._stopped_by_person = True
                 self._settle(rank)
             case RankExited(rank=rank, reason=reason, tail=tail):
                 if not self.stopped:

@@ -151,7 +151,7 @@ class Session:
 
     def _attach(self, name: str) -> Cluster | None:
         row = registry.find(name)
-        if row is None:
+        if row is None or not row.machines:
             return None
         provider = self._provider(row.provider)
         plugins = tuple(row.spec.get("plugins", ()))
