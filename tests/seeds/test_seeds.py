@@ -56,7 +56,9 @@ def test_other_pools_for_the_same_training(tmp_path: Path, index: int, ranks: in
 def test_pinned_versions(tmp_path: Path) -> None:
     after = """
 from jupyter_sky.providers.spec import Image
-image = plugins[0].transform(Image(), type("C", (), {"spec": type("S", (), {"accelerator": "A100"})}))
+from jupyter_sky.api.assemble import Blueprint
+from jupyter_sky.providers.spec import ClusterSpec
+image = plugins[0].transform(Image(), Blueprint(ClusterSpec("x", accelerator="A100")))
 print(list(image.pip), [index.url for index in image.pip_indexes])
 """
     out = run(tmp_path, SKY, PYTORCH.blocks("python")[2], after)
