@@ -203,6 +203,23 @@ def test_a_saved_notebook_has_html_and_text(bench: Bench) -> None:
     assert "digits-3f2a: ready" in Tags(data["text/html"]).text
 
 
+def test_what_stays_in_the_notebook(bench: Bench, published: list[dict[str, Any]]) -> None:
+    widget = "application/vnd.jupyter.widget-view+json"
+    bench.panel.show()
+    assert widget in published[-1]["data"]
+    bench.shown = changed(bench.shown, run={"state": "ok"})
+    bench.panel.finish()
+    assert widget not in published[-1]["data"]
+    assert f'data-jsky="{bench.panel.key}"' in published[-1]["data"]["text/html"]
+    assert "finished after" in published[-1]["data"]["text/html"]
+    bench.panel.show()
+    # The first one is history now, and only the second one lives.
+    assert "data-jsky" not in published[-2]["data"]["text/html"]
+    assert widget in published[-1]["data"]
+    first, second = [message["transient"]["display_id"] for message in published[-2:]]
+    assert published[0]["transient"]["display_id"] == first != second
+
+
 def test_a_cluster_that_has_just_begun() -> None:
     shown = changed(snapshot(1), run=None, ranks=[])
     assert as_text(shown).splitlines()[1:] == ["nothing has run yet"]
