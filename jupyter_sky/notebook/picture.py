@@ -63,7 +63,8 @@ def _html(snapshot: Snapshot, mark: str) -> Iterator[str]:
 def _heading(snapshot: Snapshot) -> str:
     cluster = snapshot["cluster"]
     count = cluster["nodes"]
-    made = f"{count} {cluster['provider']} node{'s' * (count != 1)} × {cluster['gpu'] or 'CPU'}"
+    nodes = f"{count} {cluster['provider']} node{'s' * (count != 1)}"
+    made = f"{nodes} × {cluster['gpu']}" if cluster["gpu"] else f"{nodes}, CPU"
     parts = [f"{cluster['name']}: {cluster['phase']}", made]
     if cluster["generation"]:
         parts.append(f"generation {cluster['generation']}")
