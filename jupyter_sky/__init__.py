@@ -96,13 +96,13 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(ipython: InteractiveShell) -> None:
     """Bring ``%%sky`` and ``%sky`` into a notebook: what ``%load_ext jupyter_sky`` calls."""
-    from jupyter_sky.notebook import magics
+    from jupyter_sky.notebook import extension
 
-    magics.load(ipython)
+    extension.load(ipython)
 
 
 def unload_ipython_extension(ipython: InteractiveShell) -> None:
     """Take the magics away again: what ``%unload_ext jupyter_sky`` calls."""
-    from jupyter_sky.notebook import magics
+    from jupyter_sky.notebook import extension
 
-    magics.unload(ipython)
+    extension.unload(ipython)

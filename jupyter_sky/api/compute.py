@@ -52,7 +52,8 @@ function = compute
 class ComputeFunction(Generic[P, R]):
     """A function that runs on a cluster; see `compute`."""
 
-    __qualname__: str  # of the function, as its other names
+    __name__: str  # these two as the function has them
+    __qualname__: str
 
     def __init__(self, function: Callable[P, R]) -> None:
         functools.update_wrapper(self, function)

@@ -16,8 +16,7 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, Literal, TypeVar, cast
 
 from jupyter_sky.api.compute import ComputeFunction
@@ -52,7 +51,7 @@ def stderr(*function: Any, only: Only | None = None) -> Callable[[F], F]:
 
 def silent(function: F) -> F:
     """Keep the output and errors that a function writes out of the notebook, on every rank."""
-    return _quietly(_checked("silent", function), lambda: _silenced(1, 2))
+    return _quietly(_checked("silent", function), lambda: (1, 2))
 
 
 def _decorator(
@@ -66,14 +65,12 @@ def _decorator(
             "instance like only=lambda info: info.node < 2."
         )
 
-    @contextmanager
-    def quiet() -> Iterator[None]:
+    def silenced() -> tuple[int, ...]:
         info = instance_info()
         speaks = info is None or (info.is_head if only == "head" else only(info))
-        with _silenced(*(() if speaks else descriptors)):
-            yield
+        return () if speaks else descriptors
 
-    return lambda function: _quietly(_checked(name, function), quiet)
+    return lambda function: _quietly(_checked(name, function), silenced)
 
 
 def _checked(name: str, function: F) -> F:
@@ -87,8 +84,8 @@ def _checked(name: str, function: F) -> F:
 # -- around a function, or around each step of one that pauses -----------------------------------
 
 
-def _quietly(fn: F, quiet: Callable[[], Any]) -> F:
-    """Wrap a function of any kind, and stay a function of that kind."""
+def _quietly(fn: F, silenced: Callable[[], tuple[int, ...]]) -> F:
+    """Wrap a function of any kind in one of that kind; `silenced` tells its file descriptors."""
     wrapper: Callable[..., Any]
 
     if inspect.isasyncgenfunction(fn):
@@ -98,13 +95,13 @@ def _quietly(fn: F, quiet: Callable[[], Any]) -> F:
             step = steps.asend(None)
             while True:
                 try:
-                    value = await _Steps(step, quiet)
+                    value = await _Steps(step, silenced())
                 except StopAsyncIteration:
                     return
                 try:
                     step = steps.asend((yield value))
                 except GeneratorExit:
-                    await _Steps(steps.aclose(), quiet)
+                    await _Steps(steps.aclose(), silenced())
                     raise
                 except BaseException as error:
                     step = steps.athrow(error)
@@ -112,18 +109,17 @@ def _quietly(fn: F, quiet: Callable[[], Any]) -> F:
     elif inspect.iscoroutinefunction(fn):
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return await _Steps(fn(*args, **kwargs), quiet)
+            return await _Steps(fn(*args, **kwargs), silenced())
 
     elif inspect.isgeneratorfunction(fn):
 
         def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            return (yield from _Steps(fn(*args, **kwargs), quiet))
+            return (yield from _Steps(fn(*args, **kwargs), silenced()))
 
     else:
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with quiet():
-                return fn(*args, **kwargs)
+            return _call(silenced(), fn, *args, **kwargs)
 
     return cast(F, functools.wraps(fn)(wrapper))
 
@@ -134,21 +130,18 @@ class _Steps(Generator[Any, Any, Any]):
     Between two steps the caller runs, and the caller may print.
     """
 
-    def __init__(self, steps: Any, quiet: Callable[[], Any]) -> None:
+    def __init__(self, steps: Any, silenced: tuple[int, ...]) -> None:
         self._steps = steps.__await__() if hasattr(steps, "__await__") else steps
-        self._quiet = quiet
+        self._silenced = silenced
 
     def send(self, value: Any) -> Any:
-        with self._quiet():
-            return self._steps.send(value)
+        return _call(self._silenced, self._steps.send, value)
 
     def throw(self, *error: Any) -> Any:
-        with self._quiet():
-            return self._steps.throw(*error)
+        return _call(self._silenced, self._steps.throw, *error)
 
     def close(self) -> None:
-        with self._quiet():
-            self._steps.close()
+        _call(self._silenced, self._steps.close)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self
@@ -160,46 +153,63 @@ class _Steps(Generator[Any, Any, Any]):
 class _Silencer:
     """Points one file descriptor at the rank's log for as long as anybody wants it quiet.
 
-    Silenced functions nest, and with threads and coroutines they overlap in any order. So they are
-    counted: the first one in redirects the descriptor, the last one out puts it back.
+    Silenced calls nest, and with threads and coroutines they overlap in any order: the first one in
+    redirects the descriptor, the last one out puts it back. Entering and leaving can be done twice,
+    since Stop may have interrupted the first time anywhere.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()
-        self._wanted_by = 0
-        self._original = -1
+        self._inside: set[object] = set()
+        self._original: int | None = None
 
-    @contextmanager
-    def quiet(self, log: int) -> Iterator[None]:
+    def enter(self, call: object, log: int) -> None:
         with self._lock:
-            if self._wanted_by == 0:
+            self._inside.add(call)
+            if self._original is None:
                 _flush()
                 self._original = os.dup(self._descriptor)
                 os.dup2(log, self._descriptor)
-            self._wanted_by += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._wanted_by -= 1
-                if self._wanted_by == 0:
-                    _flush()
-                    os.dup2(self._original, self._descriptor)
-                    os.close(self._original)
+
+    def leave(self, call: object) -> None:
+        with self._lock:
+            self._inside.discard(call)
+            if not self._inside and self._original is not None:
+                _flush()
+                original = self._original
+                os.dup2(original, self._descriptor)
+                self._original = None
+                os.close(original)
 
 
 _silencers = {1: _Silencer(1), 2: _Silencer(2)}
 
 
-@contextmanager
-def _silenced(*descriptors: int) -> Iterator[None]:
+def _call(
+    descriptors: tuple[int, ...], function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Call a function while file descriptors are silenced.
+
+    Not a context manager: Stop between its `__enter__` and the block would leave the rank silent.
+    """
     log = _log()
-    with ExitStack() as stack:
-        if log is not None:
-            for descriptor in descriptors:
-                stack.enter_context(_silencers[descriptor].quiet(log))
-        yield
+    if log is None:
+        return function(*args, **kwargs)
+    call = object()
+    silencers = [_silencers[descriptor] for descriptor in descriptors]
+    try:
+        for silencer in silencers:
+            silencer.enter(call, log)
+        return function(*args, **kwargs)
+    finally:
+        try:
+            for silencer in silencers:
+                silencer.leave(call)
+        except BaseException:
+            for silencer in silencers:
+                silencer.leave(call)
+            raise
 
 
 def _log() -> int | None:

@@ -18,7 +18,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
 from jupyter_sky.transport import blobs, pickling
-from jupyter_sky.transport.events import Output
+from jupyter_sky.transport.events import Display, Output
 
 if TYPE_CHECKING:
     from jupyter_sky.api.compute import PendingCompute
@@ -151,9 +151,7 @@ class ComputePool:
             show=ranks,
         )
         run = cluster.run(work)
-        for event in run.events():
-            if isinstance(event, Output):
-                _write(event)
+        run.follow(_write)
         return cast("dict[int, R]", run.values())
 
 
@@ -161,11 +159,12 @@ def _accelerator(value: Accelerator | str | None) -> Accelerator | None:
     return accelerators.parse(value) if isinstance(value, str) else value
 
 
-def _write(event: Output) -> None:
+def _write(event: Output | Display) -> None:
+    if not isinstance(event, Output):
+        return
     stream = sys.stderr if event.stream == "stderr" else sys.stdout
     stream.write(event.data.decode(errors="replace"))
     stream.flush()
 
 
 Compute = ComputePool
-

@@ -125,7 +125,9 @@ def _take(data: Any, rows: Sequence[int]) -> Any:
         return {name: _take(column, rows) for name, column in data.items()}
     if hasattr(data, "iloc"):  # DataFrame, Series: by position, whatever the index is
         return data.iloc[_key(rows)]
-    if hasattr(data, "shape"):  # array, tensor, sparse matrix
+    if hasattr(data, "features") and hasattr(data, "select"):  # a dataset of Hugging Face
+        return data.select(rows)
+    if hasattr(data, "shape"):  # array, tensor, sparse matrix, polars
         return data[_key(rows)]
     if isinstance(data, range) and isinstance(rows, range):
         return data[rows.start : rows.stop : rows.step]

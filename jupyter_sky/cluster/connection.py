@@ -9,10 +9,12 @@ from typing import Any
 
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import Machine
+from jupyter_sky.transport import background
 from jupyter_sky.transport.blobs import pieces
 from jupyter_sky.transport.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
+from jupyter_sky.transport.pickling import load
 
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank."""
@@ -29,6 +31,11 @@ class Connection:
         Called for each event of the agent's journal, in order.
     on_lost
         Called once when the agent cannot be reached any more.
+
+    Attributes
+    ----------
+    on_report
+        Called while something runs with what ranks use, as ``node.metrics`` measures it.
     """
 
     def __init__(
@@ -39,6 +46,7 @@ class Connection:
     ) -> None:
         self.machine = machine
         self.last = 0
+        self.on_report: Callable[[list[dict[str, Any]]], None] = lambda report: None
         self._on_event = on_event
         self._on_lost = on_lost
         self._link: Link | None = None
@@ -121,6 +129,16 @@ class Connection:
         finally:
             del self._fetching[number]
 
+    def load(self, packed: Message) -> Any:
+        """Fetch the parts of a packed value and unpickle it; for the person's thread."""
+
+        def part(data: Any) -> Any:
+            if isinstance(data, dict):
+                return background.wait(self.fetch(data["blob"], data["size"]))
+            return bytearray(data)
+
+        return load(part(packed["stream"]), [part(buffer) for buffer in packed["buffers"]])
+
     def close(self) -> None:
         """Let go of the agent; it goes on."""
         self._on_lost = lambda connection: None
@@ -151,6 +169,9 @@ class Connection:
             answer = self._answers.get(message["re"])
             if answer and not answer.done():
                 answer.set_result(message)
+            return
+        if "report" in message:
+            self.on_report(message["report"])
             return
         if "event" not in message:
             return

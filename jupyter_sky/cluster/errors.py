@@ -10,8 +10,9 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
+
+from jupyter_sky.errors import SkyError
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,15 @@ class Interrupted(KeyboardInterrupt):
         return [f"KeyboardInterrupt: {self}"]
 
 
+class TimedOut(SkyError, TimeoutError):
+    """A run took longer than it was given."""
+
+
 def remote_error(failures: Sequence[Failure]) -> RemoteError:
     """Return the exception for the failures of a run, in the order in which they were seen."""
     failures = sorted(failures, key=_remoteness)
+    causes = [failure for failure in failures if _remoteness(failure) < _CONSEQUENCE]
+    failures = causes or failures
     first = failures[0]
     original = _known_type(first.error)
     kind = _remote_type(original) if original else RemoteError
@@ -93,8 +100,11 @@ def remote_error(failures: Sequence[Failure]) -> RemoteError:
 
 
 # What a collective raises on a rank whose peer has failed.
+_CONSEQUENCE = 2
 _CONSEQUENCES = re.compile(
-    r"Connection (closed|reset) by peer|Broken pipe|Socket closed|NCCL.*abort|was aborted", re.I
+    r"gloo.*(Connection|Read error|Write error|Socket)|Connection (closed|reset) by peer"
+    r"|NCCL.*abort|was aborted",
+    re.I,
 )
 
 
@@ -102,7 +112,7 @@ def _remoteness(failure: Failure) -> int:
     """Order failures by how far they are from the cause; a lost rank is one."""
     if failure.error["type"] == RankLost.__qualname__:
         return 0
-    return 2 if _CONSEQUENCES.search(failure.error["text"]) else 1
+    return _CONSEQUENCE if _CONSEQUENCES.search(failure.error["text"]) else 1
 
 
 def _known_type(error: Mapping[str, Any]) -> type[Exception] | None:
@@ -116,7 +126,6 @@ def _known_type(error: Mapping[str, Any]) -> type[Exception] | None:
     return None
 
 
-@cache
 def _remote_type(original: type[Exception]) -> type[RemoteError]:
     if issubclass(original, RemoteError):
         return original
@@ -132,12 +141,14 @@ def _summary(failures: Sequence[Failure]) -> list[str]:
     groups: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
         groups.setdefault(failure.signature, []).append(failure)
-    lines = []
+    lines: list[str] = []
     for (kind, text), members in groups.items():
         where = describe_ranks([member.rank for member in members])
         hosts = sorted({member.host for member in members})
         line = f"on {where} ({', '.join(hosts[:3])}{', …' * (len(hosts) > 3)})"
-        lines.append(line if not lines else f"{kind}: {text.splitlines()[0] if text else ''} {line}")
+        lines.append(
+            line if not lines else f"{kind}: {text.splitlines()[0] if text else ''} {line}"
+        )
     return lines
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jupyter_sky.transport import blobs, pickling
@@ -12,22 +12,28 @@ from jupyter_sky.transport.pickling import Pickled
 
 # A rank's shell has these of its own.
 _OF_THE_SHELL = frozenset(
-    "In Out get_ipython exit quit open display _ __ ___ _i _ii _iii _ih _oh _dh __builtins__ "
-    "__builtin__ __name__ __doc__ __loader__ __spec__ __package__ __annotations__".split()
+    {"In", "Out", "get_ipython", "exit", "quit", "open", "display"}
+    | {"_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh"}
+    | {"__builtins__", "__builtin__", "__name__", "__doc__", "__loader__", "__spec__"}
 )
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """What has to be sent: groups of names, each with the ranks that need it, and their blobs."""
+    """What has to be sent: groups of names, each with the ranks that need it, and their blobs.
 
-    groups: list[Message]
-    blobs: dict[str, memoryview]
+    Attributes
+    ----------
+    losses
+        How many namespaces the outbox knew to be lost when the parcel was made.
+    """
 
-    @property
-    def names(self) -> list[str]:
-        """The names in it."""
-        return [name for group in self.groups for name in group["names"]]
+    groups: list[Message] = field(default_factory=list)
+    blobs: dict[str, memoryview] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    namespace: Mapping[str, Any] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+    losses: int = 0
 
 
 class Outbox:
@@ -35,10 +41,22 @@ class Outbox:
 
     def __init__(self) -> None:
         self._sent: dict[int, dict[str, str]] = {}
+        self._losses = 0
 
     def forget(self, rank: int) -> None:
         """Note that a rank has an empty namespace."""
         self._sent.pop(rank, None)
+        self._losses += 1
+
+    def current(self, parcel: Parcel) -> Parcel:
+        """Return the parcel, with what a rank needs in addition that lost its namespace since."""
+        if parcel.losses == self._losses:
+            return parcel
+        more = self.parcel(parcel.names, parcel.namespace, parcel.ranks)
+        self.sent(more)
+        return replace(
+            parcel, groups=[*parcel.groups, *more.groups], blobs={**parcel.blobs, **more.blobs}
+        )
 
     def remember(self, rank: int, names: Mapping[str, str]) -> None:
         """Note what a rank has, as its agent tells."""
@@ -54,6 +72,7 @@ class Outbox:
         UsageError
             When a name cannot be pickled; nothing is sent then.
         """
+        names, losses = tuple(names), self._losses
         pickled = _collect(names, namespace)
         groups: list[Message] = []
         needed: dict[str, memoryview] = {}
@@ -78,14 +97,21 @@ class Outbox:
                     }
                 )
                 needed.update(parts)
-        return Parcel(groups, needed)
+        return Parcel(groups, needed, names, namespace, tuple(ranks), losses)
 
     def sent(self, parcel: Parcel) -> None:
-        """Note that a parcel has left."""
+        """Note that a parcel is on its way; what is made from here on comes after it."""
         for group in parcel.groups:
             for rank in group["ranks"]:
                 digests = dict.fromkeys(group["names"], group["digest"])
                 self._sent.setdefault(rank, {}).update(digests)
+
+    def lost(self, parcel: Parcel) -> None:
+        """Note that a parcel did not arrive."""
+        for group in parcel.groups:
+            for rank in group["ranks"]:
+                for name in group["names"]:
+                    self._sent.get(rank, {}).pop(name, None)
 
     def _has(self, rank: int, names: Sequence[str], digest: str) -> bool:
         have = self._sent.get(rank, {})

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.cluster.errors import Failure, Interrupted, RankLost, describe_ranks, remote_error
+from jupyter_sky.cluster.errors import (
+    Failure,
+    Interrupted,
+    RankLost,
+    TimedOut,
+    describe_ranks,
+    remote_error,
+)
 from jupyter_sky.cluster.outbox import Parcel
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import background
@@ -17,12 +26,15 @@ from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankE
 from jupyter_sky.transport.frames import Message
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.cluster import Cluster
+    from jupyter_sky.cluster.runner import Runner
 
 STOPPED_WITHIN = 0.9
 """Seconds after Stop when the person has control again, whatever the ranks do."""
 
 _SLICE = 0.5
+
+
+Sink = Callable[[Output | Display], object]
 
 
 @dataclass(frozen=True)
@@ -41,26 +53,29 @@ class Work:
         The names that are asked for afterwards, for each rank.
     show
         The ranks whose output comes here while they run.
+    title
+        What a person calls it.
     """
 
     ranks: tuple[int, ...]
     code: str | None = None
     call: Message | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
-    parcel: Parcel = field(default_factory=lambda: Parcel([], {}))
+    parcel: Parcel = field(default_factory=Parcel)
     blobs: Mapping[str, memoryview] = field(default_factory=dict)
     values: Mapping[int, Sequence[str]] = field(default_factory=dict)
     show: tuple[int, ...] = (0,)
+    title: str = ""
 
 
 class Run:
-    """A run that was started. Iterate over ``events()``, then ask for ``values()``."""
+    """A run that was started: ``follow()`` it, then ask for its ``values()``."""
 
-    def __init__(self, cluster: Cluster, work: Work) -> None:
+    def __init__(self, runner: Runner, work: Work) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.work = work
         self.started = time.monotonic()
-        self._cluster = cluster
+        self._runner = runner
         self._events: queue.SimpleQueue[Output | Display | None] = queue.SimpleQueue()
         self._waiting = set(work.ranks)
         self._done: dict[int, RankDone] = {}
@@ -68,34 +83,87 @@ class Run:
         self._killed: list[int] = []
         self._trouble: SkyError | None = None
         self._stopped_by_person = False
+        self._time_limit: float | None = None
+        self._sink: Sink | None = None
+        self._on_finish: Callable[[], None] | None = None
+        self.left = threading.Event()
+        self.sent = False
         self.finished = False
 
     # For the person's thread
 
-    def events(self) -> Iterator[Output | Display]:
-        """Yield what ranks print and display, until the run is over.
+    def listen(self, show: Sink, over: Callable[[], None], timeout: float | None = None) -> None:
+        """Have the run followed in the background instead, and wait until its data has left.
+
+        Parameters
+        ----------
+        show
+            Called for what ranks print and display, in the background thread.
+        over
+            Called there when the run is over.
+        timeout
+            Seconds from now after which the run is stopped.
+        """
+        self._on_finish = over
+
+        def begin() -> None:
+            self._sink = show
+            while not self._events.empty():
+                if event := self._events.get_nowait():
+                    show(event)
+            if self.finished:
+                over()
+            elif timeout is not None:
+                asyncio.get_running_loop().call_later(timeout, self._time_over, timeout)
+
+        background.call(begin)
+        while not self.left.wait(_SLICE):
+            pass
+
+    def stop(self) -> None:
+        """Stop the run and return at once."""
+        self._stopped_by_person = True
+        background.call(self._runner.stop, self.id)
+
+    def follow(
+        self,
+        show: Sink = lambda event: None,
+        timeout: float | None = None,
+    ) -> None:
+        """Give what ranks print and display to ``show``, until the run is over.
+
+        Ctrl-C is heard wherever it comes, also inside of ``show``.
+
+        Parameters
+        ----------
+        show
+            Called in this thread.
+        timeout
+            Seconds after which the run is stopped; by default it may take as long as it does.
 
         Raises
         ------
         Interrupted
             When Ctrl-C stopped the run; every rank was told to stop.
+        TimedOut
+            When the time was over; every rank was told to stop.
         """
         try:
-            yield from self._queued()
+            for event in self._queued(timeout and self.started + timeout):
+                show(event)
+            if not self.finished:
+                self._time_limit = timeout
+                self._stop(show)
+                self._raise_if_stopped()
         except KeyboardInterrupt:
             self._stopped_by_person = True
-            yield from self._stop()
-            raise Interrupted(self._what_stopped()) from None
+            self._stop(show)
+            self._raise_if_stopped()
 
     @property
     def nothing_waits(self) -> bool:
-        """Whether everything that came so far was yielded."""
+        """Whether everything that came so far was shown."""
         return self._events.empty()
-
-    def wait(self) -> None:
-        """Wait for the end, leaving what is displayed aside."""
-        for _ in self.events():
-            pass
 
     def values(self) -> dict[int, Any]:
         """Return what was asked for, unpickled, by rank; raise what the ranks raised.
@@ -107,12 +175,22 @@ class Run:
         ClusterLost
             When the cluster is gone.
         """
+        self._raise_if_stopped()
         if self._trouble:
             raise self._trouble
         if self._failures:
             raise remote_error(self._failures)
         packed = {rank: done.values for rank, done in self._done.items() if done.values}
-        return {rank: self._cluster.load(rank, packed[rank]) for rank in sorted(packed)}
+        connection = self._runner.conductor.connection
+        return {rank: connection(rank).load(packed[rank]) for rank in sorted(packed)}
+
+    def _raise_if_stopped(self) -> None:
+        if self._stopped_by_person:
+            raise Interrupted(self._what_stopped()) from None
+        if self._time_limit is not None:
+            raise TimedOut(
+                f"the time of {self._time_limit:g} s is over: {self._what_stopped()}"
+            ) from None
 
     def _queued(self, until: float | None = None) -> Iterator[Output | Display]:
         while True:
@@ -127,13 +205,15 @@ class Run:
                 return
             yield event
 
-    def _stop(self) -> Iterator[Output | Display]:
-        background.call(self._cluster.stop, self)
+    def _stop(self, show: Sink) -> None:
+        background.call(self._runner.stop, self.id)
         try:
-            yield from self._queued(time.monotonic() + STOPPED_WITHIN)
+            # What ranks say to it is heard too.
+            for event in self._queued(time.monotonic() + STOPPED_WITHIN):
+                show(event)
         except KeyboardInterrupt:
             # A second Stop means now.
-            background.call(self._cluster.kill, self)
+            background.call(self._runner.kill, self)
 
     def _what_stopped(self) -> str:
         seconds = time.monotonic() - self.started
@@ -145,20 +225,31 @@ class Run:
             )
         return text + "."
 
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was asked for."""
+        return time.monotonic() - self.started
+
     # For the background thread
 
     def handle(self, event: Event) -> None:
         """Take note of an event that belongs to this run."""
         match event:
             case Output() | Display():
-                self._events.put(event)
+                if self._sink:
+                    self._sink(event)
+                else:
+                    self._events.put(event)
             case RankDone(rank=rank, outcome=outcome, error=error):
                 self._done[rank] = event
                 if outcome == "error" and error is not None:
                     self._fail(rank, error)
+                elif outcome == "interrupted" and not self._failures and not self.stopped:
+                    # Not here, but by `%sky interrupt`, the panel or another kernel.
+                    self._stopped_by_person = True
                 self._settle(rank)
             case RankExited(rank=rank, reason=reason, tail=tail):
-                if not self._stopped_by_person:
+                if not self.stopped:
                     self._fail(rank, _lost(rank, reason, tail))
                 self._settle(rank)
 
@@ -173,12 +264,27 @@ class Run:
         return frozenset(self._waiting)
 
     @property
+    def stopped(self) -> bool:
+        """Whether it was stopped, by the person or because its time was over."""
+        return self._stopped_by_person or self._time_limit is not None
+
+    @property
+    def in_background(self) -> bool:
+        """Whether the kernel does not wait for it."""
+        return self._on_finish is not None
+
+    @property
     def failed(self) -> bool:
         """Whether some rank failed."""
         return bool(self._failures)
 
+    def _time_over(self, limit: float) -> None:
+        if not self.finished:
+            self._time_limit = limit
+            self._runner.stop(self.id)
+
     def _fail(self, rank: int, error: Mapping[str, Any]) -> None:
-        self._failures.append(Failure(rank, self._cluster.host(rank), error))
+        self._failures.append(Failure(rank, self._runner.conductor.node(rank).host, error))
 
     def _settle(self, rank: int) -> None:
         self._waiting.discard(rank)
@@ -189,7 +295,9 @@ class Run:
         if not self.finished:
             self.finished = True
             self._events.put(None)
-            self._cluster.run_over(self)
+            if self._on_finish and self._sink:
+                self._on_finish()
+            self._runner.over(self)
 
 
 def _lost(rank: int, reason: str, tail: str) -> dict[str, Any]:

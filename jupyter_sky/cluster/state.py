@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from jupyter_sky.providers.machine import Node
 from jupyter_sky.transport.events import Event, Formed, Prepared, RankDone, RankExited, RankStarted
@@ -11,11 +12,11 @@ from jupyter_sky.transport.events import Event, Formed, Prepared, RankDone, Rank
 
 @dataclass(frozen=True)
 class RankState:
-    """A rank: ``phase`` is starting, idle, running or gone."""
+    """A rank: ``phase`` is starting, idle, running, gone (a new one comes) or dead (none does)."""
 
     rank: int
     node: int
-    phase: str = "starting"
+    phase: Literal["starting", "idle", "running", "gone", "dead"] = "starting"
     pid: int | None = None
     generation: int = 0
     run: str | None = None
@@ -34,7 +35,7 @@ class ClusterState:
         Whether every rank is in the group of this generation.
     """
 
-    phase: str
+    phase: Literal["starting", "ready", "lost", "down"]
     nodes: tuple[Node, ...]
     ranks: tuple[RankState, ...]
     generation: int = 0
@@ -62,19 +63,16 @@ def reduce(state: ClusterState, event: Event) -> ClusterState:
     match event:
         case RankStarted(rank, pid):
             return _rank(state, rank, phase="idle", pid=pid, generation=0, run=None)
-        case RankExited(rank, _, reason, _, _):
-            return _rank(
-                state, rank, phase="gone", pid=None, generation=0, run=None, trouble=reason
-            )
+        case RankExited(rank, _, reason, _, _, again):
+            phase = "gone" if again else "dead"
+            return _rank(state, rank, phase=phase, pid=None, generation=0, run=None, trouble=reason)
         case RankDone(rank, _, _, _, _, broken):
             changes = {"generation": 0} if broken else {}
             return _rank(state, rank, phase="idle", run=None, **changes)
         case Formed(rank, generation, None):
             return _rank(state, rank, generation=generation, trouble=None)
         case Prepared(versions, missing):
-            return replace(
-                state, versions=tuple(versions.items()), missing=tuple(missing.items())
-            )
+            return replace(state, versions=tuple(versions.items()), missing=tuple(missing.items()))
     return state
 
 
@@ -90,6 +88,6 @@ def running(state: ClusterState, ranks: Sequence[int], run: str) -> ClusterState
     )
 
 
-def _rank(state: ClusterState, rank: int, **changes) -> ClusterState:
+def _rank(state: ClusterState, rank: int, **changes: Any) -> ClusterState:
     ranks = tuple(replace(r, **changes) if r.rank == rank else r for r in state.ranks)
     return replace(state, ranks=ranks)

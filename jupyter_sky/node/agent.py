@@ -19,34 +19,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgpack
-
 from jupyter_sky.node.client import Client
+from jupyter_sky.node.crew import Crew
 from jupyter_sky.node.journal import Journal
-from jupyter_sky.node.logs import Log
-from jupyter_sky.node.process import RankProcess
+from jupyter_sky.node.metrics import Metrics
 from jupyter_sky.node.store import Store, default_limit
 from jupyter_sky.transport import blobs
-from jupyter_sky.transport.events import (
-    Event,
-    Forgotten,
-    Output,
-    Prepared,
-    RankExited,
-    RankStarted,
-)
+from jupyter_sky.transport.events import Forgotten
 from jupyter_sky.transport.frames import Message
 
-BREAK_AFTER = 0.2
-"""Seconds after an interrupt when a rank that still runs is taken to be inside a collective."""
+FIRST_GRACE = 30.0
+"""Seconds that a new node waits for its first client, at least."""
 
-PEERS_AFTER = 1.0
-"""Seconds that the other ranks of a run get to end by themselves when one has failed."""
+REPORT_EVERY = 0.5
+"""Seconds between two reports of what ranks use, while something runs."""
 
 END_WITHIN = 3.0
 """Seconds that ranks get for their last words when the cluster ends."""
-
-_MOST_STILLBIRTHS = 3
 
 
 class Agent:
@@ -57,7 +46,7 @@ class Agent:
     folder
         The node's folder, with ``spec.json``.
     spec
-        What the provider wants here; see ``providers.machine.Spec``.
+        What the provider wants here, from ``spec.json``.
     zygote
         Socket to the zygote.
     zygote_pid
@@ -71,15 +60,22 @@ class Agent:
         self._folder = folder
         self._zygote = zygote
         self._zygote_pid = zygote_pid
-        self._ranks: dict[int, RankProcess] = {}
-        self._stillbirths: dict[int, int] = {}
-        self._journal = Journal(folder / "journal", lambda rank, *at: self._ranks[rank].log.read(*at))
-        self.store = Store(Path(spec["blobs"]), spec["blob_limit"] or default_limit(folder))
+        self._crew = Crew(spec["ranks"], zygote, folder / "logs", self._publish, self.end)
+        self._journal = Journal(folder / "journal", self._read_log)
+        blob_folder = Path(spec["blobs"])
+        self.store = Store(blob_folder, spec["blob_limit"] or default_limit(blob_folder))
         self.clients: set[Client] = set()
-        self._prepared: dict[str, str] | None = None
-        self._addresses: list[str] = []
-        self._stopping: set[str] = set()
+        self._requests = {
+            "run": self._on_run,
+            "reserve": self._on_reserve,
+            "form": self._on_form,
+            "interrupt": self._on_interrupt,
+            "kill": self._on_kill,
+            "log": self._on_log,
+            "end": self._on_end,
+        }
         self._grace: asyncio.TimerHandle | None = None
+        self._seen_client = False
         self._ending: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
@@ -88,19 +84,13 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self.end)
-        self._zygote.setblocking(False)
-        loop.add_reader(self._zygote, self._hear_zygote)
         listener = self._listen()
-        (self._folder / "logs").mkdir(mode=0o700, exist_ok=True)
-        for place in self.spec["ranks"]:
-            log = Log(self._folder / "logs" / f"rank{place['rank']}.log")
-            self._ranks[place["rank"]] = RankProcess(
-                place["rank"], log, self._hear_rank, self._on_output
-            )
-            self._start_rank(place)
+        self._crew.start()
         ready()
         self.watch_grace()
+        reports = loop.create_task(self._report())
         await self._ended.wait()
+        reports.cancel()
         listener.close()
 
     # Clients
@@ -108,7 +98,7 @@ class Agent:
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self.spec["socket"])
-        os.chmod(self.spec["socket"], 0o600)
+        Path(self.spec["socket"]).chmod(0o600)
         listener.listen()
         listener.setblocking(False)
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
@@ -117,13 +107,11 @@ class Agent:
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
             sock, _ = listener.accept()
-            _, uid, _ = struct.unpack(
-                "3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            )
-            if uid not in (os.getuid(), 0):
+            if _user_of(sock) not in (os.getuid(), 0):
                 sock.close()
                 return
             self.clients.add(Client(sock, self, self._journal))
+            self._seen_client = True
 
     def welcome(self) -> Message:
         """Return what a client that comes anew should know."""
@@ -131,237 +119,119 @@ class Agent:
             "cluster": self.spec["cluster"],
             "id": self.spec["id"],
             "last": self._journal.last,
-            "versions": self._prepared,
-            "ranks": [process.describe() for process in self._ranks.values()],
+            "versions": self._crew.prepared,
+            "ranks": [process.describe() for process in self._crew.ranks.values()],
             "ending": self._ending is not None,
         }
 
     def watch_grace(self) -> None:
-        """End in a while if nobody is there and nothing runs; called when either changed."""
+        """End in a while if nobody is there and nothing runs; called when either may be so."""
         if self._grace:
             self._grace.cancel()
             self._grace = None
-        busy = any(process.run for process in self._ranks.values())
-        if not self.clients and not busy and not self._ending:
+        if not self.clients and not self._crew.busy and not self._ending:
+            # Whoever started this node may need a moment to come to it.
+            grace = self.spec["grace"] if self._seen_client else FIRST_GRACE
             loop = asyncio.get_running_loop()
-            self._grace = loop.call_later(self.spec["grace"], self.end)
+            self._grace = loop.call_later(max(grace, self.spec["grace"]), self.end)
 
-    def _publish(self, event: Event, logged: tuple[int, int] | None = None) -> None:
-        self._append(event.message(), logged)
+    # What happens
 
-    def _append(self, message: Message, logged: tuple[int, int] | None = None) -> None:
+    def _publish(self, message: Message, logged: tuple[int, int] | None = None) -> None:
+        if message["event"] == "rank_done" and message["values"]:
+            self._adopt(message["values"])
         self._journal.append(message, logged)
         for client in self.clients:
             client.pump()
+        if message["event"] in ("rank_done", "rank_exited"):
+            self.watch_grace()
+
+    def _adopt(self, values: Message) -> None:
+        """Take over the blobs that a rank has written for its values."""
+        for key, size in blobs.references(values):
+            self.store.adopt(key, size)
+        self._trim(frozenset(key for key, _ in blobs.references(values)))
+
+    def _trim(self, wanted: frozenset[str]) -> None:
+        if dropped := self.store.trim(wanted):
+            self._publish(Forgotten(dropped).message())
+
+    def _read_log(self, rank: int, offset: int, size: int) -> bytes:
+        return self._crew.ranks[rank].log.read(offset, size)
+
+    async def _report(self) -> None:
+        """Tell clients, while something runs, what it takes; this is not worth a journal."""
+        metrics = Metrics(_devices(self.spec["ranks"]))
+        quiet = False
+        while True:
+            await asyncio.sleep(REPORT_EVERY)
+            busy = self._crew.busy
+            if self.clients and (busy or not quiet):
+                report = metrics.measure(self._crew.ranks.values())
+                for client in self.clients:
+                    client.tell({"report": report})
+            quiet = not busy
 
     # What a client asks for
 
     async def request(self, message: Message) -> Message:
         """Do what a client asks for and return the answer."""
-        handler = getattr(self, f"_on_{message['op']}", None)
+        handler = self._requests.get(message["op"])
         if handler is None:
             return {"error": f"this agent does not know {message['op']!r}"}
         return await handler(message)
 
     async def _on_run(self, message: Message) -> Message:
-        ranks = [self._ranks[rank] for rank in message["ranks"] if rank in self._ranks]
         wanted = _blobs_in(message)
         if missing := [key for key in wanted if key not in self.store]:
             return {"missing": missing}
-        if gone := [process.rank for process in ranks if process.pid is None]:
-            return {"error": f"rank {gone[0]} is not there"}
         self.store.use(wanted)
         self._trim(wanted)
-        for process in ranks:
-            groups = process.take(message["names"])
-            process.run = message["run"]
-            process.shown = process.rank in message["show"]
-            process.send(
-                {**message, "names": groups, "values": message["values"].get(process.rank, [])}
-            )
-        self._together = message["together"]
-        self._deadline = message["deadline"]
+        trouble = self._crew.run(message)
         self.watch_grace()
-        return {}
+        return {"error": trouble} if trouble else {}
 
     async def _on_reserve(self, message: Message) -> Message:
-        self._reserved: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._ranks[message["rank"]].send(message)
-        return {"port": await self._reserved}
+        return {"port": await self._crew.reserve(message)}
 
     async def _on_form(self, message: Message) -> Message:
-        here = self.spec["addr"]
-        addresses = {node["addr"] for node in message["topology"]["nodes"]}
-        self._addresses = sorted(addresses - {here})
-        for process in self._ranks.values():
-            process.send({**message, "names": process.take(message["names"])})
+        self._crew.form(message)
         return {}
 
     async def _on_interrupt(self, message: Message) -> Message:
-        self._stop(message["run"], message["deadline"])
+        self._crew.stop(message["run"], message["deadline"])
         return {}
 
     async def _on_kill(self, message: Message) -> Message:
-        for rank in message["ranks"]:
-            if rank in self._ranks:
-                self._ranks[rank].signal(signal.SIGKILL)
+        self._crew.kill(message["ranks"])
         return {}
 
     async def _on_log(self, message: Message) -> Message:
-        process = self._ranks.get(message["rank"])
+        process = self._crew.ranks.get(message["rank"])
         if process is None:
             return {"error": f"there is no rank {message['rank']} here"}
         process.drain()
-        if message.get("tail") is not None:
+        if message["tail"] is not None:
             return {"data": process.log.tail(message["tail"]), "size": process.log.size}
         data = process.log.read(message["offset"], message["limit"])
         return {"data": data, "size": process.log.size}
 
     async def _on_end(self, message: Message) -> Message:
-        self.end()
-        await asyncio.shield(self._ending)
+        await asyncio.shield(self.end())
         return {}
-
-    def _trim(self, wanted: frozenset[str]) -> None:
-        if dropped := self.store.trim(wanted):
-            self._publish(Forgotten(dropped))
-
-    # Ranks
-
-    def _start_rank(self, place: dict[str, Any]) -> None:
-        process = self._ranks[place["rank"]]
-        with process.descriptors() as fds:
-            socket.send_fds(
-                self._zygote, [msgpack.packb({"rank": place["rank"], "env": place["env"]})], fds
-            )
-
-    def _hear_zygote(self) -> None:
-        while True:
-            try:
-                data = self._zygote.recv(64 * 1024)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._lose_zygote()
-                return
-            message = msgpack.unpackb(data)
-            if "forked" in message:
-                process = self._ranks[message["forked"]]
-                process.pid = message["pid"]
-                self._publish(RankStarted(process.rank, message["pid"]))
-            elif "exited" in message:
-                self._lose_rank(message["exited"], message["status"])
-            elif "prepared" in message:
-                self._prepared = message["prepared"]
-                self._publish(Prepared(message["prepared"], message["missing"]))
-
-    def _lose_zygote(self) -> None:
-        # Its ranks ended with it. There is nothing to go on with: what it had imported is gone.
-        asyncio.get_running_loop().remove_reader(self._zygote)
-        for process in list(self._ranks.values()):
-            if process.pid:
-                process.signal(signal.SIGKILL)
-                self._forget_rank(process, "its node's zygote ended")
-        self.end()
-
-    def _lose_rank(self, pid: int, status: int) -> None:
-        process = next((p for p in self._ranks.values() if p.pid == pid), None)
-        if process is None:
-            return
-        if self._ending:
-            process.close()
-            return
-        stillborn = process.run is None
-        self._forget_rank(process, _reason(status))
-        births = self._stillbirths.get(process.rank, 0) + 1 if stillborn else 0
-        self._stillbirths[process.rank] = births
-        if births < _MOST_STILLBIRTHS:
-            self._start_rank(next(p for p in self.spec["ranks"] if p["rank"] == process.rank))
-
-    def _forget_rank(self, process: RankProcess, reason: str) -> None:
-        pid, run = process.pid, process.run
-        process.close()
-        tail = process.log.tail(5, limit=2000).decode(errors="replace")
-        self._publish(RankExited(process.rank, pid, reason, run, tail))
-        if run and self._together:
-            self._stop(run, self._deadline)
-        self.watch_grace()
-
-    def _hear_rank(self, process: RankProcess, message: Message) -> None:
-        if "reserved" in message:
-            if not self._reserved.done():
-                self._reserved.set_result(message["reserved"])
-            return
-        if message["event"] == "rank_done":
-            process.run = None
-            self._stillbirths.pop(process.rank, None)
-            if message["outcome"] == "error" and self._together:
-                loop = asyncio.get_running_loop()
-                loop.call_later(PEERS_AFTER, self._stop, message["run"], self._deadline)
-            self._adopt(message["values"])
-            self.watch_grace()
-        elif message["event"] == "display" and not process.shown:
-            text = message["data"].get("text/plain", "")
-            process.log.append(f"{text}\n".encode())
-            return
-        self._append(message)
-
-    def _adopt(self, values: Message | None) -> None:
-        if values:
-            for key, size in blobs.references(values):
-                self.store.adopt(key, size)
-            self._trim(frozenset(key for key, _ in blobs.references(values)))
-
-    def _on_output(self, process: RankProcess, stream: str, data: bytes, offset: int) -> None:
-        if process.shown and process.run and stream != "log":
-            event = Output(process.rank, process.run, stream, data)
-            self._publish(event, logged=(offset, len(data)))
-
-    # Stop
-
-    def _running(self, run: str) -> list[RankProcess]:
-        return [process for process in self._ranks.values() if process.run == run]
-
-    def _stop(self, run: str, deadline: float) -> None:
-        """Interrupt a run: first politely, then out of a collective, in the end by force."""
-        processes = self._running(run)
-        if not processes or run in self._stopping:
-            return
-        self._stopping.add(run)
-        for process in processes:
-            process.signal(signal.SIGINT)
-        loop = asyncio.get_running_loop()
-        loop.call_later(BREAK_AFTER, self._break, run)
-        loop.call_later(deadline, self._kill, run)
-
-    def _break(self, run: str) -> None:
-        siblings = [process.pid for process in self._ranks.values() if process.pid]
-        for process in self._running(run):
-            process.break_collective([pid for pid in siblings if pid != process.pid], self._addresses)
-            # Once more, for a rank that had not come to the run when the first one reached it.
-            process.signal(signal.SIGINT)
-
-    def _kill(self, run: str) -> None:
-        self._stopping.discard(run)
-        for process in self._running(run):
-            process.signal(signal.SIGKILL)
 
     # The end
 
-    def end(self) -> None:
+    def end(self) -> asyncio.Task[None]:
         """End the node: ranks first, with time for their last words, then everything else."""
         if not self._ending:
             self._ending = asyncio.get_running_loop().create_task(self._end())
+        return self._ending
 
     async def _end(self) -> None:
-        for process in self._ranks.values():
-            if process.run:
-                process.signal(signal.SIGINT)
-            process.send({"op": "end"})
+        self._crew.dismiss()
         deadline = time.monotonic() + END_WITHIN
-        while any(p.pid for p in self._ranks.values()) and time.monotonic() < deadline:
+        while any(p.pid for p in self._crew.ranks.values()) and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
         self._zygote.close()
         await asyncio.get_running_loop().run_in_executor(None, _reap, self._zygote_pid)
@@ -371,6 +241,13 @@ class Agent:
         asyncio.get_running_loop().call_later(0.05, self._ended.set)
 
 
+def _user_of(sock: socket.socket) -> int:
+    """Return the user at the other end of a Unix socket."""
+    credentials = struct.Struct("3i")
+    packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    return int(credentials.unpack(packed)[1])
+
+
 def _blobs_in(message: Message) -> frozenset[str]:
     values = [group["packed"] for group in message["names"]]
     if message["call"]:
@@ -378,12 +255,10 @@ def _blobs_in(message: Message) -> frozenset[str]:
     return frozenset(key for value in values for key, _ in blobs.references(value))
 
 
-def _reason(status: int) -> str:
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return f"it was killed by {signal.Signals(-status).name}"
-        return f"it was killed by signal {-status}"
-    return f"its process ended with status {status}"
+def _devices(places: list[dict[str, Any]]) -> dict[int, int]:
+    """Return the GPU of each rank that has one."""
+    name = "CUDA_VISIBLE_DEVICES"
+    return {place["rank"]: int(place["env"][name]) for place in places if name in place["env"]}
 
 
 def _reap(pid: int) -> None:

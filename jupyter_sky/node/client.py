@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_sky.node.journal import Journal
-from jupyter_sky.transport.blobs import file_name, map_privately, pieces
+from jupyter_sky.transport.blobs import PIECE, file_name, map_privately, pieces
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import HIGH_WATER, Link
 
@@ -27,6 +27,7 @@ class Client:
         self._agent = agent
         self._journal = journal
         self._next: int | None = None
+        self._piece = memoryview(bytearray(PIECE))
         self._tasks: set[asyncio.Task[None]] = set()
         self._link = Link(sock, self._receive, self._closed, self._place)
         self._link.on_drained = self.pump
@@ -39,19 +40,23 @@ class Client:
             self._link.send_encoded(self._journal.frame(self._next))
             self._next += 1
 
+    def tell(self, message: Message) -> None:
+        """Send something that is not worth a journal, unless the client is behind already."""
+        if self._next is not None and not self._link.unsent_bytes:
+            self._link.send(message)
+
     def _place(self, message: Message, size: int) -> memoryview:
         if message.get("op") != "piece":
             raise ProtocolError("only pieces of blobs have a payload")
-        return self._agent.store.place(message["blob"], message["offset"], size, message["size"])
+        if size > PIECE:
+            raise ProtocolError(f"a piece of {size} bytes is too large")
+        return self._piece[:size]
 
     def _receive(self, message: Message, payload: memoryview) -> None:
         match message["op"]:
             case "piece":
-                trouble = self._agent.store.received(
-                    message["blob"], message["offset"], len(payload)
-                )
-                if trouble:
-                    self._link.close()
+                store = self._agent.store
+                store.add(message["blob"], message["offset"], payload, message["size"])
             case "hello":
                 since = message["since"]
                 self._link.send({"re": message["id"], **self._agent.welcome()})

@@ -59,11 +59,11 @@ def _sockets(pid: int) -> Iterator[tuple[int, str]]:
     """Yield descriptor and inode of each socket of a process."""
     folder = Path(f"/proc/{pid}/fd")
     with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
+        for entry in folder.iterdir():
             with contextlib.suppress(OSError):
-                target = os.readlink(folder / name)
+                target = str(entry.readlink())
                 if target.startswith("socket:["):
-                    yield int(name), target[8:-1]
+                    yield int(entry.name), target[8:-1]
 
 
 def _endpoint(name: tuple) -> tuple[str, int]:

@@ -12,8 +12,8 @@ def variables(topology: dict[str, Any], rank: int) -> dict[str, str]:
     Parameters
     ----------
     topology
-        ``cluster``, ``task_id``, ``generation``, ``head_addr``, ``head_port`` and ``nodes``: for each node
-        its ``node``, ``addr``, ``interface``, ``ranks``, ``accelerators`` and ``shared_accelerators``.
+        ``cluster``, ``task_id``, ``generation``, ``head_addr``, ``head_port`` and ``nodes``: each
+        node as ``providers.machine.Node`` describes it.
     rank
         The rank whose environment this is.
 

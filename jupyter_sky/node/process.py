@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jupyter_sky.node.gate import Gate
 from jupyter_sky.node.logs import Log
 from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.link import Link
@@ -33,6 +34,10 @@ class RankProcess:
         The run that it is busy with, if any.
     shown
         Whether what it prints in this run goes to the clients, beside its log.
+    gates
+        For each stream that is shown, what limits how much of it is.
+    generation
+        The process group that it joined last.
     names
         The content digest of each name that it was sent last.
     """
@@ -43,6 +48,8 @@ class RankProcess:
         self.pid: int | None = None
         self.run: str | None = None
         self.shown = False
+        self.gates: dict[str, Gate] = {}
+        self.generation = 0
         self.names: dict[str, str] = {}
         self._on_message = on_message
         self._on_output = on_output
@@ -113,10 +120,17 @@ class RankProcess:
         self._link = self._side = None
         self.pid = self.run = None
         self.names = {}
+        self.generation = 0
 
     def describe(self) -> dict[str, Any]:
         """Return what a client that comes anew should know."""
-        return {"rank": self.rank, "pid": self.pid, "run": self.run, "names": self.names}
+        return {
+            "rank": self.rank,
+            "pid": self.pid,
+            "run": self.run,
+            "generation": self.generation,
+            "names": self.names,
+        }
 
     def _receive(self, message: Message, payload: memoryview) -> None:
         # What was printed before the rank said something comes before it.

@@ -48,7 +48,12 @@ class Rank:
     """
 
     def __init__(
-        self, rank: int, shell: RankShell, commands: socket.socket, side: socket.socket, folder: Path
+        self,
+        rank: int,
+        shell: RankShell,
+        commands: socket.socket,
+        side: socket.socket,
+        folder: Path,
     ) -> None:
         self.rank = rank
         self._shell = shell
@@ -58,7 +63,9 @@ class Rank:
         self._folder = folder
         self._run: str | None = None
         self._interrupted = False
+        self._held = False
         self._broken = False
+        self._displays = 0
         self._life: Any = None
         self._head: socket.socket | None = None
         shell.send = self._display
@@ -100,6 +107,7 @@ class Rank:
         self._interrupted = True
         if self._shell.interruptible:
             raise KeyboardInterrupt
+        self._held = True
 
     # The process group
 
@@ -238,16 +246,37 @@ class Rank:
         finally:
             self._shell.interruptible = False
 
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Hold an interrupt of the main thread back until what has begun is done."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        interruptible, self._shell.interruptible = self._shell.interruptible, False
+        self._held = False
+        try:
+            yield
+        finally:
+            self._shell.interruptible = interruptible
+        if interruptible and self._held:
+            raise KeyboardInterrupt
+
     # What the rank says
 
     def _display(self, kind: str, fields: dict[str, Any]) -> None:
-        self._send(Display(self.rank, self._run, kind, **fields))
+        self._displays += 1
+        event = Display(self.rank, self._run, kind, **fields).message()
+        self._send_message({**event, "number": self._displays})
+        # The agent reads what was printed before it answers; only then may more be printed.
+        if threading.current_thread() is threading.main_thread():
+            while (answer := self._frames.receive()) and answer["number"] < self._displays:
+                pass
 
     def _send(self, event: Event) -> None:
         self._send_message(event.message())
 
     def _send_message(self, message: Message) -> None:
-        with self._sending:
+        with self._whole(), self._sending:
             self._frames.send(message)
 
     def _flush(self) -> None:
@@ -274,10 +303,10 @@ def take_streams(out: int, err: int) -> None:
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
         os.close(source)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: PTH123, SIM115
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = _text_stream(1)
     sys.stderr = _text_stream(2)
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
 
 
 def _text_stream(fd: int) -> io.TextIOWrapper:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
-import mmap
 import shutil
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from jupyter_sky.transport.blobs import digest, file_name
-from jupyter_sky.transport.frames import ProtocolError
+import blake3
+
+from jupyter_sky.transport.blobs import file_name
 
 
 class Store:
@@ -27,29 +28,29 @@ class Store:
     def __contains__(self, key: str) -> bool:
         return key in self._sizes
 
-    def place(self, key: str, offset: int, count: int, size: int) -> memoryview:
-        """Return the memory into which a piece of an arriving blob is received."""
-        arriving = self._arriving.get(key)
-        if arriving is None:
-            arriving = self._arriving[key] = _Arriving(self.folder / file_name(key), size)
-        if size != arriving.size or offset + count > size:
-            raise ProtocolError(f"a piece of blob {key} lies outside of it")
-        return memoryview(arriving.memory)[offset : offset + count]
+    def add(self, key: str, offset: int, piece: memoryview, size: int) -> None:
+        """Take a piece of an arriving blob; the last one completes it if its digest is right.
 
-    def received(self, key: str, offset: int, count: int) -> str | None:
-        """Take note of a piece; return what is wrong with the blob once it is complete."""
-        arriving = self._arriving[key]
-        arriving.missing -= count
-        if arriving.missing:
-            return None
-        del self._arriving[key]
-        # Hashing now, while the pieces are still warm, costs a tenth of receiving them.
-        if digest(arriving.memory) != key:
+        Pieces of a blob come in order. A blob that is damaged, or that there is no room for, is
+        not there in the end, and the run that needs it is told so.
+        """
+        arriving = self._arriving.get(key)
+        if offset == 0 and key not in self._sizes:
+            if arriving:
+                arriving.discard()
+            arriving = self._arriving[key] = _Arriving(self.folder / file_name(key))
+        if arriving is None or offset != arriving.size:
+            return
+        try:
+            arriving.write(piece)
+        except OSError:
             arriving.discard()
-            return f"blob {key} arrived damaged"
-        arriving.keep()
-        self._sizes[key] = arriving.size
-        return None
+            del self._arriving[key]
+            return
+        if arriving.size >= size:
+            del self._arriving[key]
+            if arriving.keep(key):
+                self._sizes[key] = size
 
     def adopt(self, key: str, size: int) -> None:
         """Take over a blob that a rank of this node has written."""
@@ -80,29 +81,41 @@ class Store:
 
 
 class _Arriving:
-    def __init__(self, path: Path, size: int) -> None:
-        self._path = path
-        self._part = path.with_suffix(".part")
-        self.size = self.missing = size
-        with self._part.open("w+b") as file:
-            file.truncate(size)
-            self.memory = mmap.mmap(file.fileno(), size)
+    """A blob on its way into its file.
 
-    def keep(self) -> None:
+    Pieces are written rather than received into mapped memory: the system fills a new page of
+    shared memory much faster in a write than in the page fault that a mapping would take.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Two clients may send the same blob at once; each file is whole in itself.
+        self._part = path.with_name(f"{uuid.uuid4().hex}.part")
+        self._file = self._part.open("wb", buffering=0)
+        self._hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
+        self.size = 0
+
+    def write(self, piece: memoryview) -> None:
+        """Append a piece; ``OSError`` when there is no room."""
+        self.size += piece.nbytes
+        # Hashed while it is in the processor's cache.
+        self._hasher.update(piece)
+        while piece.nbytes:
+            piece = piece[self._file.write(piece) :]
+
+    def keep(self, key: str) -> bool:
+        """Make it a blob if it is what it should be, and say whether it is."""
+        self._file.close()
+        if self._hasher.hexdigest() != key:
+            self.discard()
+            return False
         self._part.rename(self._path)
+        return True
 
     def discard(self) -> None:
+        """Remove what came of it."""
+        self._file.close()
         self._part.unlink(missing_ok=True)
-
-
-def shared_memory(name: str) -> Path:
-    """Return a folder for blobs that lives in memory where the system offers that."""
-    for parent in (Path("/dev/shm"), Path("/tmp")):
-        if parent.is_dir():
-            folder = parent / f"jupyter-sky-{name}"
-            folder.mkdir(mode=0o700)
-            return folder
-    raise FileNotFoundError("neither /dev/shm nor /tmp is there")
 
 
 def default_limit(folder: Path) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import importlib
-import importlib.metadata
 import json
 import os
 import selectors
@@ -67,17 +67,14 @@ def _prepare(spec: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"
     from jupyter_sky.node import rank, shell  # noqa: F401 - every rank needs them
+    from jupyter_sky.transport.versions import versions
 
     made = shell.make_shell()
-    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in ("torch", "cloudpickle"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
     # What is here now is here for good: without this, the first collection in every rank would
     # touch, and so copy, every page.
     gc.collect()
     gc.freeze()
-    return made, {"prepared": versions, "missing": missing}
+    return made, {"prepared": versions(), "missing": missing}
 
 
 class _Nursery:
@@ -148,9 +145,13 @@ class _Nursery:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._agent.close()
         self._wakeup.close()
+        for fd in fds:
+            os.set_inheritable(fd, False)
         commands, side, out, err, log = fds
         rank.take_streams(out, err)
         _libc.prctl(PR_SET_NAME, f"sky-rank-{order['rank']}".encode(), 0, 0, 0)
+        # A crash in C code says where it was; that is among the last lines of the log then.
+        faulthandler.enable()
         os.environ.update(order["env"])
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)
         rank.Rank(
@@ -182,8 +183,7 @@ class _Nursery:
             end_group(pid)
         end_descendants()
         shutil.rmtree(self._spec["blobs"], ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._spec["socket"])
+        Path(self._spec["socket"]).unlink(missing_ok=True)
 
 
 def end_with_parent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import codecs
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -29,26 +30,33 @@ class Renderer:
         self._width = len(str(max(ranks, default=0))) if len(ranks) > 1 else 0
         self._decoders: dict[tuple[int, str], Any] = {}
         self._unfinished: dict[tuple[int, str], str] = {}
+        self._unflushed = False
 
-    def render(self, event: Output | Display) -> None:
-        """Show one event."""
+    def render(self, event: Output | Display, flush: bool = True) -> None:
+        """Show one event, at once if ``flush`` is set."""
         if isinstance(event, Display):
             self._display(event)
         else:
-            self._write(event, self._decode(event))
+            self._write(event, f"{_gap(event)}{_overwritten(self._decode(event))}")
+        self._unflushed = True
+        if flush:
+            self.flush()
 
     def finish(self) -> None:
         """Show what has no end of line yet."""
         for (rank, stream), text in self._unfinished.items():
             if text:
+                self._unflushed = True
                 self._stream(stream).write(f"{self._label(rank)}{text}\n")
         self._unfinished.clear()
         self.flush()
 
     def flush(self) -> None:
-        """Have the frontend show it now."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        """Have the frontend show it now, if there is anything."""
+        if self._unflushed:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        self._unflushed = False
 
     def _decode(self, event: Output) -> str:
         # A character can be cut in two by the end of a piece.
@@ -86,6 +94,26 @@ class Renderer:
             transient=event.transient,
             update=event.kind == "update",
         )
+
+
+def _gap(event: Output) -> str:
+    if not event.skipped_bytes:
+        return ""
+    lines, size = event.skipped_lines, event.skipped_bytes
+    what = f"{lines:,} lines, " if lines else ""
+    return f"\n[… {what}{size / 1e6:,.1f} MB not shown here: `%sky logs {event.rank}` has them …]\n"
+
+
+def _overwritten(text: str) -> str:
+    """Leave out what a carriage return overwrites at once: the former states of a bar."""
+    if "\r" not in text:
+        return text
+    return _OVERWRITTEN.sub("", text)
+
+
+# Of the states of a line that come in one piece, the last counts; the first return has to stay,
+# as it overwrites what was shown before.
+_OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n]*\r(?!\n)")
 
 
 def _text(value: Any) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -15,44 +15,36 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.identity import cluster_name
 from jupyter_sky.notebook.options import CellOptions
+from jupyter_sky.notebook.panels import Panels
 from jupyter_sky.notebook.progress import ProgressLine
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.machine import Provider
 from jupyter_sky.providers.spec import ClusterSpec, Image
 
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a cell's options say about its cluster; what they leave open is ``None``."""
-
-    nodes: int | None = None
-    gpu: str | None = None
-    procs_per_node: int | None = None
-    provider: str | None = None
-    plugins: tuple[str, ...] | None = None
-
-    @classmethod
-    def by(cls, options: CellOptions) -> Wanted:
-        """Return what ``options`` want."""
-        return cls(
-            options.nodes, options.gpu, options.procs_per_node, options.provider, options.plugin
-        )
-
-    @property
-    def nothing(self) -> bool:
-        """Whether everything is left open."""
-        return self == Wanted()
+_SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "plugin")
+"""What a cell says of a cluster that none is started without."""
 
 
 class Session:
-    """The clusters that a notebook is connected to."""
+    """The clusters that a notebook is connected to.
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    settings
+        What holds for a cluster where a cell says nothing.
+    """
+
+    def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
         self._shell = shell
+        self._settings = settings
+        self.panels = Panels(shell)
         self._clusters: dict[str, Cluster] = {}
-        self._wanted: dict[str, Wanted] = {}
+        self._started: dict[str, CellOptions] = {}
         self._current: str | None = None
 
     @property
@@ -69,12 +61,12 @@ class Session:
             When the options do not fit the running cluster, or nothing says what to start.
         """
         name = options.cluster or self._current or self.own_name
-        wanted = Wanted.by(options)
         cluster = self.find(name)
         if cluster is None:
-            cluster = self._start(name, self._with_defaults(name, wanted), options)
+            _check_options(options)
+            cluster = self._start(name, self._completed(name, options))
         else:
-            _check_fit(cluster, wanted)
+            _check_fit(cluster, options)
         self._current = name
         return cluster
 
@@ -93,15 +85,26 @@ class Session:
         """Return the clusters that this notebook is connected to."""
         return list(self._clusters.values())
 
+    @property
+    def current_name(self) -> str:
+        """The name of the cluster that a cell without ``--cluster`` means."""
+        return self._current or self.own_name
+
+    def use(self, cluster: Cluster) -> None:
+        """Make a cluster the one that cells mean."""
+        self._current = cluster.name
+
     def down(self, name: str | None = None) -> str:
         """End a cluster and return its name."""
         cluster = self.find(name)
         if cluster is None:
             raise UsageError(_nothing_to_end(name))
         self._clusters.pop(cluster.name, None)
+        self._started.pop(cluster.name, None)
         if self._current == cluster.name:
             self._current = None
         cluster.down()
+        self.panels.settle(cluster)
         return cluster.name
 
     def close(self) -> None:
@@ -110,50 +113,70 @@ class Session:
             cluster.close()
         self._clusters.clear()
 
-    def _with_defaults(self, name: str, wanted: Wanted) -> Wanted:
-        if not wanted.nothing:
-            return wanted
-        # A local cluster that was lost costs nothing to have again.
-        if name in self._wanted:
-            return self._wanted[name]
-        raise UsageError(
-            "no cluster is running yet: say how many nodes it should have, as in `%%sky --nodes 4`."
-        )
+    def _completed(self, name: str, options: CellOptions) -> CellOptions:
+        """Return what a cluster starts with whose cell says ``options``."""
+        if _says_nothing(options) and name in self._started:
+            # A local cluster that was lost costs nothing to have again.
+            return self._started[name]
+        options = self._settings.of_clusters(options)
+        if _says_nothing(options):
+            raise UsageError(
+                "no cluster is running yet: say how many nodes it should have, as in "
+                "`%%sky --nodes 4`."
+            )
+        return options
 
-    def _start(self, name: str, wanted: Wanted, options: CellOptions) -> Cluster:
-        provider = _provider(wanted.provider)
+    def _start(self, name: str, options: CellOptions) -> Cluster:
+        provider = self._provider(options.provider)
         spec = ClusterSpec(
             name=name,
-            nodes=wanted.nodes or 1,
-            procs_per_node=wanted.procs_per_node,
-            accelerator=accelerators.parse(wanted.gpu) if wanted.gpu else None,
+            nodes=options.nodes or 1,
+            procs_per_node=options.procs_per_node,
+            accelerator=accelerators.parse(options.gpu) if options.gpu else None,
+            cpus=options.cpus,
+            memory=options.memory,
             image=Image(pip=options.pip or ()),
         )
-        spec, frame = assemble(spec, _plugins(wanted.plugins))
+        spec, frame = assemble(spec, _plugins(options.plugin))
+        self.panels.prepare()
         with ProgressLine(self._shell, name) as progress:
-            cluster = Cluster.start(spec, provider, frame, progress.say)
+            cluster = Cluster.start(spec, provider, frame, progress.say, self._settings.limits())
             progress.say(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
+        _warn(cluster)
         self._clusters[name] = cluster
-        self._wanted[name] = wanted
+        self._started[name] = options
+        if self._settings.panel:
+            self.panels.show(cluster)
         return cluster
 
     def _attach(self, name: str) -> Cluster | None:
         row = registry.find(name)
-        if row is None:
+        if row is None or not row.machines:
             return None
-        provider = _provider(row.provider)
+        provider = self._provider(row.provider)
         plugins = tuple(row.spec.get("plugins", ()))
         _, frame = assemble(ClusterSpec(name=name), _plugins(plugins))
-        cluster = Cluster.attach(row, provider, frame)
+        cluster = Cluster.attach(row, provider, frame, self._settings.limits())
         if cluster is None:
             return None
         with ProgressLine(self._shell, name) as progress:
             progress.say(f"{describe(cluster)}, still up: connected again")
+        _warn(cluster)
         self._clusters[name] = cluster
-        self._wanted[name] = Wanted(
-            row.spec["nodes"], row.spec["accelerator"], row.spec["procs_per_node"], None, plugins
+        self._started[name] = CellOptions(
+            nodes=row.spec["nodes"],
+            gpu=row.spec["accelerator"],
+            cpus=row.spec["cpus"],
+            memory=row.spec["memory"],
+            procs_per_node=row.spec["procs_per_node"],
+            plugin=plugins,
         )
         return cluster
+
+    def _provider(self, name: str | None) -> Provider:
+        if name in (None, "local"):
+            return Local(grace=self._settings.grace)
+        raise UsageError(f"provider {name} is not there yet: this version has `--provider local`.")
 
 
 def describe(cluster: Cluster) -> str:
@@ -168,7 +191,7 @@ def describe(cluster: Cluster) -> str:
     return ", ".join(parts)
 
 
-def _check_fit(cluster: Cluster, wanted: Wanted) -> None:
+def _check_fit(cluster: Cluster, options: CellOptions) -> None:
     """Refuse a cell that asks for another cluster than the one that runs."""
     has: Mapping[str, Any] = {
         "--nodes": len(cluster.state.nodes),
@@ -177,24 +200,28 @@ def _check_fit(cluster: Cluster, wanted: Wanted) -> None:
         "--gpu": cluster.spec.accelerator and str(cluster.spec.accelerator).lower(),
     }
     asked = {
-        "--nodes": wanted.nodes,
-        "--procs-per-node": wanted.procs_per_node,
-        "--provider": wanted.provider,
-        "--gpu": wanted.gpu and str(accelerators.parse(wanted.gpu)).lower(),
+        "--nodes": options.nodes,
+        "--procs-per-node": options.procs_per_node,
+        "--provider": options.provider,
+        "--gpu": options.gpu and str(accelerators.parse(options.gpu)).lower(),
     }
     for option, value in asked.items():
         if value is not None and value != has[option]:
             raise UsageError(
-                f"cluster {cluster.name} is running with {option} {has[option]}, and the cell asks for "
-                f"{value}: leave {option} out to use it, type `%sky down` first to replace it, or add "
-                f"`--cluster NAME` to start a second one."
+                f"cluster {cluster.name} is running with {option} {has[option]}, and the cell asks "
+                f"for {value}: leave {option} out to use it, type `%sky down` first to replace it, "
+                "or add `--cluster NAME` to start a second one."
             )
 
 
-def _provider(name: str | None) -> Provider:
-    if name in (None, "local"):
-        return Local()
-    raise UsageError(f"provider {name} is not there yet: this version has `--provider local`.")
+def _says_nothing(options: CellOptions) -> bool:
+    return all(getattr(options, name) is None for name in _SHAPE)
+
+
+def _warn(cluster: Cluster) -> None:
+    """Say what there is to know of a cluster, once for each connection to it."""
+    for warning in cluster.warnings:
+        print(f"{cluster.name}: {warning}", file=sys.stderr)
 
 
 def _plugins(names: tuple[str, ...] | None) -> list[Plugin]:
@@ -202,7 +229,20 @@ def _plugins(names: tuple[str, ...] | None) -> list[Plugin]:
 
     if names is None:
         names = ("torch",) if importlib.util.find_spec("torch") else ()
+    if unknown := [name for name in names if name not in plugins.__all__]:
+        raise UsageError(
+            f"there is no plugin {unknown[0]}: there are {', '.join(plugins.__all__)}, and `none`."
+        )
     return [getattr(plugins, name)() for name in names]
+
+
+def _check_options(options: CellOptions) -> None:
+    """Refuse what only nodes elsewhere can have; nothing that was typed is passed over."""
+    elsewhere = ("hosts", "region", "instance_type", "spot", "max_cost", "idle_timeout")
+    for name in elsewhere:
+        if getattr(options, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} has no meaning for local nodes: leave it out.")
 
 
 def _nothing_to_end(name: str | None) -> str:

@@ -105,8 +105,14 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     if backend == "nccl" and device is None:
         raise SkyError('backend="nccl" needs a GPU, and this node has none: take backend="gloo".')
 
-    store = _store(info, deadline)
-    _call_roll(info, store, deadline)
+    try:
+        store = _store(info, deadline)
+        _call_roll(info, store, deadline)
+    except dist.DistError as error:
+        raise SkyError(
+            f"the head at {info.head_addr}:{info.head_port} was lost while the process group was "
+            f"formed ({error})."
+        ) from error
     try:
         dist.init_process_group(
             backend,
@@ -199,22 +205,7 @@ def _call_roll(info: InstanceInfo, store: Store, deadline: float) -> None:
 
     The head alone counts and tells the others, so that no rank goes on where another gave up.
     """
-    import torch.distributed as dist
-
-    try:
-        if info.is_head:
-            store.set("missing", json.dumps(_missing(info, store, deadline)))
-        else:
-            store.set(_here(info.rank), "")
-            store.wait(["missing"], timedelta(seconds=deadline + _TO_HEAR))
-        missing = json.loads(store.get("missing"))
-        if missing:
-            _part(info, store, missing)
-    except dist.DistError as error:
-        raise SkyError(
-            f"the head at {info.head_addr}:{info.head_port} was lost while the process group was "
-            f"formed ({error})."
-        ) from error
+    missing = _count(info, store, deadline) if info.is_head else _answer(info, store, deadline)
     if missing:
         raise SkyError(
             f"the process group was not formed within {deadline:g} s: "
@@ -222,27 +213,37 @@ def _call_roll(info: InstanceInfo, store: Store, deadline: float) -> None:
         )
 
 
-def _missing(info: InstanceInfo, store: Store, deadline: float) -> list[int]:
-    import torch.distributed as dist
-
+def _count(info: InstanceInfo, store: Store, deadline: float) -> list[int]:
     others = range(1, info.world_size)
-    try:
-        store.wait([_here(rank) for rank in others], timedelta(seconds=deadline))
-    except dist.DistStoreError:
-        return [rank for rank in others if not store.check([_here(rank)])]
-    return []
+    missing = []
+    if not _wait(store, [_here(rank) for rank in others], deadline):
+        missing = [rank for rank in others if not store.check([_here(rank)])]
+    store.set("missing", json.dumps(missing))
+    if missing:
+        # The store goes with the head: let those who came hear of it first.
+        _wait(store, [_heard(rank) for rank in others if rank not in missing], _TO_HEAR)
+    return missing
 
 
-def _part(info: InstanceInfo, store: Store, missing: list[int]) -> None:
-    """Let the others hear what is missing before the head goes, and the store with it."""
-    import torch.distributed as dist
+def _answer(info: InstanceInfo, store: Store, deadline: float) -> list[int]:
+    store.set(_here(info.rank), "")
+    if not _wait(store, ["missing"], deadline + _TO_HEAR):
+        return [0]
+    missing: list[int] = json.loads(store.get("missing"))
+    store.set(_heard(info.rank), "")
+    return missing
 
-    if info.is_head:
-        heard = [_heard(rank) for rank in range(1, info.world_size) if rank not in missing]
-        with suppress(dist.DistStoreError):
-            store.wait(heard, timedelta(seconds=_TO_HEAR))
-    else:
-        store.set(_heard(info.rank), "")
+
+def _wait(store: Store, keys: list[str], seconds: float) -> bool:
+    """Wait for keys: in the store's own wait, which is C++, Stop would not be heard."""
+    until = time.monotonic() + seconds
+    pause = 0.001
+    while not store.check(keys):
+        if time.monotonic() > until:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    return True
 
 
 def _here(rank: int) -> str:

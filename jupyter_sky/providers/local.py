@@ -13,26 +13,42 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.folders import runtime
-from jupyter_sky.providers.machine import Node, Progress
+from jupyter_sky.providers.machine import Machine, Node, Progress
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 
 _LOOPBACK = "127.0.0.1"
 
+SHARED_MEMORY = Path("/dev/shm")
+ROOMY = 2**30
+"""Bytes of free shared memory from which on it is used for large data."""
+
+BLOBS_OF = "jupyter-sky-{}"
+"""The folder in shared memory that belongs to an agent's folder of that name."""
+
 
 @dataclass(frozen=True)
 class LocalMachine:
-    """An agent on this computer, standing for one or more nodes."""
+    """An agent on this computer, standing for one or more nodes.
+
+    Attributes
+    ----------
+    computer
+        Where it was started: several computers can share a home folder, and with it the registry.
+    """
 
     folder: Path
     blobs: Path
     pid: int
     nodes: tuple[Node, ...]
+    computer: str = field(default_factory=socket.gethostname)
 
     async def open(self) -> socket.socket:
         """Connect to the agent's socket."""
@@ -59,6 +75,7 @@ class LocalMachine:
             "folder": str(self.folder),
             "blobs": str(self.blobs),
             "pid": self.pid,
+            "computer": self.computer,
             "nodes": [node.message() for node in self.nodes],
         }
 
@@ -83,10 +100,10 @@ class Local:
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> None:
         """Refuse GPUs that are not here and frameworks that are not installed."""
-        if not hasattr(os, "fork"):
+        if sys.platform != "linux":
             raise UsageError(
-                "local nodes need Linux: name machines to use instead, "
-                "as in `--provider ssh --hosts gpu1,gpu2`."
+                "local nodes need Linux: in this version there is no other provider for a "
+                f"notebook on {sys.platform}."
             )
         for name in preload:
             if importlib.util.find_spec(name) is None:
@@ -96,22 +113,26 @@ class Local:
                 )
         if spec.accelerator is not None:
             _check_accelerator(spec.accelerator, _gpus(), spec.nodes)
+        _check_size("cpus", spec.cpus, os.cpu_count() or 1, "processors")
+        _check_size("memory", spec.memory, psutil.virtual_memory().total / 2**30, "GB of memory")
 
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
-    ) -> list[LocalMachine]:
+    ) -> list[Machine]:
         """Start the agents, each with its share of the nodes."""
         progress(f"starting {spec.nodes} local node{'s' * (spec.nodes > 1)}")
         nodes = _nodes(spec, _gpus())
         count = min(self.machines, len(nodes))
-        shares = [nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count] for i in range(count)]
+        shares = [
+            nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count] for i in range(count)
+        ]
         loop = asyncio.get_running_loop()
         starts = [
             loop.run_in_executor(None, self._start, spec, identity, index, share, preload)
             for index, share in enumerate(shares)
         ]
         done = await asyncio.gather(*starts, return_exceptions=True)
-        machines = [machine for machine in done if isinstance(machine, LocalMachine)]
+        machines: list[Machine] = [each for each in done if isinstance(each, LocalMachine)]
         if failed := [error for error in done if isinstance(error, BaseException)]:
             for machine in machines:
                 await machine.remove()
@@ -121,7 +142,8 @@ class Local:
     def machine(self, row: Mapping[str, Any]) -> LocalMachine:
         """Return the machine that ``row`` describes."""
         nodes = tuple(Node(**{**node, "ranks": tuple(node["ranks"])}) for node in row["nodes"])
-        return LocalMachine(Path(row["folder"]), Path(row["blobs"]), row["pid"], nodes)
+        places = Path(row["folder"]), Path(row["blobs"])
+        return LocalMachine(*places, row["pid"], nodes, row["computer"])
 
     def _start(
         self,
@@ -151,7 +173,7 @@ class Local:
                 {"rank": rank, "env": _visible(node, rank)} for node in nodes for rank in node.ranks
             ],
         }
-        with open(folder / "spec.json", "w", opener=_private) as file:  # noqa: PTH123
+        with open(folder / "spec.json", "w", opener=_private) as file:
             json.dump(settings, file)
         started = subprocess.run(
             [sys.executable, "-m", "jupyter_sky.node", str(folder)],
@@ -217,8 +239,16 @@ def _check_accelerator(wanted: Accelerator | str, gpus: Sequence[str], nodes: in
         here = ", ".join(sorted(set(gpus))) or "no GPU"
         some = f"{len(fitting)} of them" if fitting else here
         raise UsageError(
-            f"{count * nodes} × {name} was asked for, but this machine has {some}: leave the GPU "
-            "out to run here, or say where they are with --provider ssh --hosts … or --provider aws."
+            f"{count * nodes} × {name} was asked for, but this machine has {some}: "
+            "leave the GPU out to use what is here."
+        )
+
+
+def _check_size(option: str, wanted: str | int | float | None, here: float, unit: str) -> None:
+    if wanted is not None and float(str(wanted).rstrip("+")) > here:
+        raise UsageError(
+            f"--{option} {wanted} was asked for, but this machine has {here:.0f} {unit}: "
+            f"ask for less, or leave --{option} out."
         )
 
 
@@ -231,8 +261,9 @@ def _threads(ranks: int) -> dict[str, str]:
 
 
 def _blob_folder(folder: Path) -> Path:
-    shared = Path("/dev/shm")
-    place = shared / f"jupyter-sky-{folder.name}" if shared.is_dir() else folder / "blobs"
+    # Containers often have a shared memory of 64 MB; the disk, and its cache, is better then.
+    roomy = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= ROOMY
+    place = SHARED_MEMORY / BLOBS_OF.format(folder.name) if roomy else folder / "blobs"
     place.mkdir(mode=0o700)
     return place
 

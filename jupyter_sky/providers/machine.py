@@ -37,6 +37,11 @@ class Node:
     shared_accelerators: bool = False
     gpu: str | None = None
 
+    @property
+    def host(self) -> str:
+        """What a person calls it."""
+        return f"node {self.node}" if self.addr.startswith("127.") else self.addr
+
     def message(self) -> dict[str, Any]:
         """Return the node as plain data."""
         return asdict(self)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 INLINE = 32 * 1024
 """Bytes up to which a part travels inside the message."""
 
-PIECE = 4 * 1024 * 1024
-"""Bytes of a piece of a blob, small enough for other messages to slip in between."""
+PIECE = 512 * 1024
+"""Bytes of a piece of a blob: small enough to stay in a processor's cache on its way."""
 
 _PARALLEL = 1024 * 1024
 
@@ -36,15 +36,32 @@ def digest(data: Buffer) -> str:
     return blake3.blake3(data, max_threads=threads).hexdigest()
 
 
-def pack(pickled: Pickled) -> tuple[Message, dict[str, memoryview]]:
-    """Return ``pickled`` as a message, and the blobs that it names by digest."""
+def pack(
+    pickled: Pickled, digests: dict[tuple[int, int], str] | None = None
+) -> tuple[Message, dict[str, memoryview]]:
+    """Return ``pickled`` as a message, and the blobs that it names by digest.
+
+    Parameters
+    ----------
+    pickled
+        What was pickled.
+    digests
+        Those of memory that other values of the same moment lie in, by address and size; what is
+        found here is added.
+    """
+    digests = {} if digests is None else digests
     blobs: dict[str, memoryview] = {}
 
     def part(data: Buffer) -> bytes | dict[str, Any]:
         view = memoryview(data).cast("B")
         if view.nbytes <= INLINE:
             return bytes(view)
-        key = digest(view)
+        place = _address(view)
+        key = digests.get(place) if place else None
+        if key is None:
+            key = digest(view)
+        if place:
+            digests[place] = key
         blobs[key] = view
         return {"blob": key, "size": view.nbytes}
 
@@ -53,6 +70,12 @@ def pack(pickled: Pickled) -> tuple[Message, dict[str, memoryview]]:
         "buffers": [part(buffer) for buffer in pickled.buffers],
     }
     return message, blobs
+
+
+def _address(view: memoryview) -> tuple[int, int] | None:
+    # Python tells only of arrays where they lie; those are what is large and shared.
+    array = getattr(view.obj, "__array_interface__", None)
+    return (array["data"][0], view.nbytes) if array else None
 
 
 def content(packed: Message) -> str:
@@ -79,8 +102,18 @@ def pieces(view: memoryview) -> Iterator[tuple[int, memoryview]]:
         yield offset, view[offset : offset + PIECE]
 
 
-def unpack(packed: Message, folder: Path) -> Any:
-    """Unpickle a packed value whose blobs are files in ``folder``."""
+def unpack(packed: Message, folder: Path, shipment: str | None = None) -> Any:
+    """Unpickle a packed value whose blobs are files in ``folder``.
+
+    Parameters
+    ----------
+    packed
+        What ``pack`` made.
+    folder
+        Where the blobs are.
+    shipment
+        The shipment that it came with, if what comes later may share objects with it.
+    """
 
     def part(data: Any) -> Buffer:
         if isinstance(data, dict):
@@ -88,7 +121,8 @@ def unpack(packed: Message, folder: Path) -> Any:
         # A buffer has to be writable, as the array that it was.
         return bytearray(data)
 
-    return load(part(packed["stream"]), [part(buffer) for buffer in packed["buffers"]])
+    buffers = [part(buffer) for buffer in packed["buffers"]]
+    return load(part(packed["stream"]), buffers, shipment)
 
 
 def map_privately(path: Path, size: int) -> mmap.mmap:

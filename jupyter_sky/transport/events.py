@@ -48,13 +48,24 @@ class RankStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RankExited(Event):
-    """A rank's process ended; what was in its namespace is lost."""
+    """A rank's process ended; what was in its namespace is lost.
+
+    Attributes
+    ----------
+    reason
+        How it ended, in words.
+    tail
+        The last lines of its log.
+    again
+        Whether a fresh process takes its place.
+    """
 
     rank: int
     pid: int
     reason: str
     run: str | None
     tail: str
+    again: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +79,20 @@ class Formed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Output(Event):
-    """Bytes that a rank wrote to a stream: ``"stdout"`` or ``"stderr"``."""
+    """Bytes that a rank wrote to a stream: ``"stdout"`` or ``"stderr"``.
+
+    Attributes
+    ----------
+    skipped_lines, skipped_bytes
+        What was left out before them because there was too much to show; the log has it.
+    """
 
     rank: int
     run: str | None
     stream: str
     data: bytes
+    skipped_lines: int = 0
+    skipped_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

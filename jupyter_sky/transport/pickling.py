@@ -1,30 +1,35 @@
 """Pickling of values, for namespaces and results.
 
-On top of cloudpickle, three things:
+On top of cloudpickle, four things:
 
 - large arrays and tensors stay where they are, as out-of-band buffers (pickle protocol 5);
 - functions and classes of ``__main__`` travel without the globals that they use. They are bound to
   the receiver's ``__main__``, as a notebook's function is to its notebook, and the names that they
   need are reported, so that the sender can send those as names;
+- a class of ``__main__`` is one class on each side, however often it or an instance travels;
 - what cannot be pickled is named with the path to it.
 """
 
 from __future__ import annotations
 
-import enum
 import io
 import linecache
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import blake3
 import cloudpickle
-from cloudpickle import cloudpickle as _cloudpickle
+from cloudpickle import cloudpickle as _internals
 
-from jupyter_sky.errors import UsageError
+from jupyter_sky.transport import sharing
+from jupyter_sky.transport.obstacles import obstacle
+from jupyter_sky.transport.reducers import reduce, reduce_cell
+from jupyter_sky.transport.sharing import Token
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -42,23 +47,41 @@ class Pickled:
         The contiguous memory of large arrays and tensors that the pickle refers to, in order.
     needs
         Names of ``__main__`` that functions and classes in the value use.
+    modules
+        Modules that functions and classes in the value are imported from.
+    classes
+        Classes of ``__main__`` in the value that are named in the pickle, but not described.
     sources
         Source text of the notebook's cells that functions in the value come from, by file name,
         for tracebacks.
-    shared
-        Identities of the mutable objects in the value, with the objects kept alive.
     """
 
     stream: bytes
     buffers: tuple[memoryview, ...] = ()
     needs: frozenset[str] = frozenset()
-    sources: dict[str, str] = field(default_factory=dict)
-    shared: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    modules: frozenset[str] = frozenset()
+    classes: Mapping[str, type] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    _pickler: Any = field(default=None, repr=False, compare=False)
+    _value: Any = field(default=None, repr=False, compare=False)
 
     @property
     def size(self) -> int:
         """Bytes in all."""
         return len(self.stream) + sum(buffer.nbytes for buffer in self.buffers)
+
+    @cached_property
+    def memo(self) -> dict[int, tuple[int, Any]]:
+        """Every object in the value by identity, with its place in the pickle's memo."""
+        return self._pickler.memo.copy() if self._pickler else {}
+
+    @cached_property
+    def shared(self) -> dict[int, tuple[int, Any]]:
+        """The objects in the value that other values may have as well, as in ``memo``."""
+        memo = self.memo
+        if len(memo) > sharing.MOST:  # bulk data; only the value itself counts
+            memo = {id(self._value): memo[id(self._value)]} if id(self._value) in memo else {}
+        return {key: entry for key, entry in memo.items() if sharing.is_mutable(entry[1])}
 
 
 class _MainNamespace:
@@ -73,63 +96,107 @@ def main_namespace() -> dict[str, Any]:
     return vars(sys.modules["__main__"])
 
 
-class _Pickler(cloudpickle.Pickler):
-    def __init__(self, file: io.BytesIO, buffers: list[memoryview]) -> None:
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles one value.
+
+    Parameters
+    ----------
+    value
+        What will be dumped.
+    apart
+        Whether classes of ``__main__`` in it are only named; ``value`` itself is described always.
+    """
+
+    def __init__(self, value: Any, *, apart: bool = False) -> None:
+        self.file = io.BytesIO()
+        self.buffers: list[memoryview] = []
         super().__init__(
-            file, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw())
+            self.file,
+            protocol=5,
+            buffer_callback=lambda buffer: self.buffers.append(buffer.raw()),
         )
         self.needs: set[str] = set()
+        self.modules: set[str] = set()
+        self.classes: dict[str, type] = {}
         self.files: set[str] = set()
+        self._value = value
+        self._apart = apart
         self._main = main_namespace()
         # Cloudpickle keeps here what stands for the globals of a function in the pickle.
         self.globals_ref[id(self._main)] = _MainNamespace()
 
-    def _dynamic_function_reduce(self, func: types.FunctionType) -> Any:
-        reduced = super()._dynamic_function_reduce(func)
-        if func.__globals__ is self._main:
-            attributes = reduced[2][1]
-            self.needs.update(attributes["__globals__"])
-            self.files.add(func.__code__.co_filename)
-            attributes["__globals__"] = {}
-        return reduced
+    def run(self) -> Pickled:
+        """Dump the value."""
+        self.dump(self._value)
+        return Pickled(
+            self.file.getvalue(),
+            tuple(self.buffers),
+            frozenset(self.needs),
+            frozenset(self.modules),
+            self.classes,
+            {name: text for name in self.files if (text := _cell_source(name))},
+            self,
+            self._value,
+        )
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj).__module__ == "torch.storage":
-            reduced = _reduce_storage(obj)
+        if isinstance(obj, type):
+            self._note_module(obj.__module__)
+            if obj.__module__ == "__main__":
+                identity = class_identity(obj)
+                if self._apart and obj is not self._value:
+                    self.classes[identity] = obj
+                    return _class_named, (identity,)
+        elif isinstance(obj, types.FunctionType):
+            self._note_module(obj.__module__)
+        elif isinstance(obj, types.ModuleType):
+            self._note_module(obj.__name__)
+        elif isinstance(obj, types.CellType):
+            return reduce_cell(obj)
+        else:
+            reduced = reduce(obj)
             if reduced is not NotImplemented:
                 return reduced
         return super().reducer_override(obj)
 
+    def _note_module(self, name: Any) -> None:
+        if isinstance(name, str):
+            self.modules.add(name)
 
-def _reduce_storage(storage: Any) -> Any:
-    """Reduce a torch storage to a buffer; tensors that share memory go on sharing it."""
-    import torch
+    def _function_getnewargs(self, function: types.FunctionType) -> Any:
+        # Cloudpickle would give each function cells of its own.
+        *arguments, _ = super()._function_getnewargs(function)
+        return *arguments, function.__closure__
 
-    if isinstance(storage, torch.storage.TypedStorage):
-        return _typed_storage, (storage._untyped_storage, storage.dtype)
-    if type(storage) is not torch.UntypedStorage or storage.device.type == "meta":
-        return NotImplemented
-    memory = torch.empty(0, dtype=torch.uint8).set_(storage.cpu())  # type: ignore[call-overload]
-    return _untyped_storage, (pickle.PickleBuffer(memory.numpy()),)
-
-
-def _untyped_storage(memory: Buffer) -> Any:
-    import torch
-
-    if not memoryview(memory).nbytes:
-        return torch.UntypedStorage(0)
-    if memoryview(memory).readonly:
-        memory = bytearray(memory)
-    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    def _dynamic_function_reduce(self, function: types.FunctionType) -> Any:
+        reduced = super()._dynamic_function_reduce(function)
+        attributes = reduced[2][1]
+        attributes["__closure__"] = None
+        if function.__globals__ is self._main:
+            self.needs.update(attributes["__globals__"])
+            self.files.add(function.__code__.co_filename)
+            attributes["__globals__"] = {}
+        return reduced
 
 
-def _typed_storage(storage: Any, dtype: Any) -> Any:
-    import torch
+class _LinkingPickler(_Pickler):
+    def __init__(self, value: Any, tokens: Mapping[int, Token]) -> None:
+        super().__init__(value)
+        self._tokens = tokens
 
-    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+    def persistent_id(self, obj: Any) -> Token | None:
+        return self._tokens.get(id(obj))
 
 
-def dump(value: Any, name: str = "this value") -> Pickled:
+def dump(
+    value: Any,
+    name: str = "this value",
+    *,
+    names: Sequence[str] = (),
+    apart: bool = False,
+    back: bool = False,
+    used_by: str | None = None,
+) -> Pickled:
     """Pickle ``value``.
 
     Parameters
@@ -138,34 +205,128 @@ def dump(value: Any, name: str = "this value") -> Pickled:
         Anything that cloudpickle takes.
     name
         What a person calls it, for the sentence when it cannot be pickled.
+    names
+        If it is a list or a dictionary of the person's values, what they call those.
+    apart
+        Name the classes of ``__main__`` in it rather than describe them, to see whether the value
+        changed itself. What is to be loaded again needs them.
+    back
+        Whether it is on its way to the notebook.
+    used_by
+        The function of the person's that uses it, if nobody named it.
 
     Raises
     ------
     UsageError
         When it cannot be pickled, with the path to the part that is in the way.
     """
-    file, buffers = io.BytesIO(), list[memoryview]()
-    pickler = _Pickler(file, buffers)
     try:
-        pickler.dump(value)
+        return _Pickler(value, apart=apart).run()
     except Exception as error:
-        path, culprit, reason = _blame(value, name, error)
-        raise UsageError(
-            f"{path} cannot be sent to another process: {_reason(culprit, reason)} "
-            f"Leave it out of the cell, or create it inside the cell."
-        ) from error
-    return Pickled(
-        file.getvalue(),
-        tuple(buffers),
-        frozenset(pickler.needs),
-        {name: text for name in pickler.files if (text := _cell_source(name))},
-        _mutable_objects(pickler, value),
-    )
+        culprit, found = value, error
+        parts = value.values() if isinstance(value, dict) else value
+        for part, title in zip(parts if names else (), names, strict=True):
+            try:
+                _attempt(part)
+            except Exception as inner:
+                culprit, name, found = part, title, inner
+                break
+        raise obstacle(culprit, name, found, _attempt, back=back, used_by=used_by) from error
 
 
-def load(stream: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
-    """Return the value that ``dump`` pickled; arrays lie in ``buffers``, without a copy."""
-    return pickle.loads(stream, buffers=buffers)
+def dump_linked(values: Sequence[Any], shipment: str, tokens: Mapping[int, Token]) -> Pickled:
+    """Pickle values that share objects with what the receiver has.
+
+    Parameters
+    ----------
+    values
+        What was pickled without error before.
+    shipment
+        The name of the shipment.
+    tokens
+        The tokens of objects that the receiver has, by identity.
+    """
+    linked = _LinkingPickler(tuple(values), tokens).run()
+    whole = _Pickler(_Linked(shipment, linked, tuple(values))).run()
+    object.__setattr__(whole, "_pickler", linked._pickler)
+    return whole
+
+
+class _Linked:
+    def __init__(self, shipment: str, linked: Pickled, copies: tuple[Any, ...]) -> None:
+        self._shipment = shipment
+        self._linked = linked
+        self._copies = copies
+
+    def __reduce__(self) -> Any:
+        buffers = [pickle.PickleBuffer(buffer) for buffer in self._linked.buffers]
+        return sharing.restore, (self._shipment, self._linked.stream, buffers, self._copies)
+
+
+def load(stream: Buffer, buffers: Iterable[Buffer] = (), shipment: str | None = None) -> Any:
+    """Return the value that ``dump`` pickled; arrays lie in ``buffers``, without a copy.
+
+    Parameters
+    ----------
+    stream, buffers
+        What ``dump`` made.
+    shipment
+        The shipment that it came with, if what comes later may share objects with it.
+    """
+    if shipment is None:
+        return pickle.loads(stream, buffers=buffers)
+    value, memo = load_with_memo(stream, buffers)
+    sharing.arrivals.note(shipment, memo)
+    return value
+
+
+def load_with_memo(stream: Buffer, buffers: Iterable[Buffer] = ()) -> tuple[Any, Mapping[int, Any]]:
+    """Return the value that ``dump`` pickled, and every object in it by its place in the memo."""
+    unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=buffers)
+    value = unpickler.load()
+    return value, unpickler.memo.copy()
+
+
+# Classes
+
+
+def class_identity(kind: type) -> str:
+    """Return what a class of ``__main__`` is called in pickles.
+
+    A class that can be reached by its name is called after its content. So the same class that
+    each rank defines for itself is one class in the notebook, and one that is defined anew without
+    a change, when its cell is run again, goes on being the class of what was made before.
+    """
+    tracked: str | None = _internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(kind)
+    if tracked is None and _is_named(kind):
+        by_class = _internals._DYNAMIC_CLASS_TRACKER_BY_CLASS
+        by_class[kind] = ""  # its own content can mention it
+        try:
+            content = _Pickler(kind, apart=True).run()
+        finally:
+            del by_class[kind]
+        tracked = blake3.blake3(kind.__qualname__.encode() + content.stream).hexdigest()[:32]
+        by_class[kind] = tracked
+        _internals._DYNAMIC_CLASS_TRACKER_BY_ID[tracked] = kind
+    return tracked or str(_internals._get_or_create_tracker_id(kind))
+
+
+def _is_named(kind: type) -> bool:
+    found: Any = main_namespace()
+    for part in kind.__qualname__.split("."):
+        found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
+    return found is kind
+
+
+def _class_named(identity: str) -> Any:
+    return _internals._DYNAMIC_CLASS_TRACKER_BY_ID[identity]
+
+
+# What else
+
+
+def _attempt(part: Any) -> None:
+    _Pickler(part).run()
 
 
 def _cell_source(name: str) -> str | None:
@@ -174,54 +335,3 @@ def _cell_source(name: str) -> str | None:
     if entry is None or len(entry) != 4 or entry[1] is not None:
         return None
     return "".join(entry[2])
-
-
-_CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType)
-_MOST_SHARED = 100_000
-
-
-def _mutable_objects(pickler: _Pickler, value: Any) -> dict[int, Any]:
-    # The memo of the C pickler holds every object it has seen. Above a hundred thousand of them
-    # the value is bulk data, and looking for an object shared with another name would cost more
-    # than it is worth; the value itself still counts.
-    memo = pickler.memo.copy()
-    seen = [value, *(entry[1] for entry in memo.values())] if len(memo) < _MOST_SHARED else [value]
-    return {id(obj): obj for obj in seen if _is_mutable(obj)}
-
-
-def _is_mutable(obj: Any) -> bool:
-    if isinstance(obj, (dict, list, set, bytearray)):
-        return True
-    if isinstance(obj, (*_CODE, enum.Enum)):
-        return False
-    return hasattr(obj, "__dict__") or type(obj).__name__ == "ndarray"
-
-
-def _reason(culprit: Any, error: BaseException) -> str:
-    text = str(error).strip().rstrip(".").splitlines()
-    return f"it is a {type(culprit).__qualname__} ({text[0] if text else type(error).__name__})."
-
-
-def _blame(
-    value: Any, path: str, error: BaseException, depth: int = 8
-) -> tuple[str, Any, BaseException]:
-    """Follow the first part that cannot be pickled down to the object itself."""
-    if depth:
-        for step, part in _parts(value):
-            try:
-                _Pickler(io.BytesIO(), []).dump(part)
-            except Exception as inner:
-                return _blame(part, path + step, inner, depth - 1)
-    return path, value, error
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from ((f"[{key!r}]", part) for key, part in list(value.items())[:1000])
-    elif isinstance(value, (list, tuple)):
-        yield from ((f"[{index}]", part) for index, part in enumerate(value[:1000]))
-    elif isinstance(value, types.FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            yield f" → {name}", cell.cell_contents
-    elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, type):
-        yield from ((f".{name}", part) for name, part in vars(value).items())

@@ -1,8 +1,7 @@
-"""Ranks as a node makes them: forked after one import of torch, told their place in COMPUTE_POOL."""
+"""Ranks as a node makes them: forked after one import of torch, told their place."""
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import socket
@@ -11,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from tests.api.conftest import topology
 
 Rank = Callable[..., Any]
 
@@ -53,31 +54,6 @@ def on_ranks() -> Callable[..., list[Any]]:
     return run
 
 
-def topology(rank: int, world_size: int, port: int = 0, generation: int = 1) -> str:
-    """COMPUTE_POOL of a rank alone on its node, on this machine."""
-    return json.dumps(
-        {
-            "cluster": "test",
-            "task_id": "task",
-            "generation": generation,
-            "node": rank,
-            "total_nodes": world_size,
-            "rank": rank,
-            "world_size": world_size,
-            "local_rank": 0,
-            "local_world_size": 1,
-            "head_addr": "127.0.0.1",
-            "head_port": port,
-            "accelerators": 0,
-            "shared_accelerators": False,
-            "interface": "lo",
-            "peers": [
-                {"node": node, "addr": "127.0.0.1", "ranks": [node]} for node in range(world_size)
-            ],
-        }
-    )
-
-
 def _rank(
     function: Rank,
     answer: Any,
@@ -88,8 +64,9 @@ def _rank(
     args: tuple[Any, ...],
 ) -> None:
     def join(generation: int = 1) -> None:
-        port = ports[generation - 1]
-        os.environ["COMPUTE_POOL"] = topology(rank, world_size, port, generation)
+        os.environ["COMPUTE_POOL"] = topology(
+            rank, world_size, generation=generation, head_port=ports[generation - 1]
+        )
         if sockets:
             os.environ["JUPYTER_SKY_HEAD_FD"] = str(sockets[generation - 1].detach())
 

@@ -10,7 +10,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.life import Life
-from tests.plugins.conftest import topology
+from tests.api.conftest import topology
 
 
 def one_mesh(join: Callable[[int], None]) -> dict[str, Any]:

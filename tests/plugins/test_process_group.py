@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.instance import instance_info
 from jupyter_sky.api.life import Life
 from jupyter_sky.errors import SkyError
-from tests.plugins.conftest import topology
+from tests.api.conftest import topology
 
 VARIABLES = (
     "MASTER_ADDR",
@@ -171,13 +172,11 @@ def broken_in_a_collective(join: Callable[[int], None]) -> float:
 
 
 def close_connections() -> None:
-    for name in os.listdir("/proc/self/fd"):
+    for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            link = Path(f"/proc/self/fd/{name}").readlink()
-            if str(link).startswith("socket:"):
-                connection = socket.socket(fileno=os.dup(int(name)))
-                with connection, suppress(OSError):
-                    connection.getpeername()
+            if str(descriptor.readlink()).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
+                    connection.getpeername()  # fails for those that listen: leave them alone
                     if connection.family in (socket.AF_INET, socket.AF_INET6):
                         connection.shutdown(socket.SHUT_RDWR)
 
@@ -205,6 +204,25 @@ def test_a_head_that_does_not_listen_is_named(on_ranks: Any) -> None:
     (error,) = on_ranks(form, 2, absent=(0,))
     assert isinstance(error, SkyError)
     assert "rank 1 cannot reach the head at 127.0.0.1:" in str(error)
+
+
+def stopped_while_it_waits(join: Callable[[int], None]) -> str:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    join(1)
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        Life([sky.plugins.torch(deadline=100)]).enter_app()
+    except KeyboardInterrupt:
+        return os.environ.get("MASTER_ADDR", "as before")
+    return "formed"
+
+
+def test_stop_is_heard_while_ranks_are_awaited(on_ranks: Any) -> None:
+    assert on_ranks(stopped_while_it_waits, 3, absent=(1, 2)) == ["as before"]
+    assert on_ranks(stopped_while_it_waits, 3, absent=(0, 2)) == ["as before"]
 
 
 def form_with_nccl(join: Callable[[int], None]) -> None:

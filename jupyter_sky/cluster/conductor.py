@@ -1,0 +1,337 @@
+"""What goes on behind a cluster: its agents, its ranks, their group. All in the background loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jupyter_sky.cluster import handshake, registry
+from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.errors import describe_ranks
+from jupyter_sky.cluster.frame import Frame, Limits
+from jupyter_sky.cluster.outbox import Outbox
+from jupyter_sky.cluster.state import ClusterState, reduce, running
+from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.providers.machine import Machine, Node, Progress, Provider
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.events import Event, Formed, Prepared, RankExited, RankStarted
+from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.pickling import main_namespace
+
+END_WITHIN = 10.0
+"""Seconds for an agent to end everything of it."""
+
+
+class Conductor:
+    """Brings a cluster up, keeps its ranks in one group, and ends it.
+
+    Attributes
+    ----------
+    state
+        What is known; replaced at each event.
+    warnings
+        What the person should know of the nodes' versions.
+    reports
+        What each rank used last.
+    on_event
+        Called with the connection it came from and each event, after the state has changed.
+    on_end
+        Called with the reason when the cluster is lost or was ended.
+    """
+
+    def __init__(
+        self, spec: ClusterSpec, identity: str, provider: Provider, frame: Frame, limits: Limits
+    ) -> None:
+        self.spec = spec
+        self.id = identity
+        self.provider = provider
+        self.frame = frame
+        self.limits = limits
+        self.outbox = Outbox()
+        self.state = ClusterState.new([])
+        self.connections: list[Connection] = []
+        self.reports: dict[int, dict[str, Any]] = {}
+        self.warnings: tuple[str, ...] = ()
+        self.listeners: list[Callable[[], None]] = []
+        self.on_event: Callable[[Connection, Event], None] = lambda connection, event: None
+        self.on_end: Callable[[SkyError], None] = lambda trouble: None
+        self._changed = asyncio.Event()
+        self._forming = asyncio.Lock()
+        self._form_errors: dict[int, dict[str, Any]] = {}
+        self._versions: dict[str, handshake.Versions] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the cluster can be used, as far as is known."""
+        return self.state.phase == "ready"
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Every rank, in order."""
+        return tuple(rank.rank for rank in self.state.ranks)
+
+    # Its life
+
+    async def record(self) -> None:
+        """Write the cluster down, in place of one of its name of which nothing is left."""
+        there = registry.find(self.spec.name)
+        if there and not await _answers(there, self.provider):
+            registry.remove(there.id)
+        try:
+            registry.record(
+                self.id, self.spec.name, self.provider.name, _row(self.spec, self.frame)
+            )
+        except KeyError:
+            raise SkyError(
+                f"there is a cluster {self.spec.name} already: use it with "
+                f"`--cluster {self.spec.name}`, or end it with `%sky down {self.spec.name}`."
+            ) from None
+
+    async def start(self, progress: Progress) -> None:
+        """Bring the machines up, wait for the ranks, form the group."""
+        machines = await self.provider.launch(self.spec, self.id, self.frame.preload, progress)
+        registry.record_machines(self.id, [machine.row() for machine in machines])
+        await self._connect(machines, since=0)
+        if self.frame.preload:
+            progress(f"importing {', '.join(self.frame.preload)}")
+        async with _deadline(self.limits.start, "the nodes did not get ready"):
+            await self.until(lambda: bool(self.state.versions) and self.state.settled)
+        for name, reason in self.state.missing:
+            raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
+        self.warnings = handshake.check(self._versions)
+        if self.frame.together:
+            progress("forming the group")
+        self.state = replace(self.state, phase="ready")
+        await self.form()
+
+    async def attach(self, machines: Sequence[Machine]) -> None:
+        """Take up a cluster that is there already."""
+        welcomes = await self._connect(machines, since=None)
+        for connection, welcome in zip(self.connections, welcomes, strict=True):
+            if welcome["ending"]:
+                raise ClusterLost("the cluster is about to end")
+            for rank in welcome["ranks"]:
+                self.outbox.remember(rank["rank"], rank["names"])
+                if rank["pid"]:
+                    self.state = reduce(self.state, RankStarted(rank["rank"], rank["pid"]))
+                formed = Formed(rank["rank"], rank["generation"], None)
+                self.state = reduce(self.state, formed)
+                if rank["run"]:
+                    self.state = running(self.state, [rank["rank"]], rank["run"])
+            if welcome["versions"]:
+                self._on_event(connection, Prepared(welcome["versions"], {}))
+        self.warnings = handshake.check(self._versions)
+        newest = max(rank.generation for rank in self.state.ranks)
+        self.state = replace(self.state, generation=newest)
+        self.state = replace(self.state, phase="ready")
+
+    async def _connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
+        self.state = ClusterState.new([node for machine in machines for node in machine.nodes])
+        self.connections = [
+            Connection(machine, self._on_event, self._on_lost) for machine in machines
+        ]
+        for connection in self.connections:
+            connection.on_report = self._on_report
+        return await asyncio.gather(*(each.open(since) for each in self.connections))
+
+    async def restart(self, ranks: Sequence[int]) -> None:
+        """End rank processes, wait for fresh ones, form the group."""
+        pids = {rank.rank: rank.pid for rank in self.state.ranks if rank.rank in ranks}
+        await asyncio.gather(
+            *(each.request("kill", ranks=list(ranks)) for each in self.connections)
+        )
+        async with _deadline(self.limits.start, "the ranks did not start again"):
+            await self.until(
+                lambda: (
+                    self.state.settled
+                    and all(r.pid != pids.get(r.rank, -1) for r in self.state.ranks)
+                )
+            )
+        await self.form()
+
+    async def down(self, machines: Sequence[Machine] = ()) -> None:
+        """End everything, also what is left of ``machines`` that did not answer."""
+        self.on_end(ClusterLost(f"cluster {self.spec.name} was ended."))
+        self.state = replace(self.state, phase="down")
+
+        async def end(connection: Connection) -> None:
+            with contextlib.suppress(SkyError):
+                await connection.request("end", within=END_WITHIN)
+            connection.close()
+            await connection.machine.remove()
+
+        await asyncio.gather(*(end(connection) for connection in self.connections))
+        for machine in machines:
+            await machine.remove()
+        registry.remove(self.id)
+        self.wake()
+
+    async def close(self) -> None:
+        """Let go of the agents; they go on."""
+        for connection in self.connections:
+            connection.close()
+
+    # The process group
+
+    async def form(self) -> None:
+        """Have all ranks form a group of a new generation."""
+        async with self._forming:
+            generation = self.state.generation + 1
+            self.state = replace(self.state, generation=generation)
+            self._form_errors.clear()
+            nodes = self.state.nodes
+            head = self.connection(0)
+            answer = await head.request("reserve", rank=0, addr=nodes[0].addr)
+            topology = {
+                "cluster": self.spec.name,
+                "task_id": f"{self.spec.name}-{self.id}",
+                "generation": generation,
+                "head_addr": nodes[0].addr,
+                "head_port": answer["port"],
+                "nodes": [node.message() for node in nodes],
+            }
+            parcel = self.outbox.parcel(self.frame.needs, main_namespace(), self.ranks)
+            message: Message = {
+                "topology": topology,
+                "life": self.frame.life,
+                "names": parcel.groups,
+            }
+            parts = {**parcel.blobs, **self.frame.blobs}
+            await asyncio.gather(*(each.put(parts) for each in self.connections))
+            await asyncio.gather(*(each.request("form", **message) for each in self.connections))
+            self.outbox.sent(parcel)
+            async with _deadline(self.limits.form, "the process group was not formed"):
+                await self.until(lambda: self.state.group or bool(self._form_errors))
+            if self._form_errors:
+                rank, error = min(self._form_errors.items())
+                raise SkyError(f"rank {rank} could not join the group: {_sentence(error)}")
+
+    async def ready(self) -> None:
+        """Wait until the ranks are there and in one group, forming it anew if it was broken."""
+        if self.state.group and self.state.settled:
+            return
+        async with _deadline(self.limits.stop + self.limits.start, "the ranks are still busy"):
+            await self.until(lambda: self.state.settled)
+        if not self.state.group:
+            await self.form()
+
+    # Events
+
+    def _on_event(self, connection: Connection, event: Event) -> None:
+        self.state = reduce(self.state, event)
+        match event:
+            case Prepared(versions=versions):
+                self._versions.update((node.host, versions) for node in connection.machine.nodes)
+            case Formed(rank=rank, error=dict() as error):
+                self._form_errors[rank] = error
+            case RankExited(rank=rank, reason=reason):
+                self.outbox.forget(rank)
+                if self._forming.locked():
+                    self._form_errors[rank] = {"type": "RankLost", "text": reason}
+        self.on_event(connection, event)
+        self.wake()
+
+    def _on_report(self, report: list[dict[str, Any]]) -> None:
+        self.reports.update({entry["rank"]: entry for entry in report})
+        self.wake()
+
+    def _on_lost(self, connection: Connection) -> None:
+        if self.state.phase in ("lost", "down"):
+            return
+        self.state = replace(self.state, phase="lost")
+        ranks = describe_ranks(connection.ranks)
+        self.on_end(
+            ClusterLost(
+                f"cluster {self.spec.name} is lost: the agent of {ranks} ended. "
+                "Run the cell again to start a new one."
+            )
+        )
+        self.wake()
+
+    # Waiting
+
+    def wake(self) -> None:
+        """Have those look who wait for a change."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        for listener in self.listeners:
+            listener()
+
+    async def change(self) -> None:
+        """Wait for the next event."""
+        await self._changed.wait()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so; raise when it cannot become so any more."""
+        while not condition():
+            if self.state.phase == "lost":
+                raise ClusterLost(f"cluster {self.spec.name} is gone: an agent of it ended.")
+            if dead := [rank for rank in self.state.ranks if rank.phase == "dead"]:
+                raise ClusterLost(
+                    f"rank {dead[0].rank} does not start any more, {dead[0].trouble}: "
+                    f"end the cluster with `%sky down {self.spec.name}` and start a new one."
+                )
+            await self.change()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Have something done beside, and keep it from being forgotten."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Who is where
+
+    def connection(self, rank: int) -> Connection:
+        """Return the connection to the agent of a rank."""
+        for connection in self.connections:
+            if rank in connection.ranks:
+                return connection
+        raise SkyError(
+            f"cluster {self.spec.name} has no rank {rank}: {describe_ranks(self.ranks)}."
+        )
+
+    def node(self, rank: int) -> Node:
+        """Return the node of a rank."""
+        return next(node for node in self.state.nodes if rank in node.ranks)
+
+
+@contextlib.asynccontextmanager
+async def _deadline(seconds: float, trouble: str):
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise SkyError(f"{trouble} within {seconds:.0f} s.") from None
+
+
+def _sentence(error: dict[str, Any]) -> str:
+    lines = error["text"].strip().splitlines() or [error["type"]]
+    return f"{error['type']}: {lines[0]}"
+
+
+async def _answers(row: registry.Row, provider: Provider) -> bool:
+    """Return whether any machine of a cluster is still there; removes what is left if not."""
+    if row.provider != provider.name:
+        return True
+    machines = [provider.machine(machine) for machine in row.machines]
+    for machine in machines:
+        with contextlib.suppress(OSError):
+            (await machine.open()).close()
+            return True
+    for machine in machines:
+        await machine.remove()
+    return False
+
+
+def _row(spec: ClusterSpec, frame: Frame) -> dict[str, Any]:
+    """Return a spec as the registry keeps it: no image, whose variables can be secrets."""
+    row = {name: getattr(spec, name) for name in ("nodes", "procs_per_node", "cpus", "memory")}
+    accelerator = spec.accelerator
+    row["accelerator"] = str(accelerator) if accelerator is not None else None
+    row["idle_timeout"] = spec.idle_timeout
+    row["plugins"] = list(frame.plugins)
+    return row

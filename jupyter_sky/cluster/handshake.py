@@ -1,0 +1,79 @@
+"""The handshake: do the nodes and this process understand each other's pickles?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.versions import PACKAGES, versions
+
+Versions = Mapping[str, str]
+
+
+class VersionMismatch(SkyError):
+    """A node has a Python that cannot work with this one."""
+
+
+def check(nodes: Mapping[str, Versions]) -> tuple[str, ...]:
+    """Compare every node with this process.
+
+    Parameters
+    ----------
+    nodes
+        The versions of each node, by its host.
+
+    Returns
+    -------
+    tuple of str
+        What the person should know of, a sentence each.
+
+    Raises
+    ------
+    VersionMismatch
+        When a node has another minor version of Python.
+    """
+    here = versions()
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for host, there in nodes.items():
+        groups.setdefault(tuple(sorted(there.items())), []).append(host)
+    return tuple(
+        warning
+        for there, hosts in groups.items()
+        for warning in compare(here, dict(there), _listed(hosts))
+    )
+
+
+def compare(here: Versions, there: Versions, host: str = "the node") -> list[str]:
+    """Compare the versions of a node with those of the notebook; see `check`.
+
+    A package that one side does not have is no difference: a laptop without torch can drive
+    machines that have it.
+    """
+    mine, other = _minor(here["python"]), _minor(there["python"])
+    if mine != other:
+        raise VersionMismatch(
+            f"{host} has Python {other} and the notebook Python {mine}, between which functions "
+            f"cannot travel: run the notebook with Python {other}, or start the cluster anew with "
+            f"Python {mine} on its nodes."
+        )
+    return [
+        f"{host} has {name} {theirs} and the notebook {ours}, so that not every object may "
+        f"travel between them: `%pip install {name}=={theirs}` makes them the same."
+        for name in PACKAGES
+        if (ours := _public(here.get(name))) and (theirs := _public(there.get(name)))
+        if ours != theirs
+    ]
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _public(version: str | None) -> str:
+    # `2.13.0+cpu` and `2.13.0+cu130` are one version, built for different hardware.
+    return (version or "").partition("+")[0]
+
+
+def _listed(hosts: list[str]) -> str:
+    others = len(hosts) - 1
+    return hosts[0] if not others else f"{hosts[0]} (like {others} other{'s' * (others > 1)})"

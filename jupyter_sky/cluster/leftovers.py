@@ -1,0 +1,171 @@
+"""What dead local clusters left behind: rows of the registry, folders, processes without an agent.
+
+A cluster is alive as long as one agent of it is there. Only what bears our names and belongs to
+this user is looked at, and what may be about to start is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.survey import START_WITHIN, is_elsewhere, is_starting
+from jupyter_sky.providers.folders import runtime
+from jupyter_sky.providers.local import BLOBS_OF, SHARED_MEMORY
+
+_FOLDER = re.compile(r"([0-9a-f]{8})-\d+")  # the cluster's id, and which of its agents
+_TASK = re.compile(r'"task_id": "[^"]*-([0-9a-f]{8})"')
+_BLOBS = re.compile(BLOBS_OF.format(_FOLDER.pattern))
+
+
+@dataclass
+class Leftover:
+    """What is left of one cluster.
+
+    Attributes
+    ----------
+    id
+        The cluster's id.
+    name
+        Its name, as far as something tells it.
+    recorded
+        Whether it is in the registry.
+    folders
+        Its folders: of its agents, and of its large data in shared memory.
+    processes
+        Its processes that have lost their agent.
+    """
+
+    id: str
+    name: str | None = None
+    recorded: bool = False
+    folders: list[Path] = field(default_factory=list)
+    processes: list[psutil.Process] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        parts = ["its entry in the registry"] if self.recorded else []
+        if count := len(self.processes):
+            parts.append(f"{count} process{'es' * (count > 1)}")
+        if count := len(self.folders):
+            parts.append(f"{count} folder{'s' * (count > 1)} with {self.size / 1e6:,.1f} MB")
+        return f"{self.name or f'a cluster with the id {self.id}'}: {', '.join(parts)}"
+
+    @property
+    def size(self) -> int:
+        """Bytes in its folders."""
+        return sum(_size(folder) for folder in self.folders)
+
+    def remove(self) -> None:
+        """End and remove all of it."""
+        for process in self.processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        registry.remove(self.id)
+
+
+def find() -> list[Leftover]:
+    """Return what dead clusters of this user left on this computer."""
+    now = time.time()
+    found: dict[str, Leftover] = {}
+
+    def of(identity: str) -> Leftover:
+        return found.setdefault(identity, Leftover(identity))
+
+    alive = set()
+    # Rows come first: a cluster that ends while we look has its row removed last.
+    for row in registry.rows():
+        if row.provider != "local" or is_starting(row, now) or is_elsewhere(row):
+            alive.add(row.id)
+        else:
+            of(row.id).recorded = True
+            of(row.id).name = row.name
+    for identity, folder in _folders(now):
+        of(identity).folders.append(folder)
+        if _answers(folder):
+            alive.add(identity)
+        elif of(identity).name is None:
+            of(identity).name = _name(folder)
+    for identity, process, is_agent in _processes():
+        of(identity).processes.append(process)
+        if is_agent:
+            alive.add(identity)
+    return [each for each in found.values() if each.id not in alive]
+
+
+def _folders(now: float) -> Iterator[tuple[str, Path]]:
+    """Find the folders of ours, except those that are so new that they may have no agent yet."""
+    for parent, pattern in ((runtime(), _FOLDER), (SHARED_MEMORY, _BLOBS)):
+        for folder in parent.iterdir() if parent.is_dir() else ():
+            match = pattern.fullmatch(folder.name)
+            if match is None or folder.is_symlink():
+                continue
+            with contextlib.suppress(OSError):
+                status = folder.stat()
+                old = now - status.st_mtime > START_WITHIN
+                if status.st_uid == os.getuid() and (old or _has_started(folder)):
+                    yield match[1], folder
+
+
+def _has_started(folder: Path) -> bool:
+    """Return whether there has been an agent in a folder: it writes its log first of all."""
+    if folder.parent == SHARED_MEMORY:
+        folder = runtime() / folder.name.removeprefix(BLOBS_OF.format(""))
+    return (folder / "agent.log").exists()
+
+
+def _answers(folder: Path) -> bool:
+    """Return whether an agent listens in a folder, also one in another container."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(1)
+        try:
+            sock.connect(str(folder / "agent.sock"))
+        except TimeoutError:
+            return True  # it is there, though busy
+        except OSError:
+            return False
+    return True
+
+
+def _name(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / "spec.json").read_text())["cluster"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _processes() -> Iterator[tuple[str, psutil.Process, bool]]:
+    """Find processes of clusters: the id of the cluster, and whether it is an agent."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            match process.cmdline():
+                case [_, "-m", "jupyter_sky.node", folder]:
+                    identity, is_agent = _FOLDER.fullmatch(Path(folder).name), True
+                case [_, "-m", "jupyter_sky.node.zygote", _, folder]:
+                    identity, is_agent = _FOLDER.fullmatch(Path(folder).name), False
+                case _:
+                    # What ranks start inherits their variables.
+                    pool = process.environ().get("COMPUTE_POOL", "")
+                    identity, is_agent = _TASK.search(pool), False
+            if identity:
+                yield identity[1], process, is_agent
+
+
+def _size(folder: Path) -> int:
+    with contextlib.suppress(OSError):
+        return sum(path.lstat().st_size for path in folder.rglob("*"))
+    return 0

@@ -1,0 +1,181 @@
+"""How runs get to the ranks: one after the other, and what becomes of them. In the background."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jupyter_sky.cluster.conductor import Conductor
+from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.outbox import Parcel
+from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.watch import Watch
+from jupyter_sky.cluster.state import running
+from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
+from jupyter_sky.transport.frames import Message
+
+
+class Runner:
+    """Carries runs out; they take turns."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self.conductor = conductor
+        self._runs: dict[str, Run] = {}
+        self._stopping: set[str] = set()
+        self._turn = asyncio.Lock()
+        self.watch = Watch(conductor)
+        conductor.on_event = self._on_event
+        conductor.on_end = self._on_end
+
+    def start(self, run: Run) -> None:
+        """Begin with a run, as soon as those before it are over."""
+        self._runs[run.id] = run
+        self.conductor.spawn(self._carry_out(run))
+
+    def stop(self, run: str) -> None:
+        """Interrupt a run, whoever started it; one that waits for its turn does not begin."""
+        self._stopping.add(run)
+        own = self._runs.get(run)
+        if own and not own.sent:
+            own.give_up(SkyError("the run was stopped before it began."))
+        self._tell_all("interrupt", run=run, deadline=self.conductor.limits.stop)
+
+    def kill(self, run: Run) -> None:
+        """End the ranks that are still busy with a run."""
+        self._tell_all("kill", ranks=sorted(run.waiting))
+
+    def over(self, run: Run) -> None:
+        """Take note that a run has ended."""
+        self.watch.end(run)
+        self.conductor.wake()
+        if self.conductor.alive and not self.conductor.state.group:
+            # So that the next cell finds the group formed.
+            self.conductor.spawn(self._mend())
+
+    async def _carry_out(self, run: Run) -> None:
+        conductor = self.conductor
+        try:
+            # Data leaves at once, also for a run that has to wait: the person may change it later.
+            await self._put(run.work.parcel, run.work.blobs)
+            run.left.set()
+            async with self._turn:
+                if run.finished:
+                    return
+                if not conductor.alive:
+                    raise ClusterLost(f"cluster {conductor.spec.name} is gone.")
+                self._refuse_strangers()
+                await conductor.ready()
+                self.watch.begin(run)
+                await self._send(run)
+                while not run.finished:
+                    await conductor.change()
+        except SkyError as trouble:
+            self._fail(run, trouble)
+        except Exception as error:
+            self._fail(run, SkyError(f"the run could not be sent: {type(error).__name__}: {error}"))
+        finally:
+            run.left.set()
+            self._runs.pop(run.id, None)
+
+    def _fail(self, run: Run, trouble: SkyError) -> None:
+        self.conductor.outbox.lost(run.work.parcel)
+        run.give_up(trouble)
+
+    async def _put(self, parcel: Parcel, blobs: Mapping[str, memoryview]) -> None:
+        parts = {**parcel.blobs, **blobs}
+        if parts:
+            await asyncio.gather(*(each.put(parts) for each in self.conductor.connections))
+
+    def _refuse_strangers(self) -> None:
+        busy = {rank.run for rank in self.conductor.state.ranks if rank.run}
+        if busy - self._runs.keys() - self._stopping:
+            raise SkyError(
+                f"cluster {self.conductor.spec.name} is busy with a run that was started before "
+                "this kernel: wait for its end, or stop it with `%sky interrupt`."
+            )
+
+    async def _send(self, run: Run) -> None:
+        conductor, work = self.conductor, run.work
+        message = {
+            "run": run.id,
+            "code": work.code,
+            "call": work.call,
+            "sources": dict(work.sources),
+            "values": {rank: list(names) for rank, names in work.values.items()},
+            "show": list(work.show),
+            "together": conductor.frame.together and len(conductor.ranks) > 1,
+            "deadline": conductor.limits.stop,
+        }
+        parcel = conductor.outbox.current(work.parcel)
+        conductor.state = running(conductor.state, work.ranks, run.id)
+        await asyncio.gather(
+            *(self._send_to(each, run, parcel, message) for each in conductor.connections)
+        )
+
+    async def _send_to(
+        self, connection: Connection, run: Run, parcel: Parcel, message: Message
+    ) -> None:
+        ranks = [rank for rank in run.work.ranks if rank in connection.ranks]
+        if not ranks:
+            return
+        groups = [
+            group
+            for group in parcel.groups
+            if any(rank in connection.ranks for rank in group["ranks"])
+        ]
+        parts = {**parcel.blobs, **run.work.blobs}
+        message = {**message, "names": groups, "ranks": ranks}
+        run.sent = True
+        for _ in range(2):
+            if parts:
+                await connection.put(parts)
+            answer = await connection.request("run", **message)
+            if "missing" not in answer:
+                return
+            # The node let go of what it was thought to have.
+            connection.forget(answer["missing"])
+        size = sum(part.nbytes for part in parts.values())
+        raise SkyError(
+            f"the {size / 1e6:,.0f} MB that this run needs did not arrive: they were changed on "
+            "the way, or a node has no room for them in shared memory."
+        )
+
+    async def _mend(self) -> None:
+        with contextlib.suppress(SkyError):
+            async with self._turn:
+                if self.conductor.alive:
+                    await self.conductor.ready()
+
+    def _on_event(self, connection: Connection, event: Event) -> None:
+        run = self._runs.get(getattr(event, "run", None) or "")
+        if run is None:
+            return
+        if isinstance(event, Output | Display):
+            self.watch.see(event)
+        run.handle(event)
+        if (
+            isinstance(event, RankDone | RankExited)
+            and run.failed
+            and self.conductor.frame.together
+        ):
+            # The agent of the rank that failed knows already.
+            others = [each for each in self.conductor.connections if each is not connection]
+            self._tell_all("interrupt", others, run=run.id, deadline=self.conductor.limits.stop)
+
+    def _on_end(self, trouble: SkyError) -> None:
+        for run in list(self._runs.values()):
+            run.give_up(trouble)
+
+    def _tell_all(
+        self, op: str, connections: Sequence[Connection] | None = None, **fields: Any
+    ) -> None:
+        for connection in self.conductor.connections if connections is None else connections:
+            self.conductor.spawn(_tell(connection, op, **fields))
+
+
+async def _tell(connection: Connection, op: str, **fields: Any) -> None:
+    with contextlib.suppress(SkyError):
+        await connection.request(op, **fields)

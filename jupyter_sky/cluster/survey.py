@@ -1,0 +1,99 @@
+"""A look at clusters from outside: what their agents say, without taking them up."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.machine import Machine, Provider
+from jupyter_sky.transport import background
+from jupyter_sky.transport.frames import Message
+
+ANSWER_WITHIN = 2.0
+"""Seconds for the agents of a cluster to answer; who asks for a list does not want to wait."""
+
+START_WITHIN = 600.0
+"""Seconds after which a cluster without machines is taken for one that never came up."""
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What a look at a cluster shows.
+
+    Attributes
+    ----------
+    phase
+        ``"starting"``, ``"idle"``, ``"busy"``, ``"ending"``, or ``"gone"`` when no agent answers;
+        ``"elsewhere"`` when they are on another computer that shares this registry; ``"unknown"``
+        when this version does not know the provider.
+    busy
+        The ranks that run something.
+    """
+
+    phase: str
+    busy: tuple[int, ...] = ()
+
+
+def look(
+    rows: Sequence[registry.Row], providers: Mapping[str, Provider], now: float
+) -> list[Glance]:
+    """Look at clusters, all at once.
+
+    Parameters
+    ----------
+    rows
+        The clusters.
+    providers
+        The providers by their name.
+    now
+        The time, as ``time.time`` tells it.
+    """
+
+    async def look_at_all() -> list[Glance]:
+        return await asyncio.gather(*(_look(row, providers, now) for row in rows))
+
+    return background.wait(look_at_all())
+
+
+def is_starting(row: registry.Row, now: float) -> bool:
+    """Return whether another kernel may be at starting this cluster: it has no machines yet."""
+    return not row.machines and now - row.created < START_WITHIN
+
+
+def is_elsewhere(row: registry.Row) -> bool:
+    """Return whether a cluster consists of processes on another computer."""
+    here = socket.gethostname()
+    return any(machine.get("computer", here) != here for machine in row.machines)
+
+
+async def _look(row: registry.Row, providers: Mapping[str, Provider], now: float) -> Glance:
+    if row.provider not in providers:
+        return Glance("unknown")
+    if is_starting(row, now):
+        return Glance("starting")
+    if is_elsewhere(row):
+        return Glance("elsewhere")
+    machines = [providers[row.provider].machine(each) for each in row.machines]
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN):
+            welcomes = await asyncio.gather(*map(_greet, machines))
+    except (OSError, SkyError, TimeoutError):
+        return Glance("gone")
+    if not welcomes or any(welcome["ending"] for welcome in welcomes):
+        return Glance("ending" if welcomes else "gone")
+    ranks = [rank for welcome in welcomes for rank in welcome["ranks"]]
+    busy = tuple(sorted(rank["rank"] for rank in ranks if rank["run"]))
+    return Glance("busy" if busy else "idle", busy)
+
+
+async def _greet(machine: Machine) -> Message:
+    connection = Connection(machine, lambda *event: None, lambda connection: None)
+    try:
+        return await connection.open(since=None)
+    finally:
+        connection.close()

@@ -1,0 +1,327 @@
+"""The crew: the ranks of a node. It starts and loses them, hears them, and stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from jupyter_sky.node.gate import Gate, Shown
+from jupyter_sky.node.logs import Log
+from jupyter_sky.node.process import RankProcess
+from jupyter_sky.transport.events import Event, Output, Prepared, RankExited, RankStarted
+from jupyter_sky.transport.frames import Message
+
+BREAK_AFTER = 0.2
+"""Seconds after an interrupt when a rank that still runs is taken to be inside a collective."""
+
+PEERS_AFTER = 1.0
+"""Seconds that the other ranks of a run get to end by themselves when one has failed."""
+
+_MOST_STILLBIRTHS = 3
+
+Publish = Callable[[Message, tuple[int, int] | None], None]
+"""Takes an event, and where its data stands in the rank's log if it does."""
+
+
+class Crew:
+    """The ranks of a node.
+
+    Parameters
+    ----------
+    places
+        ``rank`` and ``env`` of each rank.
+    zygote
+        Socket to the zygote, which forks them.
+    logs
+        Folder of their logs.
+    publish
+        Takes what happens, as it goes over the wire.
+    on_lost
+        Called when the zygote has ended, and all ranks with it.
+
+    Attributes
+    ----------
+    ranks
+        The ranks by number.
+    prepared
+        The versions of what the zygote has imported; ``None`` until it has.
+    ending
+        Set when ranks are expected to end.
+    """
+
+    def __init__(
+        self,
+        places: list[dict[str, Any]],
+        zygote: socket.socket,
+        logs: Path,
+        publish: Publish,
+        on_lost: Callable[[], object],
+    ) -> None:
+        logs.mkdir(mode=0o700, exist_ok=True)
+        self.ranks: dict[int, RankProcess] = {}
+        self.prepared: dict[str, str] | None = None
+        self.ending = False
+        self._places = {place["rank"]: place for place in places}
+        self._zygote = zygote
+        self._publish = publish
+        self._on_lost = on_lost
+        self._stillbirths: dict[int, int] = {}
+        self._addresses: list[str] = []
+        self._reserved: asyncio.Future[int] | None = None
+        self._together = False
+        self._deadline = 0.0
+        self._stopping: set[str] = set()
+        self._oom_kills = _oom_kills()
+        for rank in self._places:
+            log = Log(logs / f"rank{rank}.log")
+            self.ranks[rank] = RankProcess(rank, log, self._hear, self._on_output)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any rank has something to do."""
+        return any(process.run for process in self.ranks.values())
+
+    # Start and loss
+
+    def start(self) -> None:
+        """Have all ranks forked, as soon as the zygote is ready to."""
+        self._zygote.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._zygote, self._hear_zygote)
+        for rank in self._places:
+            self._fork(rank)
+
+    def _fork(self, rank: int) -> None:
+        order = {"rank": rank, "env": self._places[rank]["env"]}
+        with self.ranks[rank].descriptors() as fds:
+            socket.send_fds(self._zygote, [msgpack.packb(order)], fds)
+
+    def _hear_zygote(self) -> None:
+        while True:
+            try:
+                data = self._zygote.recv(64 * 1024)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._lose_zygote()
+                return
+            message = msgpack.unpackb(data)
+            if "forked" in message:
+                process = self.ranks[message["forked"]]
+                process.pid = message["pid"]
+                self._tell(RankStarted(process.rank, message["pid"]))
+            elif "exited" in message:
+                self._lose(message["exited"], message["status"])
+            elif "prepared" in message:
+                self.prepared = message["prepared"]
+                self._tell(Prepared(message["prepared"], message["missing"]))
+
+    def _lose_zygote(self) -> None:
+        # Its ranks ended with it. There is nothing to go on with: what it had imported is gone.
+        asyncio.get_running_loop().remove_reader(self._zygote)
+        for process in self.ranks.values():
+            if process.pid:
+                process.signal(signal.SIGKILL)
+                self._bury(process, "its node's zygote ended", again=False)
+        self._on_lost()
+
+    def _lose(self, pid: int, status: int) -> None:
+        process = next((p for p in self.ranks.values() if p.pid == pid), None)
+        if process is None:
+            return
+        if self.ending:
+            process.close()
+            return
+        # A rank that ends again and again before it has done anything will not get better.
+        births = self._stillbirths.get(process.rank, 0) + 1 if process.run is None else 0
+        self._stillbirths[process.rank] = births
+        again = births < _MOST_STILLBIRTHS
+        self._bury(process, self._reason(status), again)
+        if again:
+            self._fork(process.rank)
+
+    def _bury(self, process: RankProcess, reason: str, again: bool) -> None:
+        pid, run = process.pid or 0, process.run
+        process.drain()
+        self._show_rest(process)
+        process.close()
+        if process.rank == 0 and self._reserved and not self._reserved.done():
+            self._reserved.set_exception(ValueError(f"rank 0 is lost, {reason}"))
+        self._tell(RankExited(process.rank, pid, reason, run, _last_words(process.log), again))
+        if run and self._together:
+            self.stop(run, self._deadline)
+
+    def _reason(self, status: int) -> str:
+        if status >= 0:
+            return f"its process ended with status {status}"
+        kills, self._oom_kills = self._oom_kills, _oom_kills()
+        if -status == signal.SIGKILL and self._oom_kills > kills:
+            return "the system killed it because there was no memory left"
+        try:
+            return f"it was killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"it was killed by signal {-status}"
+
+    # What they are told
+
+    def run(self, message: Message) -> str | None:
+        """Have ranks do a run; return what is in the way, if something is."""
+        processes = [self.ranks[rank] for rank in message["ranks"] if rank in self.ranks]
+        for process in processes:
+            if process.pid is None:
+                return f"rank {process.rank} is not there"
+            if process.run:
+                return f"rank {process.rank} is busy with another run"
+        self._together = message["together"]
+        self._deadline = message["deadline"]
+        for process in processes:
+            process.run = message["run"]
+            process.shown = process.rank in message["show"]
+            process.gates = {"stdout": Gate(), "stderr": Gate()} if process.shown else {}
+            process.send(
+                {
+                    **message,
+                    "names": process.take(message["names"]),
+                    "values": message["values"].get(process.rank, []),
+                }
+            )
+        return None
+
+    async def reserve(self, message: Message) -> int:
+        """Have the head listen; return the port."""
+        self._reserved = asyncio.get_running_loop().create_future()
+        self.ranks[message["rank"]].send(message)
+        return await self._reserved
+
+    def form(self, message: Message) -> None:
+        """Have all ranks enter a process group."""
+        nodes = message["topology"]["nodes"]
+        elsewhere = [node for node in nodes if not self.ranks.keys() & set(node["ranks"])]
+        self._addresses = sorted({node["addr"] for node in elsewhere})
+        for process in self.ranks.values():
+            process.send({**message, "names": process.take(message["names"])})
+
+    def dismiss(self) -> None:
+        """Have all ranks end."""
+        self.ending = True
+        for process in self.ranks.values():
+            if process.run:
+                process.signal(signal.SIGINT)
+            process.send({"op": "end"})
+
+    def kill(self, ranks: list[int]) -> None:
+        """End ranks at once; fresh ones take their place."""
+        for rank in ranks:
+            if rank in self.ranks:
+                self.ranks[rank].signal(signal.SIGKILL)
+
+    # Stop
+
+    def stop(self, run: str, deadline: float) -> None:
+        """Interrupt a run: first politely, then out of a collective, in the end by force."""
+        processes = self._running(run)
+        if not processes or run in self._stopping:
+            return
+        self._stopping.add(run)
+        for process in processes:
+            process.signal(signal.SIGINT)
+        loop = asyncio.get_running_loop()
+        loop.call_later(BREAK_AFTER, self._break, run)
+        loop.call_later(deadline, self._kill_running, run)
+
+    def _break(self, run: str) -> None:
+        pids = [process.pid for process in self.ranks.values() if process.pid]
+        for process in self._running(run):
+            siblings = [pid for pid in pids if pid != process.pid]
+            process.break_collective(siblings, self._addresses)
+            # Once more, for a rank that had not come to the run when the first one reached it.
+            process.signal(signal.SIGINT)
+
+    def _kill_running(self, run: str) -> None:
+        self._stopping.discard(run)
+        for process in self._running(run):
+            process.signal(signal.SIGKILL)
+
+    def _running(self, run: str) -> list[RankProcess]:
+        return [process for process in self.ranks.values() if process.run == run]
+
+    # What they say
+
+    def _hear(self, process: RankProcess, message: Message) -> None:
+        if "reserved" in message:
+            if self._reserved and not self._reserved.done():
+                self._reserved.set_result(message["reserved"])
+            return
+        match message["event"]:
+            case "rank_done":
+                self._done(process, message)
+            case "formed" if message["error"] is None:
+                process.generation = message["generation"]
+            case "display":
+                process.send({"op": "displayed", "number": message.pop("number")})
+                if not process.shown:
+                    text = message["data"].get("text/plain", "")
+                    process.log.append(f"{text}\n".encode())
+                    return
+        self._publish(message, None)
+
+    def _done(self, process: RankProcess, message: Message) -> None:
+        self._show_rest(process)
+        process.run = None
+        self._stillbirths.pop(process.rank, None)
+        if message["outcome"] == "error" and self._together:
+            loop = asyncio.get_running_loop()
+            loop.call_later(PEERS_AFTER, self.stop, message["run"], self._deadline)
+
+    def _on_output(self, process: RankProcess, stream: str, data: bytes, offset: int) -> None:
+        gate = process.gates.get(stream)
+        if not process.run or gate is None:
+            return
+        held = gate.holds
+        self._show(process, stream, gate.take(data, offset))
+        if gate.holds and not held:
+            loop = asyncio.get_running_loop()
+            loop.call_later(gate.delay, self._release, process, stream, gate)
+
+    def _release(self, process: RankProcess, stream: str, gate: Gate) -> None:
+        if process.gates.get(stream) is gate:
+            self._show(process, stream, gate.release())
+
+    def _show_rest(self, process: RankProcess) -> None:
+        """Show what is held back of a run that is over."""
+        for stream, gate in process.gates.items():
+            self._show(process, stream, gate.release())
+        process.gates = {}
+
+    def _show(self, process: RankProcess, stream: str, shown: Shown | None) -> None:
+        if shown:
+            skipped = (shown.skipped_lines, shown.skipped_bytes)
+            event = Output(process.rank, process.run, stream, shown.data, *skipped)
+            self._publish(event.message(), (shown.offset, len(shown.data)))
+
+    def _tell(self, event: Event) -> None:
+        self._publish(event.message(), None)
+
+
+def _last_words(log: Log) -> str:
+    """Return the last lines of a log; of a crash, its beginning, which says where it was."""
+    lines = log.tail(60, limit=16 * 1024).decode(errors="replace").splitlines()
+    crashes = [index for index, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    return "\n".join(lines[crashes[-1] :][:6] if crashes else lines[-5:])
+
+
+def _oom_kills() -> int:
+    """Return how many processes this system has killed so far for lack of memory."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

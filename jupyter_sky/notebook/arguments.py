@@ -1,0 +1,197 @@
+"""How a line is taken apart by a table of arguments, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.kinds import Kind, NotOfKind
+
+_DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")  # an editor may have made one dash of two hyphens
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One option, or one word that stands by itself.
+
+    Attributes
+    ----------
+    names
+        All spellings, the one of our own first; without hyphens it stands by itself.
+    metavar
+        What stands for its value in the help.
+    kind
+        What it takes; None for a switch.
+    example
+        A value of that kind.
+    help
+        What it is for.
+    """
+
+    names: tuple[str, ...]
+    metavar: str
+    kind: Kind | None
+    example: str
+    help: str
+    required: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def is_option(self) -> bool:
+        return self.name.startswith("-")
+
+    @property
+    def field(self) -> str:
+        """The attribute that holds its value."""
+        # `in` is a word of Python.
+        return "in_names" if self.name == "--in" else self.name.lstrip("-").replace("-", "_")
+
+
+class HelpRequested(Exception):
+    """``-h`` was typed; `text` is what to show."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+class Parser(argparse.ArgumentParser):
+    """Finds out which argument each word belongs to; what the words mean, their kinds say.
+
+    Parameters
+    ----------
+    prog
+        What the line begins with, like ``%sky logs``.
+    help
+        What it does.
+    arguments
+        What can follow.
+    """
+
+    def __init__(self, prog: str, help: str, arguments: Sequence[Argument]) -> None:
+        super().__init__(
+            prog,
+            description=f"{help[0].upper()}{help[1:]}.",
+            add_help=False,
+            allow_abbrev=False,
+            exit_on_error=False,
+            formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32),
+        )
+        self.arguments = arguments
+        self.by_name = {name: each for each in arguments for name in each.names}
+        words = [each for each in arguments if not each.is_option]
+        options = ["[options]"] if len(words) < len(arguments) else []
+        self.usage = " ".join(["%(prog)s", *(f"[{each.metavar}]" for each in words), *options])
+        for each in arguments:
+            self._declare(each, greedy=not words)
+
+    def _declare(self, argument: Argument, *, greedy: bool) -> None:
+        kind, metavar, help = argument.kind, argument.metavar, argument.help
+        if kind is None:
+            self.add_argument(*argument.names, dest=argument.field, action="store_true", help=help)
+        elif argument.is_option:
+            self.add_argument(
+                *argument.names,
+                dest=argument.field,
+                action="extend",
+                # Beside words that stand by themselves, only commas can separate values.
+                nargs="+" if kind.many and greedy else 1,
+                metavar=metavar,
+                help=help,
+            )
+        else:
+            self.add_argument(
+                argument.name, nargs="*" if kind.many else "?", metavar=metavar, help=help
+            )
+
+    def read(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return the values of what is given, by field.
+
+        Raises
+        ------
+        UsageError
+            A word cannot be used; the sentence says what to type instead.
+        HelpRequested
+            One of the words is ``-h``.
+        """
+        if "-h" in words or "--help" in words:
+            raise HelpRequested(self.format_help())
+        try:
+            found, rest = self.parse_known_args(words)
+        except argparse.ArgumentError as error:
+            raise UsageError(self._bare(error)) from None
+        if rest:
+            raise UsageError(self._stray(rest[0], words))
+        values = {each.field: self._value(each, vars(found)[each.field]) for each in self.arguments}
+        return {field: value for field, value in values.items() if value is not None}
+
+    def error(self, message: str) -> NoReturn:
+        """Say it, where argparse would end the process."""
+        raise UsageError(message)
+
+    def _value(self, argument: Argument, given: Any) -> Any:
+        kind = argument.kind
+        if kind is None:
+            return given or None
+        texts = kind.split([given] if isinstance(given, str) else given or [])
+        if not texts and not given and not argument.required:
+            return None
+        if not texts:
+            raise UsageError(self._takes(argument, "nothing is named"))
+        if len(texts) > 1 and not kind.many:
+            raise UsageError(f"{argument.name} is given {len(texts)} times: keep one of them.")
+        try:
+            return kind.value(texts)
+        except NotOfKind as wrong:
+            raise UsageError(self._takes(argument, f'"{wrong}" is not one')) from None
+
+    def _takes(self, argument: Argument, but: str) -> str:
+        name = argument.name if argument.is_option else self.prog
+        takes = argument.kind.takes if argument.kind else "no value"
+        return f"{name} takes {takes}, as in `{name} {argument.example}`; {but}."
+
+    def _bare(self, error: argparse.ArgumentError) -> str:
+        argument = self.by_name[(error.argument_name or "").split("/")[0]]
+        if argument.kind is None:
+            return f"{argument.name} takes no value: type it alone."
+        return self._takes(argument, "nothing stands behind it")
+
+    def _stray(self, word: str, words: Sequence[str]) -> str:
+        """Say what is wrong with a word that no argument takes."""
+        if word.startswith(_DASHES):
+            near = self._near(word.partition("=")[0].lstrip("".join(_DASHES)), cutoff=0.6)
+            instead = f"did you mean `{near}`?" if near else f"`{self._help}` lists what is."
+            return f"{word} is not an option of {self.prog}: {instead}"
+        before = [each.partition("=")[0] for each in words[: words.index(word)]]
+        options = [self.by_name[each] for each in before if each in self.by_name]
+        if options:
+            return f'{options[-1].name} takes {_how_many(options[-1])}: leave out "{word}".'
+        if word.isdecimal() and "--nodes" in self.by_name:
+            return f'"{word}" belongs to no option of {self.prog}: did you mean `--nodes {word}`?'
+        if near := self._near(word, cutoff=0.9):
+            return f'"{word}" is an option without its hyphens: type `{near}`.'
+        return f'{self.prog} has no use for "{word}": `{self._help}` shows what it takes.'
+
+    def _near(self, word: str, cutoff: float) -> str | None:
+        names = [name[2:] for name in self.by_name if name.startswith("--")]
+        near = difflib.get_close_matches(word, names, 1, cutoff)
+        return f"--{near[0]}" if near else None
+
+    @property
+    def _help(self) -> str:
+        # A cell magic needs a cell below it, also for its help; the line magic does not.
+        return "%sky -h" if self.prog == "%%sky" else f"{self.prog} -h"
+
+
+def _how_many(option: Argument) -> str:
+    if option.kind is None:
+        return "no value"
+    many = "values with commas between them" if option.kind.many else "one value"
+    return f"{many}, as in `{option.name} {option.example}`"

@@ -1,0 +1,127 @@
+"""A run in the background: the cell is done at once, the run goes on and can be asked after."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import html
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from IPython.display import DisplayHandle
+
+from jupyter_sky.cluster.run import Run
+from jupyter_sky.transport import background
+from jupyter_sky.transport.events import Display, Output
+
+_KEPT = 64 * 1024  # bytes of output that the display shows, at most
+_SHOWN_LINES = 40
+_EVERY = 0.25  # seconds between two updates of the display
+
+Bind = Callable[[dict[int, Any]], dict[str, Any]]
+
+
+class BackgroundRun:
+    """A run that goes on while the notebook does other things.
+
+    Await it, or ask for its ``result()``; both raise what the ranks raised. Wherever it is
+    displayed, it shows its state and the end of its output, live.
+    """
+
+    def __init__(self, run: Run, title: str, bind: Bind, timeout: float | None) -> None:
+        self._run = run
+        self._title = title
+        self._bind = bind
+        self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._output: deque[bytes] = deque()
+        self._size = 0
+        self._handles: list[DisplayHandle] = []
+        self._due = False
+        self._ended: float | None = None
+        run.listen(self._take, self._finish, timeout)
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is over."""
+        return self._future.done()
+
+    @property
+    def output(self) -> str:
+        """The end of what the shown ranks printed."""
+        return b"".join(self._output).decode(errors="replace")
+
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
+        """Wait for the end, bind what ``--out`` and ``--gather`` asked for, and return it.
+
+        Raises
+        ------
+        RemoteError
+            When the run failed; also of the original type.
+        KeyboardInterrupt
+            When it was cancelled.
+        TimeoutError
+            When it is not over after ``timeout`` seconds; it goes on.
+        """
+        self._future.result(timeout)
+        return self._bind(self._run.values())
+
+    def cancel(self) -> None:
+        """Stop the run; one that waits for its turn does not begin."""
+        self._run.stop()
+
+    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
+        yield from asyncio.wrap_future(self._future).__await__()
+        return self._bind(self._run.values())
+
+    def __repr__(self) -> str:
+        return f"<{self._title}: {self._state()}>"
+
+    def _ipython_display_(self) -> None:
+        handle = DisplayHandle()
+        handle.display(self._bundle(), raw=True)
+        self._handles.append(handle)
+
+    # In the background thread
+
+    def _take(self, event: Output | Display) -> None:
+        if isinstance(event, Display):
+            text = str(event.data.get("text/plain", "")).encode() + b"\n"
+        else:
+            text = event.data
+        self._output.append(text)
+        self._size += len(text)
+        while self._size > _KEPT and len(self._output) > 1:
+            self._size -= len(self._output.popleft())
+        self._update_soon()
+
+    def _finish(self) -> None:
+        self._ended = time.monotonic()
+        self._future.set_result(None)
+        self._update()
+
+    def _update_soon(self) -> None:
+        if not self._due:
+            self._due = True
+            background.loop().call_later(_EVERY, self._update)
+
+    def _update(self) -> None:
+        self._due = False
+        for handle in self._handles:
+            handle.update(self._bundle(), raw=True)
+
+    # What it shows
+
+    def _state(self) -> str:
+        seconds = (self._ended or time.monotonic()) - self._run.started
+        if not self.done:
+            return f"running for {seconds:.0f} s" if self._run.sent else "waiting for its turn"
+        word = "stopped" if self._run.stopped else "failed" if self._run.failed else "done"
+        return f"{word} after {seconds:.1f} s"
+
+    def _bundle(self) -> dict[str, str]:
+        lines = self.output.splitlines()[-_SHOWN_LINES:]
+        text = "\n".join([repr(self), *lines])
+        shown = "\n".join([f"<b>{html.escape(repr(self))}</b>", *map(html.escape, lines)])
+        return {"text/plain": text, "text/html": f"<pre>{shown}</pre>"}

@@ -1,0 +1,148 @@
+"""The commands of ``%sky``: looking after clusters, one method a command."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import describe_ranks
+from jupyter_sky.cluster.run import Work
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook import doctor, status
+from jupyter_sky.notebook.auto import Auto
+from jupyter_sky.notebook.choices import check_names, choose_ranks
+from jupyter_sky.notebook.logs import show_log
+from jupyter_sky.notebook.options import CellOptions, parse_line
+from jupyter_sky.notebook.session import Session, describe
+
+
+class Commands:
+    """What ``%sky`` does.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    session
+        Its clusters.
+    auto
+        What sends its cells to them.
+    """
+
+    def __init__(self, shell: InteractiveShell, session: Session, auto: Auto) -> None:
+        self._shell = shell
+        self._session = session
+        self._auto = auto
+
+    def run(self, line: str) -> Any:
+        """Do what a line says.
+
+        Raises
+        ------
+        UsageError
+            When it cannot be done; the sentence says what to type instead.
+        HelpRequested
+            When the line asks for help.
+        """
+        command, options = parse_line(line)
+        commands: dict[str, Callable[[Any], Any]] = {
+            "up": self._up,
+            "down": self._down,
+            "status": self._status,
+            "logs": self._logs,
+            "push": self._push,
+            "pull": self._pull,
+            "attach": self._attach,
+            "panel": self._panel,
+            "interrupt": self._interrupt,
+            "restart": self._restart,
+            "auto": self._turn,
+            "doctor": lambda options: doctor.report(),
+            "gc": lambda options: doctor.collect(),
+        }
+        return commands[command](options)
+
+    def _up(self, options: CellOptions) -> None:
+        self._session.cluster(options)
+
+    def _down(self, options: Namespace) -> None:
+        print(f"{self._session.down(options.name)}: ended, nothing of it is left")
+
+    def _status(self, options: Namespace) -> None:
+        self._session.find()
+        print(status.report(self._session.known(), self._session.current_name))
+
+    def _logs(self, options: Namespace) -> None:
+        cluster = self._running()
+        rank = options.rank or 0
+        if rank not in cluster.all_ranks:
+            raise UsageError(f"there is no rank {rank}: {describe_ranks(cluster.all_ranks)}.")
+        show_log(cluster, rank, options.tail, options.follow)
+
+    def _push(self, options: Namespace) -> None:
+        cluster = self._running()
+        check_names(options.names, self._shell.user_ns, "%sky push")
+        parcel = cluster.outbox.parcel(options.names, self._shell.user_ns, cluster.all_ranks)
+        cluster.run(Work(cluster.all_ranks, code="", parcel=parcel)).follow()
+
+    def _pull(self, options: Namespace) -> None:
+        cluster = self._running()
+        ranks = choose_ranks(cluster, options.ranks or "head", "--ranks")
+        asked = {rank: list(options.names) for rank in ranks}
+        run = cluster.run(Work(ranks, code="", values=asked))
+        run.follow()
+        values = run.values()
+        single = options.ranks in (None, "head")
+        for name in options.names:
+            found = [values[rank][name] for rank in ranks]
+            self._shell.push({name: found[0] if single else found})
+
+    def _attach(self, options: Namespace) -> None:
+        cluster = self._session.find(options.name)
+        if cluster is None:
+            raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to attach.")
+        self._session.use(cluster)
+        print(f"{cluster.name}: {describe(cluster)}; cells without --cluster use it now")
+
+    def _panel(self, options: Namespace) -> None:
+        cluster = self._session.find(options.name)
+        if cluster is None:
+            raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to show.")
+        if not self._session.panels.show(cluster):
+            raise UsageError(
+                "a panel needs a notebook with ipywidgets and anywidget: `%sky status` says the "
+                "same in text."
+            )
+
+    def _interrupt(self, options: Namespace) -> None:
+        cluster = self._running()
+        print(f"{cluster.name}: {'stopping' if cluster.interrupt() else 'nothing is running'}")
+
+    def _restart(self, options: Namespace) -> None:
+        cluster = self._running()
+        ranks = choose_ranks(cluster, options.ranks, "%sky restart")
+        cluster.restart(ranks)
+        print(f"{cluster.name}: {describe_ranks(ranks)} started anew, with empty namespaces")
+
+    def _turn(self, options: Namespace) -> None:
+        if options.switch in ("on", "off"):
+            self._auto.turn(options.switch == "on")
+        if not self._auto.on:
+            print("auto is off: cells run here, and those with `%%sky` above them on a cluster")
+            return
+        name = self._session.current_name
+        print(
+            f"auto is on: from the next cell on, cells run on {name}. What stays here are cells "
+            "that begin with `# local`, that have a cell magic of their own, or that have nothing "
+            "but lines with `%` or `!`; `%sky auto off` ends it"
+        )
+
+    def _running(self) -> Cluster:
+        cluster = self._session.find()
+        if cluster is None:
+            raise UsageError("no cluster is running: `%%sky --nodes 4` above a cell starts one.")
+        return cluster

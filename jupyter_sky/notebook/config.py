@@ -1,0 +1,126 @@
+"""``%config Sky``: what holds where a cell says nothing, and how long things may take."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from traitlets import Bool, TraitType
+from traitlets.config import Configurable
+
+from jupyter_sky.cluster.frame import Limits
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook import kinds
+from jupyter_sky.notebook.kinds import Kind, NotOfKind
+from jupyter_sky.notebook.options import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
+from jupyter_sky.providers.local import Local
+
+_ARGUMENTS = {argument.name: argument for argument in CELL_OPTIONS}
+
+
+class Setting(TraitType[Any, Any]):
+    """A trait that reads what an option reads, so that both take and refuse the same."""
+
+    def __init__(self, kind: Kind, example: str, help: str, default: Any = None) -> None:
+        super().__init__(default_value=default, allow_none=default is None, help=help, config=True)
+        self._kind = kind
+        self._example = example
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        """Return what ``value`` stands for, or say in one sentence what to type instead."""
+        if not isinstance(value, list | tuple):
+            value = [value]
+        try:
+            texts = self._kind.split(str(each) for each in value)
+            if len(texts) != 1 and not self._kind.many:
+                raise NotOfKind(", ".join(texts))
+            return self._kind.value(texts)
+        except NotOfKind as wrong:
+            name = f"{type(obj).__name__}.{self.name}"
+            raise UsageError(
+                f"{name} takes {self._kind.takes}, as in `%config {name} = {self._example}`; "
+                f'"{wrong}" is not one.'
+            ) from None
+
+
+def _literal(text: str) -> str:
+    return text if text.replace(".", "", 1).isdecimal() else f'"{text}"'
+
+
+def _option(name: str) -> TraitType[Any, Any]:
+    argument = _ARGUMENTS[name]
+    help = f"{argument.help[0].upper()}{argument.help[1:]}"
+    first = f"What a cell says with {name} comes first."
+    if argument.kind is None:
+        return Bool(False, help=f"{help}. {first}").tag(config=True)
+    example = _literal(argument.example)
+    return Setting(argument.kind, example, f"{help}, like {example}. {first}")
+
+
+def _seconds(default: float, help: str) -> Setting:
+    return Setting(kinds.TIME, f"{default:.0f}", help, default)
+
+
+class Sky(Configurable):
+    """What holds where a ``%%sky`` says nothing.
+
+    Type ``%config Sky`` for all of it and ``%config Sky.nodes = 4`` to change something; in
+    ``ipython_config.py`` it is ``c.Sky.nodes = 4``. A cluster that runs stays as it is: what
+    describes clusters counts for the next one that starts.
+    """
+
+    provider = _option("--provider")
+    nodes = _option("--nodes")
+    gpu = _option("--gpu")
+    cpus = _option("--cpus")
+    memory = _option("--memory")
+    hosts = _option("--hosts")
+    region = _option("--region")
+    instance_type = _option("--instance-type")
+    spot = _option("--spot")
+    plugin = _option("--plugin")
+    pip = _option("--pip")
+    procs_per_node = _option("--procs-per-node")
+    idle_timeout = _option("--idle-timeout")
+    max_cost = _option("--max-cost")
+    stdout = _option("--stdout")
+    timeout = _option("--timeout")
+
+    panel = Bool(
+        True,
+        help="Whether a cluster that starts shows its panel, where the notebook can show one.",
+    ).tag(config=True)
+    grace = _seconds(
+        Local.grace,
+        "Seconds after which local nodes end that no notebook is connected to and that run "
+        "nothing.",
+    )
+    start_deadline = _seconds(
+        Limits.start, "Seconds that nodes and ranks may take to get ready before the start fails."
+    )
+    form_deadline = _seconds(
+        Limits.form, "Seconds that ranks may take to form their process group."
+    )
+    stop_deadline = _seconds(
+        Limits.stop,
+        "Seconds that a rank has to react to Stop, before it is ended and loses its variables.",
+    )
+
+    def of_runs(self) -> CellOptions:
+        """Return what holds for every run."""
+        return CellOptions(stdout=self.stdout, timeout=self.timeout)
+
+    def of_clusters(self, options: CellOptions) -> CellOptions:
+        """Return ``options``, completed by what holds for a cluster that is about to start."""
+        usual = {field.name: field.default for field in fields(CellOptions)}
+        names = [argument.field for argument in CLUSTER_OPTIONS if self.has_trait(argument.field)]
+        changes = {
+            name: getattr(self, name)
+            for name in names
+            if getattr(options, name) == usual[name] and getattr(self, name) is not None
+        }
+        return replace(options, **changes)
+
+    def limits(self) -> Limits:
+        """Return how long things may take."""
+        return Limits(self.start_deadline, self.form_deadline, self.stop_deadline)

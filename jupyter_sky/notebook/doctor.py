@@ -1,0 +1,200 @@
+"""``%sky doctor`` and ``%sky gc``: what clusters here need, and what dead ones left behind."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from jupyter_sky import __version__
+from jupyter_sky.cluster import leftovers, registry
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.folders import home, runtime
+from jupyter_sky.providers.local import ROOMY, SHARED_MEMORY
+from jupyter_sky.transport.versions import versions
+
+_ENOUGH_FILES = 1024
+_ENOUGH_DISK = 2**30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes
+    ----------
+    found
+        What there is.
+    fix
+        What to do about it; empty if it is well.
+    """
+
+    found: str
+    fix: str = ""
+
+
+def examine() -> Iterator[tuple[str, Finding]]:
+    """Check one thing after the other; give the name of each and what was found."""
+    import pynvml
+
+    for name, check in _CHECKS.items():
+        try:
+            yield name, check()
+        except (SkyError, OSError, sqlite3.Error, pynvml.NVMLError) as error:
+            yield name, Finding("cannot be checked", f"{error}")
+
+
+def report() -> None:
+    """Print what is there, line by line, and how to mend what is missing."""
+    width = max(map(len, _CHECKS))
+    wrong = 0
+    for name, finding in examine():
+        wrong += bool(finding.fix)
+        word = "fix" if finding.fix else "ok "
+        text = f"{word}  {name:<{width}}  {finding.found}"
+        print(f"{text}: {finding.fix}" if finding.fix else text, flush=True)
+    print(f"{wrong} of {len(_CHECKS)} need your attention" if wrong else "all is well")
+
+
+def collect() -> None:
+    """End and remove what dead clusters left behind, and print what that was."""
+    left = leftovers.find()
+    for each in left:
+        text = str(each)
+        each.remove()
+        print(f"removed {text}")
+    if not left:
+        print("nothing was left behind")
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} on {platform.system()}"
+    if sys.platform != "linux":
+        return Finding(found, "nodes on this computer need Linux, others do not.")
+    return Finding(found)
+
+
+def _ourselves() -> Finding:
+    return Finding(__version__)
+
+
+def _cloudpickle() -> Finding:
+    return Finding(versions()["cloudpickle"])
+
+
+def _torch() -> Finding:
+    version = versions().get("torch")
+    if version is None:
+        return Finding("not installed", "`%pip install torch`, unless you use `--plugin none`.")
+    if version.endswith("+cpu") and _gpu_names():
+        fix = "install a build with CUDA, see https://pytorch.org/get-started/locally/."
+        return Finding(f"{version}, which uses no GPU", fix)
+    return Finding(version)
+
+
+def _gpus() -> Finding:
+    import pynvml
+
+    try:
+        names = _gpu_names()
+    except pynvml.NVMLError as error:
+        return Finding(f"the driver says {error}", "`nvidia-smi` in a terminal tells more.")
+    counted = (f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
+    return Finding(", ".join(counted) or "none, ranks use the CPU")
+
+
+def _gpu_names() -> list[str]:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError_LibraryNotFound:  # no driver, so no GPU
+        return []
+    try:
+        devices = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return [str(pynvml.nvmlDeviceGetName(device)) for device in devices]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _shared_memory() -> Finding:
+    if not SHARED_MEMORY.is_dir():
+        return Finding("none, data goes over the disk")
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    found = f"{_gigabytes(free)} free in {SHARED_MEMORY}"
+    if free < ROOMY:
+        return Finding(found, "give the container more, as in `docker run --shm-size=8g`.")
+    return Finding(found)
+
+
+def _open_files() -> Finding:
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return Finding("any number")
+    if soft < _ENOUGH_FILES:
+        return Finding(f"{soft} at most", "`ulimit -n 4096` in the shell that starts Jupyter.")
+    return Finding(f"{soft:,} at most")
+
+
+def _disk() -> Finding:
+    folder = runtime()
+    free = shutil.disk_usage(folder).free
+    found = f"{_gigabytes(free)} free in {folder}"
+    if free < _ENOUGH_DISK:
+        return Finding(found, "make room, or set JUPYTER_SKY_HOME to a folder elsewhere.")
+    return Finding(found)
+
+
+def _registry() -> Finding:
+    try:
+        count = len(registry.rows())
+    except (sqlite3.Error, ValueError) as error:
+        fix = f"move {home() / 'registry.sqlite'} away; a new one is made."
+        return Finding(f"cannot be read ({error})", fix)
+    return Finding(f"{count} cluster{'s' * (count != 1)} in {home()}")
+
+
+def _loopback() -> Finding:
+    with socket.socket() as server, socket.socket() as client:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        server.settimeout(5)
+        client.settimeout(5)
+        try:
+            client.connect(server.getsockname())
+            server.accept()[0].close()
+        except OSError as error:
+            return Finding(f"{error}", "let processes of this computer reach 127.0.0.1.")
+    return Finding("ranks can reach each other")
+
+
+def _leftovers() -> Finding:
+    left = leftovers.find()
+    if not left:
+        return Finding("nothing of dead clusters")
+    return Finding("; ".join(map(str, left)), "`%sky gc` removes it.")
+
+
+_CHECKS: dict[str, Callable[[], Finding]] = {
+    "Python": _python,
+    "jupyter_sky": _ourselves,
+    "cloudpickle": _cloudpickle,
+    "torch": _torch,
+    "GPUs": _gpus,
+    "shared memory": _shared_memory,
+    "open files": _open_files,
+    "disk": _disk,
+    "registry": _registry,
+    "loopback": _loopback,
+    "leftovers": _leftovers,
+}
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 2**30:,.1f} GB"

@@ -1,0 +1,211 @@
+"""The options of ``%%sky`` and the commands of ``%sky``: tables, and how a line is read by them."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook import kinds
+from jupyter_sky.notebook.arguments import Argument, HelpRequested, Parser
+
+RankSelection = Literal["all", "head"] | tuple[int, ...]
+
+CLUSTER_OPTIONS = tuple(
+    Argument(*row)
+    for row in [
+        # names, metavar, kind, example, help (in parentheses: what holds without it)
+        (("--nodes", "--num-nodes", "-n"), "N", kinds.WHOLE, "4", "how many machines (1)"),
+        (("--gpu", "--gpus"), "NAME[:COUNT]", kinds.GPU, "L4:4", "the GPUs of each of them"),
+        (("--cpus",), "N[+]", kinds.AMOUNT, "8+", "the CPUs of each, with + at least"),
+        (("--memory",), "GB[+]", kinds.AMOUNT, "32+", "the memory of each, with + at least"),
+        (("--provider",), "NAME", kinds.PROVIDER, "aws", "where they come from (local)"),
+        (("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "the machines to reach over SSH"),
+        (("--region",), "NAME", kinds.WORD, "us-east-1", "the region of AWS"),
+        (("--instance-type",), "TYPE", kinds.WORD, "p4d.24xlarge", "the type of machine on AWS"),
+        (("--spot", "--use-spot"), "", None, "", "cheaper machines that may be taken away"),
+        (("--cluster", "-c"), "NAME", kinds.CLUSTER, "train", "which cluster (the notebook's own)"),
+        (("--plugin",), "NAME", kinds.PLUGINS, "torch", "what to prepare (torch, if it is there)"),
+        (("--pip",), "PACKAGE", kinds.PACKAGES, "transformers", "what to install"),
+        (("--procs-per-node",), "K", kinds.WHOLE, "2", "ranks of each machine (one for a GPU)"),
+        (("--idle-timeout",), "TIME", kinds.TIME, "30m", "end the cluster when idle for so long"),
+        (("--max-cost",), "DOLLARS", kinds.DOLLARS, "40", "end the cluster before it costs more"),
+    ]
+)
+RUN_OPTIONS = tuple(
+    Argument(*row)
+    for row in [
+        (("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "where the cell runs (all)"),
+        (("--stdout",), "RANKS", kinds.SHOWN, "all", "whose output is shown (the head's)"),
+        (("--in",), "NAME", kinds.NAMES_OR_NONE, "model,data", "what is sent (what it reads)"),
+        (("--out",), "NAME", kinds.RESULTS, "model,losses", "bring back the head's values"),
+        (("--gather",), "NAME", kinds.RESULTS, "losses", "bring back lists, one value a rank"),
+        (("--background",), "", None, "", "return at once, with a handle"),
+        (("--timeout",), "TIME", kinds.TIME, "10m", "stop the cell after so long"),
+    ]
+)
+CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
+
+_NAME = Argument(("name",), "NAME", kinds.CLUSTER, "train", "which cluster (the current one)")
+_NAMES = Argument(("names",), "NAME", kinds.NAMES, "model", "which variables", required=True)
+_FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks (the head)")
+_RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
+_RANKS = Argument(("ranks",), "RANKS", kinds.RANKS, "0,2-3", "which ranks (all)")
+_FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
+_SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
+_TAIL = Argument(("--tail",), "LINES", kinds.WHOLE, "20", "only the last lines")
+
+COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
+    "up": ("start a cluster, without running anything", CLUSTER_OPTIONS),
+    "down": ("end a cluster", (_NAME,)),
+    "status": ("show the clusters and what they do", ()),
+    "logs": ("show what a rank wrote", (_RANK, _FOLLOW, _TAIL)),
+    "push": ("send variables to all ranks", (_NAMES,)),
+    "pull": ("bring back the values of variables", (_NAMES, _FROM)),
+    "attach": ("connect to a cluster that is up", (_NAME,)),
+    "panel": ("show the panel of a cluster here", (_NAME,)),
+    "interrupt": ("stop what runs", ()),
+    "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
+    "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
+    "doctor": ("check what a cluster needs, and say what is missing", ()),
+    "gc": ("end and remove what was left behind", ()),
+}
+
+
+@dataclass(frozen=True)
+class CellOptions:
+    """The options of one ``%%sky``. What was left open is None, empty or False.
+
+    Attributes
+    ----------
+    stdout
+        None stands for the head, or for the first rank where the head takes no part.
+    plugin
+        Empty for ``none``.
+    in_names
+        Empty for ``none``; None for what the cell reads.
+    timeout, idle_timeout
+        Seconds.
+    max_cost
+        Dollars.
+    """
+
+    nodes: int | None = None
+    gpu: str | None = None
+    cpus: str | None = None
+    memory: str | None = None
+    provider: str | None = None
+    hosts: tuple[str, ...] = ()
+    region: str | None = None
+    instance_type: str | None = None
+    spot: bool = False
+    cluster: str | None = None
+    plugin: tuple[str, ...] | None = None
+    pip: tuple[str, ...] = ()
+    procs_per_node: int | None = None
+    idle_timeout: float | None = None
+    max_cost: float | None = None
+    ranks: RankSelection = "all"
+    stdout: RankSelection | Literal["none"] | None = None
+    in_names: tuple[str, ...] | None = None
+    out: tuple[str, ...] = ()
+    gather: tuple[str, ...] = ()
+    background: bool = False
+    timeout: float | None = None
+
+
+@lru_cache(maxsize=64)  # a cell comes again and again, and argparse costs as much as a round trip
+def parse_cell(line: str, defaults: CellOptions | None = None) -> CellOptions:
+    """Read the line of a ``%%sky``.
+
+    Parameters
+    ----------
+    line
+        What follows ``%%sky``.
+    defaults
+        What holds where the line says nothing.
+
+    Raises
+    ------
+    UsageError
+        Something cannot be used; the sentence says what to type instead.
+    HelpRequested
+        The line has ``-h``.
+    """
+    parser = Parser("%%sky", "run this cell on a cluster", CELL_OPTIONS)
+    return _cell_options(parser.read(_words(line)), defaults)
+
+
+def parse_line(
+    line: str, defaults: CellOptions | None = None
+) -> tuple[str, CellOptions | Namespace]:
+    """Read the line of a ``%sky``.
+
+    Parameters
+    ----------
+    line
+        What follows ``%sky``.
+    defaults
+        What holds for ``up`` where the line says nothing.
+
+    Returns
+    -------
+    tuple
+        The command and its arguments: for ``up`` the options of a cluster, for others a namespace
+        with an attribute for each argument, None (of a switch: False) where it was left out.
+
+    Raises
+    ------
+    UsageError
+        Something cannot be used; the sentence says what to type instead.
+    HelpRequested
+        The line has ``-h``, or is empty.
+    """
+    command, *words = _words(line) or ["-h"]
+    if command in ("-h", "--help"):
+        raise HelpRequested(_overview())
+    if command not in COMMANDS:
+        raise UsageError(_no_command(command, line.strip()))
+    help, arguments = COMMANDS[command]
+    values = Parser(f"%sky {command}", help, arguments).read(words)
+    if command == "up":
+        return command, _cell_options(values, defaults)
+    for argument in arguments:
+        values.setdefault(argument.field, None if argument.kind else False)
+    return command, Namespace(**values)
+
+
+def _cell_options(values: Mapping[str, Any], defaults: CellOptions | None) -> CellOptions:
+    options = replace(defaults or CellOptions(), **values)
+    if options.hosts and options.provider not in (None, "ssh"):
+        raise UsageError(
+            f"--hosts are machines to reach over SSH, but the provider is {options.provider}: "
+            "type `--provider ssh`, or leave out --hosts."
+        )
+    return options
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        raise UsageError(f"a quotation mark is missing in `{line.strip()}`: close it.") from None
+
+
+def _overview() -> str:
+    parser = Parser("%%sky", "run a cell on a cluster", CELL_OPTIONS)
+    commands = "".join(f"  {name:<12}{help}\n" for name, (help, _) in COMMANDS.items())
+    return f"{parser.format_help()}\n%sky COMMAND (`%sky COMMAND -h` for more):\n{commands}"
+
+
+def _no_command(word: str, line: str) -> str:
+    if word.startswith("-"):
+        return f"options go above a cell or behind a command: `%%sky {line}` or `%sky up {line}`."
+    near = difflib.get_close_matches(word, COMMANDS, 1)
+    instead = f"did you mean `%sky {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}."
+    return f"%sky has no command {word}: {instead}"

@@ -1,0 +1,104 @@
+"""``%sky status``: the clusters of this person, and the ranks of the current one, as text."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import describe_ranks
+from jupyter_sky.cluster.state import ClusterState
+from jupyter_sky.cluster.survey import Glance, look
+from jupyter_sky.providers.local import Local
+
+_HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "running")
+
+
+def report(clusters: Iterable[Cluster], current: str) -> str:
+    """Return a table of all clusters of the registry, and the ranks of the current one.
+
+    Parameters
+    ----------
+    clusters
+        Those that this notebook is connected to; of others their agents are asked.
+    current
+        The name of the cluster that cells mean.
+    """
+    now = time.time()
+    rows = registry.rows()
+    if not rows:
+        return "No cluster: `%%sky --nodes 4` above a cell starts one."
+    known = {cluster.id: cluster for cluster in clusters}
+    strange = [row for row in rows if row.id not in known]
+    glances = {identity: _glance(cluster.state) for identity, cluster in known.items()}
+    looks = look(strange, {"local": Local()}, now)
+    glances.update((row.id, glance) for row, glance in zip(strange, looks, strict=True))
+    lines = [
+        (
+            "*" if row.name == current else "",
+            row.name,
+            row.provider,
+            _size(row),
+            glances[row.id].phase,
+            duration(now - row.created) if glances[row.id].phase != "gone" else "",
+            _running(known.get(row.id), glances[row.id]),
+        )
+        for row in rows
+    ]
+    text = "\n".join(_aligned([_HEAD, *lines]))
+    here = next((each for each in known.values() if each.name == current), None)
+    return "\n".join([text, *_ranks(here.state)]) if here else text
+
+
+def duration(seconds: float) -> str:
+    """Return a time in two words: ``"12 s"``, ``"3 min"``, ``"2.5 h"``, ``"4 d"``."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.0f} d"
+
+
+def _glance(state: ClusterState) -> Glance:
+    if state.phase != "ready":
+        return Glance("gone" if state.phase == "lost" else state.phase)
+    busy = tuple(rank.rank for rank in state.ranks if rank.run)
+    return Glance("busy" if busy else "idle", busy)
+
+
+def _size(row: registry.Row) -> str:
+    ranks = [len(node["ranks"]) for machine in row.machines for node in machine["nodes"]]
+    each = ranks[0] if ranks else row.spec["procs_per_node"] or 1
+    return f"{row.spec['nodes']} × {each}"
+
+
+def _running(cluster: Cluster | None, glance: Glance) -> str:
+    if not glance.busy:
+        return "`%sky gc` removes what is left" if glance.phase == "gone" else ""
+    run = cluster.snapshot()["run"] if cluster else None
+    where = describe_ranks(glance.busy)
+    if run is None or run["state"] != "running":
+        return where
+    return f"{run['title'] or 'a cell'}, {where}, for {duration(run['seconds'])}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
+def _ranks(state: ClusterState) -> Iterator[str]:
+    """Describe the ranks; those of a node that are alike share a line."""
+    nodes = {node.node: node for node in state.nodes}
+    alike = itertools.groupby(state.ranks, key=lambda rank: (rank.node, rank.phase, rank.trouble))
+    for (number, phase, trouble), group in alike:
+        node = nodes[number]
+        where = f"node {number}" if node.addr.startswith("127.") else f"node {number} ({node.addr})"
+        what = [describe_ranks([rank.rank for rank in group]), where, node.gpu or "CPU", phase]
+        yield "   " + "  ".join([*what, *([f"({trouble})"] if trouble else [])])

@@ -1,0 +1,124 @@
+"""The Python in a cell, with IPython's syntax (``%magic``, ``!command``, ``name?``) taken apart."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+
+# Magics that run Python in the notebook's namespace, with their options that take a value.
+_CODE_MAGICS = {"capture": "(?!)", "prun": "[DTls]", "time": "(?!)", "timeit": "[nprv]"}
+_NAME_MAGICS = {"pdef", "pdoc", "pfile", "pinfo", "pinfo2", "psearch", "psource", "store", "xdel"}
+
+
+class Embedded(ast.expr):
+    """Stands in place of a magic or a command: the Python that it runs or looks up, in order."""
+
+    _fields = ("body",)
+
+    def __init__(self, body: list[ast.AST]) -> None:
+        super().__init__()
+        self.body = body
+
+
+def parse(source: str) -> ast.Module:
+    """Parse a cell as typed.
+
+    Parameters
+    ----------
+    source : str
+        The cell.
+
+    Returns
+    -------
+    ast.Module
+        Its syntax tree, with an :class:`Embedded` node for each magic and each system command.
+
+    Raises
+    ------
+    SyntaxError
+        The cell does not compile; ``lineno`` counts the lines of `source`.
+    """
+    try:
+        return _compile(source)
+    except SyntaxError:
+        from IPython.core.inputtransformer2 import TransformerManager
+
+        # IPython drops empty lines at the top; put back, they keep the numbers of the others right.
+        top = source[: len(source) - len(source.lstrip())]
+        python = "\n" * top.count("\n") + TransformerManager().transform_cell(source)
+    tree = _compile(python)
+    _Embedder().visit(tree)
+    return tree
+
+
+def _compile(python: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are shown when the cell is compiled to run
+        tree = ast.parse(python, "<cell>")
+        # Some errors, such as `break` outside a loop, are found only by the compiler.
+        compile(tree, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    return tree
+
+
+class _Embedder(ast.NodeTransformer):
+    """Replaces the calls that IPython makes of its syntax."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method),
+                args=arguments,
+            ):
+                texts = [str(each.value) for each in arguments if isinstance(each, ast.Constant)]
+                return Embedded(list(_python_in(method, texts, node.lineno)))
+        return self.generic_visit(node)
+
+
+def _python_in(method: str, texts: list[str], line_number: int) -> Iterator[ast.AST]:
+    above = "\n" * (line_number - 1)  # so that an error has the line that it has in the cell
+    match method, texts:
+        case "run_line_magic", [magic, line] if magic in _CODE_MAGICS:
+            yield from _run(magic, parse(above + _without_options(magic, line)))
+        case "run_line_magic", [magic, line] if magic in _NAME_MAGICS:
+            for name in re.findall(r"(?<![\w.])[^\W\d]\w*", line):
+                yield ast.Name(name, ast.Load())
+        case "run_cell_magic", ["capture", line, body]:
+            yield from _run("capture", parse(above + "\n" + body))
+            yield from _outputs(_without_options("capture", line))
+        case "run_cell_magic", [magic, line, body] if magic in _CODE_MAGICS:
+            yield from _run(magic, parse(above + _without_options(magic, line)))
+            yield from _run(magic, parse(above + "\n" + body))
+        case "run_cell_magic", [_, line, _]:
+            yield from _expanded(line)
+            yield from _outputs(" ".join(re.findall(r"--(?:out|err)[\s=]+(\w+)", line)))
+        case _:
+            yield from _expanded(texts[-1] if texts else "")
+
+
+def _run(magic: str, code: ast.Module) -> list[ast.stmt]:
+    if magic != "timeit":
+        return code.body
+    # Runs in a function of its own: what it binds is not seen afterwards.
+    return [ast.If(test=ast.Constant(value=True), body=code.body, orelse=[])]
+
+
+def _without_options(magic: str, line: str) -> str:
+    option = rf"\s*-(?:{_CODE_MAGICS[magic]}\s*\S+|-[\w-]+|[a-zA-Z]+)(?=\s|$)"
+    return re.sub(rf"^(?:{option})+", "", line).lstrip()
+
+
+def _expanded(text: str) -> Iterator[ast.AST]:
+    """Find what IPython puts in place of ``$name`` and ``{expression}``."""
+    from IPython.utils.text import DollarFormatter
+
+    with suppress(ValueError):  # single braces: IPython leaves such a text alone as well
+        for _, expression, _, _ in DollarFormatter().parse(text):
+            with suppress(SyntaxError):
+                yield ast.parse((expression or "").strip(), mode="eval").body
+
+
+def _outputs(names: str) -> list[ast.AST]:
+    return [ast.Name(name, ast.Store()) for name in names.split() if name.isidentifier()]

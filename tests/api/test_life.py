@@ -1,0 +1,181 @@
+"""Plugins as a person writes them, and a rank's life with them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.life import Life
+from jupyter_sky.api.plugin import transform_image
+
+events: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_happened() -> None:
+    events.clear()
+
+
+def noted(info: sky.InstanceInfo, what: str) -> Iterator[None]:
+    events.append(f"{what} begins on {info.rank}")
+    try:
+        yield
+    finally:
+        events.append(f"{what} ends")
+
+
+@contextmanager
+def managed(info: sky.InstanceInfo) -> Iterator[None]:
+    yield from noted(info, "managed")
+
+
+def fails(info: sky.InstanceInfo) -> Iterator[None]:
+    raise OSError("no")
+    yield
+
+
+def fails_at_the_end(info: sky.InstanceInfo) -> Iterator[None]:
+    yield
+    raise OSError("no")
+
+
+def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+A = sky.Plugin(
+    "a",
+    around_process=partial(noted, what="a process"),
+    around_app=partial(noted, what="a app"),
+    decorate=plain,
+    preload=("json", "csv"),
+)
+B = sky.Plugin("b", around_app=managed, preload=("csv",))
+
+
+def test_a_rank_enters_and_leaves_plugins_in_order(as_rank: Callable[..., None]) -> None:
+    as_rank(3)
+    life = pickle.loads(pickle.dumps(Life([A, B])))
+    life.enter_process()
+    life.enter_app()
+    life.exit_app()
+    as_rank(2, generation=2)
+    life.enter_app()
+    life.exit_app()
+    life.exit_app()
+    life.exit_process()
+    assert events == [
+        "a process begins on 3",
+        *("a app begins on 3", "managed begins on 3", "managed ends", "a app ends"),
+        *("a app begins on 2", "managed begins on 2", "managed ends", "a app ends"),
+        "a process ends",
+    ]
+
+
+def test_entering_again_leaves_what_was_entered(as_rank: Callable[..., None]) -> None:
+    as_rank(0)
+    life = Life([B])
+    life.enter_app()
+    life.enter_app()
+    assert events == ["managed begins on 0", "managed ends", "managed begins on 0"]
+
+
+def test_an_error_names_the_plugin_and_leaves_the_others(as_rank: Callable[..., None]) -> None:
+    as_rank(0)
+    life = Life([B, sky.Plugin("bad", around_app=fails)])
+    with pytest.raises(OSError, match="no") as raised:
+        life.enter_app()
+    assert raised.value.__notes__ == ["in plugin 'bad', around_app"]
+    assert events == ["managed begins on 0", "managed ends"]
+
+
+def test_an_error_at_the_end_names_the_plugin_too(as_rank: Callable[..., None]) -> None:
+    as_rank(0)
+    life = Life([B, sky.Plugin("bad", around_process=fails_at_the_end)])
+    life.enter_process()
+    with pytest.raises(OSError, match="no") as raised:
+        life.exit_process()
+    assert raised.value.__notes__ == ["in plugin 'bad', around_process"]
+    life.exit_process()
+
+
+def test_the_persons_own_error_is_no_plugins(as_rank: Callable[..., None]) -> None:
+    as_rank(0)
+    info = sky.instance_info()
+    assert info is not None
+    with pytest.raises(KeyError) as raised, Life([A, B]).app(info):
+        raise KeyError("why")
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_a_function_without_yield_is_one_sentence(as_rank: Callable[..., None]) -> None:
+    as_rank(0)
+    with pytest.raises(sky.UsageError, match="put a `yield`"):
+        Life([sky.Plugin("p", around_app=lambda info: None)]).enter_app()  # type: ignore[arg-type, return-value]
+
+
+def test_outside_a_cluster_there_is_nothing_to_enter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMPUTE_POOL", raising=False)
+    with pytest.raises(sky.SkyError, match="COMPUTE_POOL is not set"):
+        Life([A]).enter_process()
+
+
+def test_what_plugins_say_together() -> None:
+    life = Life([A, B])
+    assert life.decorators == (plain,)
+    assert life.preload == ("json", "csv")
+
+
+def test_a_plugin_of_a_cell_travels(as_rank: Callable[..., None]) -> None:
+    seen: list[int] = []
+
+    def local(info: sky.InstanceInfo) -> Iterator[list[int]]:
+        seen.append(info.rank)
+        yield seen
+
+    as_rank(1)
+    life = cloudpickle.loads(cloudpickle.dumps(Life([sky.Plugin("cell", around_app=local)])))
+    life.enter_app()
+    life.exit_app()
+
+
+def test_plugins_transform_the_image_in_order() -> None:
+    def adds(name: str) -> sky.Plugin:
+        return sky.Plugin(name, transform=lambda image, _: replace(image, pip=[*image.pip, name]))
+
+    image = transform_image([adds("a"), B, adds("b")], sky.Image(pip=["x"]), cluster=None)
+    assert image.pip == ("x", "a", "b")
+    with pytest.raises(sky.UsageError, match="transform returned NoneType; return the image"):
+        transform_image([sky.Plugin("p", transform=lambda *_: None)], image, None)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("plugins", "instead"),
+    [
+        ([sky.plugins.torch], r"write torch\(\)"),
+        (sky.plugins.torch(), "plugins is a list"),
+        (["torch"], "'torch', which is no plugin"),
+        ([sky.plugins.torch(), sky.plugins.torch()], "'torch' twice"),
+        (None, "plugins is a list"),
+    ],
+)
+def test_wrong_plugins_say_what_to_type(plugins: Any, instead: str) -> None:
+    with pytest.raises(sky.UsageError, match=instead):
+        Life(plugins)
+
+
+def test_a_wrong_plugin_says_what_to_type() -> None:
+    with pytest.raises(sky.UsageError, match="a plugin has a name"):
+        sky.Plugin("")
+    with pytest.raises(sky.UsageError, match="around_app='x' is not a function"):
+        sky.Plugin("p", around_app="x")  # type: ignore[arg-type]
+    with pytest.raises(sky.UsageError, match=r'write preload=\("torch",\)'):
+        sky.Plugin("p", preload="torch")  # type: ignore[arg-type]

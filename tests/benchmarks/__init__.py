@@ -1,0 +1,3 @@
+"""``python -m tests.benchmarks`` measures what the design promises and prints a table."""
+
+from __future__ import annotations

@@ -1,0 +1,88 @@
+"""Measure what the design promises and print a table.
+
+Peers are measured beside when they are installed in the interpreter that runs this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.benchmarks import contest, imports, output, recovery, start, table, training
+from tests.benchmarks.measure import Row
+from tests.benchmarks.processes import adopt_orphans, end_descendants
+
+THEMES = {
+    "imports": imports.imports,
+    "start": start.start,
+    "round-trip": contest.round_trip,
+    "push": contest.push,
+    "training": training.training,
+    "lines": output.lines,
+    "flood": output.flood,
+    "killed": recovery.killed,
+    "stop": recovery.stop,
+}
+
+
+def main() -> int:
+    """Measure what was asked for; the exit status says whether everything could be measured."""
+    options = _options()
+    with _workplace():
+        rows = list(_measured(options.only or THEMES, options.peers))
+    print(table.render(rows))
+    if options.json:
+        options.json.write_text(json.dumps(table.plain(rows), indent=2) + "\n")
+    return int(any(row.ours is None for row in rows))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m tests.benchmarks", description=__doc__)
+    parser.add_argument(
+        "--only", action="append", choices=THEMES, metavar="NAME",
+        help=f"measure only this; may be repeated: {', '.join(THEMES)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--peers", action=argparse.BooleanOptionalAction, default=True,
+        help="measure peers as well, where they are installed",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    return parser.parse_args()
+
+
+def _measured(themes: Iterable[str], peers: bool) -> Iterator[Row]:
+    for theme in themes:
+        print(f"{theme} …", file=sys.stderr)
+        try:
+            yield from THEMES[theme](peers)
+        except Exception as error:  # the other figures are worth having all the same
+            yield Row(theme, None, "", note=f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+@contextmanager
+def _workplace() -> Iterator[None]:
+    """Keep everything in one folder that goes at the end, as does every process."""
+    folder = Path(tempfile.mkdtemp(prefix="sky-"))
+    # TMPDIR is where peers keep their sockets and logs.
+    places = {"JUPYTER_SKY_HOME": "sky", "IPYTHONDIR": "ipython", "TMPDIR": "tmp"}
+    for variable, name in places.items():
+        (folder / name).mkdir(mode=0o700)
+        os.environ[variable] = str(folder / name)
+    adopt_orphans()
+    try:
+        yield
+    finally:
+        for command in end_descendants():
+            print(f"left behind, and ended: {command[:100]}", file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""What is measured of each peer, in a kernel of its own: ``print(trial.report(where))``."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import time
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from tests.benchmarks.measure import seconds
+from tests.benchmarks.peers import Peer
+from tests.benchmarks.peers.work import look
+
+RANKS = 4
+_WARM_UP = 20
+_ROUND_TRIPS = 300
+_ROUND_TRIPS_WITHIN = 10.0  # seconds; slow ones get fewer, and at least a tenth
+_PUSHES = 5
+_BYTES = 256 * 1024**2
+
+
+@dataclass(frozen=True)
+class Report:
+    """Seconds that things took; each push is followed by one of the same, unchanged array."""
+
+    start: float
+    round_trips: list[float]
+    pushes: list[float]
+    pushes_again: list[float]
+
+
+def report(where: str) -> str:
+    """Measure one peer and return the report as JSON; ``where`` is its class."""
+    peer: Peer = pkgutil.resolve_name(where)()
+    start = seconds(lambda: peer.start(RANKS))
+    try:
+        round_trips = _round_trips(peer)
+        pushes, again = _pushes(peer)
+    finally:
+        peer.stop()
+    return json.dumps(asdict(Report(start, round_trips, pushes, again)))
+
+
+def _round_trips(peer: Peer) -> list[float]:
+    for _ in range(_WARM_UP):
+        peer.round_trip()
+    until = time.monotonic() + _ROUND_TRIPS_WITHIN
+    taken: list[float] = []
+    while len(taken) < _ROUND_TRIPS and (
+        len(taken) < _ROUND_TRIPS // 10 or time.monotonic() < until
+    ):
+        taken.append(seconds(peer.round_trip))
+    return taken
+
+
+def _pushes(peer: Peer) -> tuple[list[float], list[float]]:
+    """Push arrays of fresh content, each twice; the first array warms up and does not count."""
+    first, again = [], []
+    random = np.random.default_rng()
+    for _ in range(1 + _PUSHES):
+        array = random.integers(2**40, size=_BYTES // 8)
+        taken = _push(peer, array)
+        if taken is None:
+            return [], []
+        first.append(taken)
+        again.append(_push(peer, array))
+    return first[1:], again[1:]
+
+
+def _push(peer: Peer, array: np.ndarray) -> float | None:
+    started = time.monotonic()
+    seen = peer.push(array)
+    taken = time.monotonic() - started
+    if seen is None:
+        return None
+    assert seen == [look(array)] * RANKS, "what arrived is not what was sent"
+    return taken

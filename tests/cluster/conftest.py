@@ -1,0 +1,104 @@
+"""A cluster of four ranks in one process group, and cells that run on it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.frame import Limits
+from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.events import Display, Output
+
+
+@dataclass
+class Cells:
+    """Runs cells on a cluster, as the magic does."""
+
+    cluster: Cluster
+    namespace: dict[str, Any] = field(default_factory=dict)
+    events: list[Output | Display] = field(default_factory=list)
+
+    def start(
+        self,
+        code: str,
+        *,
+        ranks: Sequence[int] | None = None,
+        names: Sequence[str] = (),
+        values: Mapping[int, Sequence[str]] | None = None,
+        show: Sequence[int] = (0,),
+    ) -> Run:
+        ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
+        parcel = self.cluster.outbox.parcel(names, self.namespace, ranks)
+        work = Work(ranks, code=code, parcel=parcel, values=values or {}, show=tuple(show))
+        return self.cluster.run(work)
+
+    def run(self, code: str, **options: Any) -> dict[int, Any]:
+        run = self.start(code, **options)
+        self.events = []
+        run.follow(self.events.append)
+        return run.values()
+
+    def ask(self, expression: str, **options: Any) -> list[Any]:
+        """Return an expression's value on every rank."""
+        ranks = options.get("ranks") or self.cluster.all_ranks
+        values = {rank: ["_asked"] for rank in ranks}
+        found = self.run(f"_asked = {expression}", values=values, **options)
+        return [found[rank]["_asked"] for rank in sorted(found)]
+
+    def text(self, stream: str = "stdout", rank: int | None = None) -> str:
+        """Return what the last run printed."""
+        return b"".join(
+            event.data
+            for event in self.events
+            if isinstance(event, Output)
+            and event.stream == stream
+            and (rank is None or event.rank == rank)
+        ).decode()
+
+
+def start(
+    nodes: int = 4, *, provider: Local | None = None, stop: float = 20.0, **spec: Any
+) -> Cells:
+    """Start a cluster whose ranks form a group."""
+    wanted = ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=nodes, **spec)
+    made, frame = assemble(wanted, [sky.plugins.torch()])
+    return Cells(Cluster.start(made, provider or Local(), frame, limits=Limits(stop=stop)))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Cells]:
+    cells = start()
+    cells.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
+    yield cells
+    cells.cluster.down()
+
+
+@pytest.fixture
+def cells(shared: Cells) -> Cells:
+    """A shared cluster, for tests that leave it as it was."""
+    shared.namespace.clear()
+    return shared
+
+
+@pytest.fixture
+def new() -> Iterator[Callable[..., Cells]]:
+    """Starts clusters of the test's own and ends them."""
+    started: list[Cells] = []
+
+    def make(*args: Any, **kwargs: Any) -> Cells:
+        started.append(start(*args, **kwargs))
+        return started[-1]
+
+    yield make
+    for cells in started:
+        if cells.cluster.state.phase != "down":
+            cells.cluster.down()

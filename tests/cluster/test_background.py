@@ -1,0 +1,108 @@
+"""Runs in the background: they take turns, can be asked after, awaited and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.notebook.background import BackgroundRun
+
+
+def start(cells, code: str, names=(), timeout: float | None = None, **options) -> BackgroundRun:
+    run = cells.start(code, names=names, **options)
+    return BackgroundRun(run, "test", lambda values: values, timeout)
+
+
+def test_the_result_comes_when_it_is_asked_for(cells) -> None:
+    handle = start(cells, "y = rank + 1\nprint('worked')", values={2: ["y"]})
+    assert handle.result() == {2: {"y": 3}}
+    assert handle.done
+    assert handle.output == "worked\n"
+    assert repr(handle).startswith("<test: done after")
+
+
+def test_several_take_turns_in_order(cells, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    cells.namespace.update(go=str(go), order=[])
+    first = start(
+        cells, "while not os.path.exists(go): time.sleep(0.01)\norder.append(1)", ["go", "order"]
+    )
+    second = start(cells, "order.append(2)", ["order"])
+    third = start(cells, "order.append(3)", ["order"], values={0: ["order"]})
+    assert not first.done
+    assert "waiting for its turn" in repr(third)
+    go.touch()
+    # What a rank made of `order` is not overwritten by the runs that were sent meanwhile.
+    assert third.result() == {0: {"order": [1, 2, 3]}}
+    assert first.done
+    assert second.done
+
+
+def test_data_leaves_before_the_notebook_goes_on(cells, tmp_path: Path) -> None:
+    import numpy as np
+
+    go = tmp_path / "go"
+    cells.namespace.update(go=str(go), data=np.zeros(1_000_000))
+    start(cells, "while not os.path.exists(go): time.sleep(0.01)", ["go"])
+    handle = start(cells, "total = float(data.sum())", ["data"], values={0: ["total"]})
+    cells.namespace["data"][:] = 1
+    go.touch()
+    assert handle.result() == {0: {"total": 0.0}}
+
+
+def test_an_error_is_raised_where_the_result_is_asked_for(cells) -> None:
+    handle = start(cells, "raise ValueError('in the background')")
+    with pytest.raises(ValueError, match="in the background"):
+        handle.result()
+    assert "failed" in repr(handle)
+
+
+def test_it_can_be_awaited(cells) -> None:
+    handle = start(cells, "y = rank", values={1: ["y"]})
+
+    async def ask() -> object:
+        return await handle
+
+    assert asyncio.run(ask()) == {1: {"y": 1}}
+
+
+def test_one_that_runs_can_be_stopped(cells) -> None:
+    handle = start(cells, "while True: pass")
+    handle.cancel()
+    with pytest.raises(Interrupted):
+        handle.result()
+    assert cells.ask("rank") == [0, 1, 2, 3]
+
+
+def test_one_that_waits_does_not_begin_when_it_is_stopped(cells, tmp_path: Path) -> None:
+    go, mark = tmp_path / "go", tmp_path / "mark"
+    cells.namespace.update(go=str(go), mark=str(mark))
+    start(cells, "while not os.path.exists(go): time.sleep(0.01)", ["go"])
+    handle = start(cells, "open(mark, 'w').close()", ["mark"])
+    handle.cancel()
+    with pytest.raises((Interrupted, sky.SkyError)):
+        handle.result()
+    go.touch()
+    assert cells.ask("rank") == [0, 1, 2, 3]
+    assert not mark.exists()
+
+
+def test_time_that_is_over_stops_it(cells) -> None:
+    handle = start(cells, "while True: pass", timeout=0.2)
+    with pytest.raises((Interrupted, TimeoutError)):
+        handle.result()
+    assert cells.ask("rank") == [0, 1, 2, 3]
+
+
+def test_waiting_for_a_result_can_end_before_the_run(cells, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    cells.namespace["go"] = str(go)
+    handle = start(cells, "while not os.path.exists(go): time.sleep(0.01)", ["go"])
+    with pytest.raises(TimeoutError):
+        handle.result(timeout=0.05)
+    go.touch()
+    handle.result()

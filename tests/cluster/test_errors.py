@@ -1,0 +1,106 @@
+"""Errors: what a rank raises, what becomes of the others, and that the next cell runs."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.errors import RankLost, describe_ranks
+
+
+def test_the_original_type_with_rank_and_traceback(cells) -> None:
+    with pytest.raises(ValueError, match="only rank 2") as caught:
+        cells.run(
+            "def check(r):\n    if r == 2:\n        raise ValueError(f'only rank {r}')\ncheck(rank)"
+        )
+    error = caught.value
+    assert isinstance(error, sky.RemoteError)
+    assert (error.rank, error.host) == (2, "node 2")
+    assert "raise ValueError(f'only rank {r}')" in _plain(error.remote_traceback)
+    assert "check(rank)" in _plain(error.remote_traceback)
+
+
+def test_peers_of_a_failed_rank_are_released(cells) -> None:
+    with pytest.raises(KeyError) as caught:
+        cells.run("kept = rank\nif rank == 1:\n    raise KeyError('lost')\ndist.barrier()")
+    assert [failure.rank for failure in caught.value.failures] == [1]
+    assert cells.ask("kept") == [0, 1, 2, 3]
+    cells.run("x = torch.ones(1)\ndist.all_reduce(x)")
+    assert cells.ask("x.item()") == [4.0] * 4
+
+
+def test_the_same_error_on_several_ranks_is_said_once(cells) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        cells.run("if rank: 1 / 0")
+    assert caught.value.__notes__ == ["on ranks 1-3 (node 1, node 2, node 3)"]
+
+
+def test_a_type_of_the_notebook_is_caught_by_its_name(cells) -> None:
+    class Broken(Exception):
+        pass
+
+    import __main__
+
+    __main__.Broken = Broken
+    Broken.__module__, Broken.__qualname__ = "__main__", "Broken"
+    cells.namespace["Broken"] = Broken
+    try:
+        with pytest.raises(Broken, match="as defined here"):
+            cells.run("raise Broken('as defined here')", names=["Broken"])
+    finally:
+        del __main__.Broken
+
+
+def test_a_type_that_is_unknown_here_keeps_its_text(cells) -> None:
+    with pytest.raises(RuntimeError, match="odd"):
+        cells.run("class Odd(RuntimeError): pass\nraise Odd('odd')")
+
+
+def test_system_exit_is_an_error_of_the_cell(cells) -> None:
+    with pytest.raises(sky.RemoteError, match="3"):
+        cells.run("import sys\nsys.exit(3)")
+    assert cells.ask("rank") == [0, 1, 2, 3]
+
+
+def test_a_remote_error_can_be_pickled(cells) -> None:
+    with pytest.raises(ValueError) as caught:
+        cells.run("raise ValueError('again')")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(again, ValueError)
+    assert str(again) == "again"
+
+
+def test_a_killed_rank_is_named_and_comes_back_empty(new) -> None:
+    cells = new()
+    cells.run("import os, signal, torch, torch.distributed as dist\nkept = rank = dist.get_rank()")
+    with pytest.raises(RankLost, match="rank 2 is lost: it was killed by SIGKILL") as caught:
+        cells.run("if rank == 2:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
+    assert caught.value.rank == 2
+    found = cells.run("pass", values={rank: ["kept"] for rank in (0, 1, 3)})
+    assert {rank: names["kept"] for rank, names in found.items()} == {0: 0, 1: 1, 3: 3}
+    with pytest.raises(NameError):
+        cells.run("kept", ranks=[2])
+    cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
+    assert cells.ask("x.item()") == [4.0] * 4
+
+
+def test_names_are_sent_again_to_a_rank_that_came_back(new) -> None:
+    cells = new(nodes=2)
+    cells.namespace["x"] = "sent"
+    cells.run("import os", names=["x"])
+    with pytest.raises(RankLost):
+        cells.run("import os\nif os.environ['SKYPILOT_NODE_RANK'] == '1': os.kill(os.getpid(), 11)")
+    assert cells.ask("x", names=["x"]) == ["sent", "sent"]
+
+
+def test_ranks_in_words() -> None:
+    assert describe_ranks([3]) == "rank 3"
+    assert describe_ranks([5, 1, 0, 2]) == "ranks 0-2, 5"
+
+
+def _plain(text: str) -> str:
+    import re
+
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)

@@ -1,0 +1,34 @@
+"""Ranks that print more than a notebook can take."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+
+
+def test_a_million_lines(cells) -> None:
+    before = psutil.Process(os.getpid()).memory_info().rss
+    cells.run("for i in range(1_000_000): print('line', i)")
+    assert psutil.Process(os.getpid()).memory_info().rss - before < 50e6
+    text = cells.text()
+    assert text.startswith("line 0\nline 1\n")
+    assert text.endswith("line 999998\nline 999999\n")
+    shown = text.count("\n") + sum(event.skipped_lines for event in cells.events)
+    assert shown == 1_000_000
+    data, _ = cells.cluster.log(0, tail=2)
+    assert data == b"line 999998\nline 999999\n"
+
+
+def test_one_line_of_fifty_megabytes_and_bytes_that_are_no_text(cells) -> None:
+    _, size = cells.cluster.log(0, tail=1)
+    cells.run("print('x' * 50_000_000)\nos.write(1, bytes(range(256)))")
+    assert sum(len(event.data) for event in cells.events) < 2e6
+    _, after = cells.cluster.log(0, tail=1)
+    assert after - size == 50_000_001 + 256
+    assert cells.events[-1].data.endswith(bytes(range(256)))
+
+
+def test_what_comes_after_a_flood_is_shown(cells) -> None:
+    cells.run("print('y' * 5_000_000)\nprint('the end')")
+    assert cells.text().endswith("the end\n")

@@ -1,0 +1,218 @@
+"""The life of a cluster: that it ends whole, survives its notebook, and is found again."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec
+from tests.conftest import processes_of
+
+
+def everything(cells) -> list[psutil.Process]:
+    """Return agent, zygote and ranks of a cluster."""
+    machine = json.loads(json.dumps(registry.find(cells.cluster.name).machines[0]))
+    agent = psutil.Process(machine["pid"])
+    return [agent, *agent.children(recursive=True)]
+
+
+def wait_for(path: Path) -> None:
+    """Wait until a file is there; the test's time-out bounds it."""
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not alive
+
+
+def test_down_leaves_nothing(new) -> None:
+    cells = new()
+    processes = everything(cells)
+    row = registry.find(cells.cluster.name).machines[0]
+    assert len(processes) == 6
+    cells.cluster.down()
+    assert_gone(processes)
+    assert not Path(row["folder"]).exists()
+    assert not Path(row["blobs"]).exists()
+    assert registry.find(cells.cluster.name) is None
+
+
+def test_what_ranks_started_ends_too(new) -> None:
+    cells = new(nodes=1)
+    cells.run(
+        "import subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    )
+    [child] = cells.ask("child.pid")
+    process = psutil.Process(child)
+    cells.cluster.down()
+    assert_gone([process])
+
+
+def test_plugins_leave_when_the_cluster_goes_down(tmp_path: Path) -> None:
+    note = tmp_path / "left"
+
+    def life(info):
+        yield
+        import torch.distributed as dist
+
+        note.write_text(str(dist.is_initialized()))
+
+    plugin = sky.Plugin("noting", around_app=life)
+    spec = ClusterSpec(name="leaving", nodes=2)
+    cluster = Cluster.start(*_started(spec, [plugin, sky.plugins.torch()]))
+    cluster.down()
+    assert note.read_text() == "False"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killing_agent_or_zygote_ends_everything(new, victim: int) -> None:
+    cells = new()
+    processes = everything(cells)
+    row = registry.find(cells.cluster.name).machines[0]
+    processes[victim].kill()
+    assert_gone(processes)
+    with pytest.raises(sky.ClusterLost, match="Run the cell again|is gone|is lost"):
+        cells.run("pass")
+    cells.cluster.down()
+    assert not Path(row["folder"]).exists()
+    assert not Path(row["blobs"]).exists()
+
+
+def test_the_socket_is_for_this_user_only(cells) -> None:
+    folder = Path(registry.find(cells.cluster.name).machines[0]["folder"])
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "agent.sock").stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "spec.json").stat().st_mode) == 0o600
+
+
+def test_nothing_listens_beyond_loopback(cells) -> None:
+    for process in everything(cells):
+        for connection in process.net_connections("inet"):
+            address = connection.laddr.ip.removeprefix("::ffff:")
+            assert address in ("127.0.0.1", "::1"), connection
+
+
+def test_another_kernel_finds_the_cluster_with_its_variables(new) -> None:
+    cells = new(nodes=2)
+    cells.run("import torch.distributed as dist\nkept = dist.get_rank() + 5")
+    cells.cluster.close()
+    script = f"""
+import jupyter_sky as sky
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.run import Work
+from jupyter_sky.providers.local import Local
+row = registry.find({cells.cluster.name!r})
+_, frame = assemble(sky.ComputePool(nodes=2).spec, [sky.plugins.torch()])
+cluster = Cluster.attach(row, Local(), frame)
+run = cluster.run(Work((0, 1), code="x = kept", values={{0: ["x"], 1: ["x"]}}))
+run.follow()
+print(run.values(), cluster.state.generation)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "{0: {'x': 5}, 1: {'x': 6}} 1\n", done.stderr
+
+
+def test_a_cluster_without_notebook_ends_after_its_grace(new) -> None:
+    cells = new(nodes=1, provider=Local(grace=0.2))
+    processes = everything(cells)
+    cells.cluster.close()
+    assert_gone(processes)
+
+
+def test_a_run_keeps_a_cluster_alive_without_notebook(new, tmp_path: Path) -> None:
+    cells = new(nodes=1, provider=Local(grace=0.2))
+    processes = everything(cells)
+    done = tmp_path / "done"
+    cells.namespace["done"] = str(done)
+    go = tmp_path / "go"
+    cells.namespace["go"] = str(go)
+    cells.start(
+        "import os, time\nopen(go + '.seen', 'w').close()\n"
+        "while not os.path.exists(go): time.sleep(0.01)\nopen(done, 'w').close()",
+        names=["done", "go"],
+    )
+    wait_for(go.with_name("go.seen"))
+    cells.cluster.close()
+    # Nobody is connected now, for five times the grace.
+    with pytest.raises(psutil.TimeoutExpired):
+        processes[0].wait(1)
+    go.touch()
+    assert_gone(processes)
+    assert done.exists()
+
+
+def test_a_killed_notebook_leaves_a_cluster_that_ends_itself(home: Path) -> None:
+    script = """
+import jupyter_sky as sky, os, signal
+pool = sky.ComputePool(nodes=2, provider=sky.Local(grace=0.2)).__enter__()
+from jupyter_sky.cluster import registry
+print(registry.find(pool.cluster.name).machines[0]["pid"], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    agent = psutil.Process(int(done.stdout)) if psutil.pid_exists(int(done.stdout)) else None
+    if agent:
+        assert_gone([agent])
+
+
+def test_several_agents_are_one_cluster(new) -> None:
+    cells = new(nodes=4, provider=Local(machines=2))
+    cells.run("import torch, torch.distributed as dist\nrank = dist.get_rank()\nkept = rank")
+    cells.run("x = torch.ones(1)\ndist.all_reduce(x)")
+    assert cells.ask("x.item()") == [4.0] * 4
+    with pytest.raises(ValueError):
+        cells.run("if rank == 3: raise ValueError\ndist.barrier()")
+    assert cells.ask("kept") == [0, 1, 2, 3]
+
+
+def test_a_missing_framework_is_one_sentence_and_starts_nothing(home: Path) -> None:
+    spec = ClusterSpec(name="missing", nodes=1)
+    plugin = sky.Plugin("odd", preload=("no_such_module",))
+    with pytest.raises(sky.UsageError, match="no_such_module is not installed"):
+        Cluster.start(*_started(spec, [plugin]))
+    assert registry.find("missing") is None
+
+
+def test_a_plugin_that_fails_is_named_and_leaves_nothing(home: Path) -> None:
+    def broken(info):
+        raise OSError("no such disk")
+        yield
+
+    before = len(processes_of(home))
+    with pytest.raises(sky.SkyError, match="could not join the group: OSError: no such disk"):
+        Cluster.start(*_started(ClusterSpec(name="broken"), [sky.Plugin("b", around_app=broken)]))
+    assert len(processes_of(home)) == before
+    assert registry.find("broken") is None
+
+
+def _started(spec: ClusterSpec, plugins: list[sky.Plugin]):
+    made, frame = assemble(spec, plugins)
+    return made, Local(), frame
+
+
+def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
+    script = "import jupyter_sky as sky\nsky.ComputePool(nodes=1).__enter__()"
+    tmp_path.chmod(0o777)
+    environment = {**os.environ, "JUPYTER_SKY_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment
+    )
+    assert "can be changed by somebody else" in done.stderr

@@ -1,0 +1,171 @@
+"""What a cell does on a cluster, and what comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.transport.events import Display
+
+
+def test_the_group_is_formed_before_the_first_cell(cells) -> None:
+    assert cells.ask("dist.is_initialized()") == [True] * 4
+    assert cells.ask("dist.get_rank()") == [0, 1, 2, 3]
+
+
+def test_ranks_reduce_together(cells) -> None:
+    cells.run("x = torch.tensor([float(rank)])\ndist.all_reduce(x)")
+    assert cells.ask("x.item()") == [6.0] * 4
+
+
+def test_only_shown_ranks_are_heard(cells) -> None:
+    cells.run("print('rank', rank)")
+    assert cells.text() == "rank 0\n"
+    cells.run("print('rank', rank)", show=(1, 3))
+    assert sorted(cells.text().splitlines()) == ["rank 1", "rank 3"]
+
+
+def test_what_is_not_shown_is_in_the_log(cells) -> None:
+    cells.run("print('said by', rank)")
+    data, _ = cells.cluster.log(2, tail=1)
+    assert data == b"said by 2\n"
+
+
+def test_output_of_subprocesses_and_of_c_code_is_captured(cells) -> None:
+    cells.run("import ctypes\nctypes.CDLL(None).puts(b'from C')\n!echo from a shell\n!echo no >&2")
+    assert "from C\n" in cells.text()
+    assert "from a shell\n" in cells.text()
+    assert cells.text("stderr") == "no\n"
+
+
+def test_what_a_rank_printed_comes_before_its_end(cells) -> None:
+    cells.run("print('no end of line', end='')")
+    assert cells.text() == "no end of line"
+
+
+def test_a_line_arrives_while_the_cell_runs(cells, tmp_path: Path) -> None:
+    flag = tmp_path / "go"
+    cells.namespace["go"] = str(flag)
+    run = cells.start(
+        "print('first')\nwhile not os.path.exists(go): time.sleep(0.01)\nprint('last')",
+        names=["go"],
+    )
+    seen = []
+
+    def show(event) -> None:
+        seen.append(event.data)
+        # The cell waits for this file: had the line been held back, the test would hang.
+        flag.touch()
+
+    run.follow(show)
+    assert b"".join(seen) == b"first\nlast\n"
+
+
+def test_the_last_expression_is_shown_and_a_semicolon_hides_it(cells) -> None:
+    cells.run("6 * 7")
+    [event] = cells.events
+    assert isinstance(event, Display)
+    assert event.data["text/plain"] == "42"
+    cells.run("6 * 7;")
+    assert cells.events == []
+
+
+def test_rich_output_keeps_its_place_among_the_lines(cells) -> None:
+    cells.run(
+        "from IPython.display import HTML, display\nprint(1)\ndisplay(HTML('<b>2</b>'))\nprint(3)"
+    )
+    kinds = [e.data["text/html"] if isinstance(e, Display) else e.data for e in cells.events]
+    assert kinds == [b"1\n", "<b>2</b>", b"3\n"]
+
+
+def test_top_level_await(cells) -> None:
+    cells.run("import asyncio\nawait asyncio.sleep(0)\nprint('awaited')")
+    assert cells.text() == "awaited\n"
+
+
+def test_names_travel_once_and_stay(cells) -> None:
+    cells.namespace["x"] = 1
+    cells.run("x += rank", names=["x"])
+    cells.run("x += rank", names=["x"])
+    assert cells.ask("x", names=["x"]) == [1, 3, 5, 7]
+    cells.namespace["x"] = 10
+    assert cells.ask("x", names=["x"]) == [10] * 4
+
+
+def test_an_array_is_one_copy_that_every_rank_may_write_to(cells) -> None:
+    cells.namespace["a"] = np.arange(1_000_000, dtype=np.float64)
+    cells.run("a[0] = rank", names=["a"])
+    assert cells.ask("float(a[0])", names=["a"]) == [0.0, 1.0, 2.0, 3.0]
+    assert cells.ask("float(a[-1])", names=["a"]) == [999_999.0] * 4
+    assert cells.namespace["a"][0] == 0
+
+
+def test_unchanged_content_is_not_sent_again(cells) -> None:
+    cells.namespace["big"] = np.random.default_rng(0).random(500_000)
+    cells.run("pass", names=["big"])
+    before = cells.cluster.sent_bytes
+    cells.namespace["big"] = cells.namespace["big"].copy()
+    cells.run("pass", names=["big"])
+    assert cells.cluster.sent_bytes - before < 10_000
+    cells.namespace["same_content"] = cells.namespace["big"].copy()
+    cells.run("pass", names=["same_content"])
+    assert cells.cluster.sent_bytes - before < 20_000
+
+
+def test_a_model_and_its_optimizer_stay_together(cells) -> None:
+    import torch
+
+    model = torch.nn.Linear(64, 64)
+    cells.namespace.update(model=model, opt=torch.optim.SGD(model.parameters(), lr=1.0))
+    cells.run(
+        "model.weight.grad = torch.ones_like(model.weight)\nopt.step()", names=["opt", "model"]
+    )
+    moved = cells.ask("model.weight.detach()", ranks=[1])[0]
+    assert torch.allclose(moved, model.weight.detach() - 1)
+
+
+def test_values_come_back_from_the_ranks_that_were_asked(cells) -> None:
+    found = cells.run("y = rank * 10", values={0: ["y"], 3: ["y", "rank"]})
+    assert found == {0: {"y": 0}, 3: {"y": 30, "rank": 3}}
+
+
+def test_large_values_come_back(cells) -> None:
+    found = cells.run("z = torch.full((1000, 1000), float(rank))", values={2: ["z"]})
+    assert found[2]["z"].shape == (1000, 1000)
+    found[2]["z"] += 1
+    assert found[2]["z"].mean() == 3
+
+
+def test_asking_for_a_name_that_is_not_there(cells) -> None:
+    with pytest.raises(NameError, match="rank 1 has no such name"):
+        cells.run("pass", values={1: ["nowhere"]})
+
+
+def test_a_name_that_cannot_be_sent_is_named_and_nothing_is_sent(cells) -> None:
+    import threading
+
+    cells.namespace["config"] = {"log": [threading.Lock()]}
+    with pytest.raises(sky.UsageError, match=r"config\['log'\]\[0\] cannot be sent"):
+        cells.run("pass", names=["config"])
+    assert cells.ask("1") == [1] * 4
+
+
+def test_a_subset_of_ranks(cells) -> None:
+    cells.run("mark = 'unset'")
+    cells.run("mark = rank", ranks=[1, 3])
+    assert cells.ask("mark") == ["unset", 1, "unset", 3]
+
+
+def test_input_is_refused_with_a_reason(cells) -> None:
+    with pytest.raises(RuntimeError, match="no keyboard"):
+        cells.run("input('name? ')")
+
+
+def test_instance_info_knows_its_peers(cells) -> None:
+    infos = cells.ask("__import__('jupyter_sky').instance_info()")
+    assert [info.rank for info in infos] == [0, 1, 2, 3]
+    assert [peer.addr for peer in infos[2].peers] == ["127.0.0.1"] * 4
+    assert [info.is_head for info in infos] == [True, False, False, False]

@@ -1,0 +1,69 @@
+"""Stop: Ctrl-C reaches every rank, wherever it is, and the next cell runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from jupyter_sky.cluster.errors import Interrupted
+
+
+def stop(cells, code: str) -> Interrupted:
+    """Run a cell and press Stop when its first line arrives."""
+    run = cells.start(f"print('here')\n{code}")
+    pressed = []
+
+    def press(event: object) -> None:
+        if not pressed:
+            pressed.append(event)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run.follow(press)
+    assert isinstance(caught.value, Interrupted)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "time.sleep(600)",
+        "import subprocess; subprocess.run(['sleep', '600'])",
+        "!sleep 600",
+        "for _ in range(600):\n    !sleep 1",
+        "dist.barrier() if rank else time.sleep(600)",
+    ],
+)
+def test_stop(cells, code: str) -> None:
+    cells.run("kept = rank + 1")
+    said = str(stop(cells, code))
+    assert said.startswith("ranks 0-3 stopped")
+    assert cells.ask("kept") == [1, 2, 3, 4]
+    cells.run("x = torch.ones(1)\ndist.all_reduce(x)")
+    assert cells.ask("x.item()") == [4.0] * 4
+
+
+def test_a_rank_that_does_not_react_is_ended(new) -> None:
+    cells = new(nodes=2, stop=1.0)
+    cells.run("import ctypes, torch, torch.distributed as dist\nrank = dist.get_rank()")
+    # With the GIL held in C and the signal blocked, nothing in the process can react.
+    cells.run("import signal\nif rank: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})")
+    said = str(stop(cells, "ctypes.PyDLL(None).sleep(600) if rank else None"))
+    assert "rank 1 did not react yet and will be ended" in said
+    cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
+    assert cells.ask("x.item()") == [2.0] * 2
+
+
+def test_a_connection_of_the_person_survives_a_broken_collective(cells) -> None:
+    cells.run(
+        "import socket\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "mine = socket.create_connection(server.getsockname())\n"
+        "theirs, _ = server.accept()"
+    )
+    stop(cells, "dist.barrier() if rank else time.sleep(600)")
+    cells.run("mine.sendall(b'still here')\nheard = theirs.recv(100)\nmine.close(); server.close()")
+    assert cells.ask("heard") == [b"still here"] * 4

@@ -1,0 +1,39 @@
+"""What every test stands on: a registry of its own, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home() -> Iterator[Path]:
+    """Keep clusters, logs and sockets of the tests in a folder of their own."""
+    folder = Path(tempfile.mkdtemp(prefix="sky-"))
+    before = os.environ.get("JUPYTER_SKY_HOME")
+    os.environ["JUPYTER_SKY_HOME"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["JUPYTER_SKY_HOME"]
+    else:
+        os.environ["JUPYTER_SKY_HOME"] = before
+    left = processes_of(folder)
+    for process in left:
+        process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+    assert not left, f"processes were left behind: {left}"
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Return the agents, zygotes and ranks whose files are below ``folder``."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(folder) in part for part in process.info["cmdline"] or ()):
+            found.append(process)
+    return found

@@ -1,0 +1,66 @@
+"""How much of a flood is shown."""
+
+from __future__ import annotations
+
+from jupyter_sky.node.gate import BURST, RATE, TAIL, Gate
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_a_person_can_read_passes_as_it_is() -> None:
+    clock = Clock()
+    gate = Gate(clock)
+    for number in range(1000):
+        line = b"x" * 500 + b"\n"
+        shown = gate.take(line, number * len(line))
+        assert shown
+        assert (shown.data, shown.offset, shown.skipped_bytes) == (line, number * len(line), 0)
+        clock.now += 0.01
+
+
+def test_a_flood_ends_with_its_last_lines_and_nothing_is_unaccounted_for() -> None:
+    gate = Gate(Clock())
+    lines = [f"line {number}\n".encode() for number in range(1_000_000)]
+    data = b"".join(lines)
+    shown = []
+    for start in range(0, len(data), 50_000):
+        piece = gate.take(data[start : start + 50_000], start)
+        if piece:
+            shown.append(piece)
+    assert gate.holds
+    last = gate.release()
+    assert last
+    shown.append(last)
+    assert sum(len(piece.data) for piece in shown) < 1.1 * BURST + TAIL
+    assert sum(len(piece.data) + piece.skipped_bytes for piece in shown) == len(data)
+    assert sum(piece.data.count(b"\n") + piece.skipped_lines for piece in shown) == 1_000_000
+    assert last.data.startswith(b"line 9")
+    assert last.data.endswith(b"line 999999\n")
+    assert data[last.offset :] == last.data
+    assert not gate.holds
+
+
+def test_the_end_of_one_endless_line_is_shown() -> None:
+    last = Gate(Clock()).take(b"y" * (50 * BURST), 0)
+    assert last
+    assert last.data == b"y" * TAIL
+    assert last.skipped_lines == 0
+
+
+def test_what_is_held_back_may_be_shown_after_a_while() -> None:
+    clock = Clock()
+    gate = Gate(clock)
+    gate.take(b"z" * BURST, 0)
+    assert gate.take(b"more\n", BURST) is None
+    assert gate.delay == TAIL / RATE
+    clock.now += gate.delay
+    assert gate.delay == 0
+    shown = gate.release()
+    assert shown
+    assert shown.data == b"more\n"
+    assert shown.skipped_bytes == 0

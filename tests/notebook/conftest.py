@@ -1,0 +1,86 @@
+"""A shell in this process and a kernel in another, for tests that type cells into them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from jupyter_client.manager import start_new_kernel
+from traitlets.config import Config
+
+from jupyter_sky.cluster import registry
+
+
+class Notebook:
+    """A shell with the extension, whose clusters have no framework and so come up at once."""
+
+    def __init__(self) -> None:
+        self.shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+        self.namespace: dict[str, Any] = self.shell.user_ns
+        self.run("%load_ext jupyter_sky")
+        self.run("%config Sky.plugin = 'none'")
+
+    def run(self, cell: str) -> str:
+        """Run a cell as the person does; return what it printed, or raise what it raised."""
+        with capture_output(display=False) as captured:
+            result = self.shell.run_cell(cell, store_history=True)
+        result.raise_error()
+        return str(captured.stdout)
+
+    def close(self) -> None:
+        self.run("%sky auto off")
+        for row in registry.rows():
+            if row.machines:
+                self.run(f"%sky down {row.name}")
+        self.run("%unload_ext jupyter_sky")
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+    # A new shell takes the place of the main module.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    made = Notebook()
+    yield made
+    made.close()
+
+
+@dataclass
+class Kernel:
+    """A kernel of its own process."""
+
+    manager: Any
+    client: Any
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    def run(self, cell: str, **options: Any) -> str:
+        """Run a cell and return what it printed; fail where it fails."""
+        self.messages = []
+        reply = self.client.execute_interactive(
+            cell, output_hook=self.messages.append, timeout=100, **options
+        )["content"]
+        assert reply["status"] == "ok", "\n".join(reply["traceback"])
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """What the last cell printed."""
+        contents = [each["content"] for each in self.messages if each["msg_type"] == "stream"]
+        return "".join(content["text"] for content in contents)
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    manager, client = start_new_kernel()
+    made = Kernel(manager, client)
+    try:
+        made.run("%load_ext jupyter_sky\n%config Sky.plugin = 'none'")
+        yield made
+    finally:
+        made.client.execute_interactive("%sky auto off\n%sky down", timeout=100)
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)

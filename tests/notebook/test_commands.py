@@ -1,0 +1,251 @@
+"""The commands of ``%sky``, typed into a shell."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.run import Work
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.options import COMMANDS
+from jupyter_sky.notebook.status import duration
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec
+from tests.notebook.conftest import Notebook
+
+UNTIL = "import os, time\nwhile not os.path.exists({!r}):\n    time.sleep(0.01)\n"
+
+
+@pytest.fixture
+def two(notebook: Notebook) -> Notebook:
+    """A notebook whose cluster has two ranks."""
+    notebook.run("%sky up --nodes 2")
+    return notebook
+
+
+@pytest.fixture
+def stranger() -> Iterator[Cluster]:
+    """A cluster that another kernel has started."""
+    spec, frame = assemble(ClusterSpec(name=f"other-{uuid.uuid4().hex[:6]}", nodes=2), [])
+    cluster = Cluster.start(spec, Local(), frame)
+    yield cluster
+    if cluster.state.phase != "down":
+        cluster.down()
+
+
+def table(text: str) -> dict[str, list[str]]:
+    """Return the words of each line of the table, by the cluster's name."""
+    rows = (line.lstrip("* ").split() for line in text.splitlines()[1:])
+    return {row[0]: row[1:] for row in rows if row[0] != "rank"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_explains_itself(notebook: Notebook, command: str) -> None:
+    said = notebook.run(f"%sky {command} -h")
+    assert said.startswith(f"usage: %sky {command}")
+    assert COMMANDS[command][0][1:] in said
+
+
+@pytest.mark.parametrize("command", ["logs", "push x", "pull x", "interrupt", "restart"])
+def test_what_needs_a_cluster_says_how_to_have_one(notebook: Notebook, command: str) -> None:
+    with pytest.raises(UsageError, match="`%%sky --nodes 4` above a cell starts one"):
+        notebook.run("x = 1")
+        notebook.run(f"%sky {command}")
+
+
+# %sky status
+
+
+def test_status_without_clusters(notebook: Notebook) -> None:
+    assert notebook.run("%sky status") == "No cluster: `%%sky --nodes 4` above a cell starts one.\n"
+
+
+def test_status_shows_all_clusters_and_the_ranks_of_the_current(
+    two: Notebook, stranger: Cluster
+) -> None:
+    text = two.run("%sky status")
+    mine = next(line for line in text.splitlines() if line.startswith("*"))
+    assert mine.split()[2:7] == ["local", "2", "×", "1", "idle"]
+    assert table(text)[stranger.name][:5] == ["local", "2", "×", "1", "idle"]
+    assert text.splitlines()[-2:] == [
+        "   rank 0  node 0  CPU  idle",
+        "   rank 1  node 1  CPU  idle",
+    ]
+
+
+def test_status_marks_the_cluster_that_cells_mean(two: Notebook, stranger: Cluster) -> None:
+    two.run(f"%sky attach {stranger.name}")
+    marked = [line for line in two.run("%sky status").splitlines() if line.startswith("*")]
+    assert [line.split()[1] for line in marked] == [stranger.name]
+
+
+def test_status_shows_what_runs(two: Notebook, stranger: Cluster, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    strange = stranger.run(Work((1,), code=UNTIL.format(str(end))))
+    assert strange.left.wait(30)
+    two.namespace["end"] = str(end)
+    two.run("%%sky --background\nimport pathlib\nwhile not pathlib.Path(end).exists(): pass")
+    try:
+        text = two.run("%sky status")
+        mine = next(line for line in text.splitlines() if line.startswith("*"))
+        assert "busy" in mine and "import pathlib, ranks 0-1, for 0 s" in mine
+        assert table(text)[stranger.name][4] == "busy"
+        assert table(text)[stranger.name][-2:] == ["rank", "1"]
+    finally:
+        end.touch()
+        strange.follow()
+
+
+def test_status_of_what_is_not_there(notebook: Notebook, stranger: Cluster) -> None:
+    os.kill(registry.rows()[0].machines[0]["pid"], signal.SIGKILL)
+    registry.record("00000001", "coming", "local", {"nodes": 3, "procs_per_node": 2})
+    registry.record("00000002", "abroad", "local", {"nodes": 1, "procs_per_node": None})
+    machine = {"nodes": [{"ranks": [0, 1]}], "computer": "another"}
+    registry.record_machines("00000002", [machine])
+    registry.record("00000003", "novel", "moon", {"nodes": 1, "procs_per_node": None})
+    try:
+        shown = table(notebook.run("%sky status"))
+    finally:
+        for number in range(1, 4):
+            registry.remove(f"0000000{number}")
+    assert shown["coming"][:5] == ["local", "3", "×", "2", "starting"]
+    assert shown["abroad"][:5] == ["local", "1", "×", "2", "elsewhere"]
+    assert shown["novel"][:5] == ["moon", "1", "×", "1", "unknown"]
+    assert shown[stranger.name][4:] == ["gone", "`%sky", "gc`", "removes", "what", "is", "left"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "60 min"), (9000, "2.5 h"), (4e5, "5 d")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+# %sky logs
+
+
+def test_logs_show_what_any_rank_wrote(two: Notebook) -> None:
+    two.run("%%sky\nimport os\nprint('I am', os.environ['SKYPILOT_NODE_RANK'])\nprint('é')")
+    assert two.run("%sky logs") == "I am 0\né\n"
+    assert two.run("%sky logs 1") == "I am 1\né\n"
+    assert two.run("%sky logs 1 --tail 1") == "é\n"
+    with pytest.raises(UsageError, match=r"there is no rank 7: ranks 0-1\."):
+        two.run("%sky logs 7")
+
+
+def test_a_long_log_is_shown_from_its_end(two: Notebook) -> None:
+    two.run("%%sky\nfor number in range(200_000): print(number)")
+    first, *lines = two.run("%sky logs 1").splitlines()
+    assert lines == [str(number) for number in range(199_000, 200_000)]
+    left_out = sum(len(str(number)) + 1 for number in range(199_000))
+    assert first == f"[{left_out:,} bytes of this log come before]"
+    assert two.run("%sky logs 1 --tail 2") == "199998\n199999\n"
+
+
+class Interrupting(StringIO):
+    """A stream on which Ctrl-C is pressed as soon as it shows something."""
+
+    def __init__(self, text: str, before: Callable[[], Any] = lambda: None) -> None:
+        super().__init__()
+        self._text = text
+        self._before = before
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if self._text in self.getvalue():
+            self._text = "\0"
+            self._before()
+            signal.raise_signal(signal.SIGINT)
+        return written
+
+
+def test_following_a_log_ends_with_ctrl_c_and_the_run_goes_on(
+    two: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    two.namespace.update(first=str(first), second=str(second))
+    two.run(
+        "%%sky --background --out done\n"
+        "import os, time\n"
+        "def wait_for(path):\n"
+        "    while not os.path.exists(path): time.sleep(0.01)\n"
+        "print('begun', flush=True); wait_for(first)\n"
+        "print('half', flush=True); wait_for(second)\n"
+        "done = 'really'"
+    )
+    run = two.namespace["_"]
+    stream = Interrupting("half")
+    going_on = Interrupting("begun", before=first.touch)
+    for each in (going_on, stream):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", each)
+            two.shell.run_line_magic("sky", "logs 1 --follow")
+    assert going_on.getvalue().startswith("begun\n")
+    assert stream.getvalue() == "begun\nhalf\n"
+    assert not run.done
+    second.touch()
+    assert run.result(60) == {"done": "really"}
+
+
+# Variables, ranks, clusters
+
+
+def test_push_and_pull(two: Notebook) -> None:
+    two.namespace["data"] = [1, 2]
+    two.run("%sky push data")
+    two.run("%%sky --in none\nimport os\nmine = [*data, int(os.environ['SKYPILOT_NODE_RANK'])]")
+    two.run("%sky pull mine")
+    assert two.namespace["mine"] == [1, 2, 0]
+    two.run("%sky pull mine --ranks all")
+    assert two.namespace["mine"] == [[1, 2, 0], [1, 2, 1]]
+    with pytest.raises(UsageError, match="%sky push nothing: the notebook has no nothing"):
+        two.run("%sky push nothing")
+    with pytest.raises(UsageError, match="--ranks: there is no rank 5"):
+        two.run("%sky pull mine --ranks 5")
+
+
+def test_restart_empties_namespaces(two: Notebook) -> None:
+    two.run("%%sky\nx = 1")
+    assert "ranks 0-1 started anew, with empty namespaces" in two.run("%sky restart")
+    with pytest.raises(NameError):
+        two.run("%%sky\nprint(x)")
+
+
+def test_interrupt_stops_what_runs(two: Notebook) -> None:
+    assert two.run("%sky interrupt").endswith("nothing is running\n")
+    two.run("%%sky --background\nprint('begun', flush=True)\nwhile True: pass")
+    run = two.namespace["_"]
+    while "begun" not in two.run("%sky logs"):
+        pass
+    assert two.run("%sky interrupt").endswith("stopping\n")
+    with pytest.raises((KeyboardInterrupt, Interrupted)):
+        run.result(60)
+
+
+def test_attach_and_down_reach_clusters_of_other_kernels(
+    notebook: Notebook, stranger: Cluster
+) -> None:
+    said = notebook.run(f"%sky attach {stranger.name}")
+    assert said.endswith("cells without --cluster use it now\n")
+    assert notebook.run("%%sky\nprint('here')") == "here\n"
+    assert notebook.run(f"%sky down {stranger.name}") == (
+        f"{stranger.name}: ended, nothing of it is left\n"
+    )
+    assert registry.find(stranger.name) is None
+    with pytest.raises(UsageError, match="there is no cluster nowhere to attach"):
+        notebook.run("%sky attach nowhere")
+    with pytest.raises(UsageError, match="there is no cluster nowhere to end"):
+        notebook.run("%sky down nowhere")

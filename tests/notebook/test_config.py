@@ -1,0 +1,204 @@
+"""``%config Sky``: what it takes, what it refuses, and what it changes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traitlets.config import Config
+
+from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.errors import TimedOut
+from jupyter_sky.cluster.frame import Limits
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.options import CLUSTER_OPTIONS, CellOptions, parse_cell
+from tests.notebook.conftest import Notebook
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("provider", "aws", "aws"),
+        ("nodes", 4, 4),
+        ("nodes", "4", 4),
+        ("nodes", None, None),
+        ("gpu", "L4:4", "L4:4"),
+        ("cpus", 8, "8"),
+        ("cpus", "8+", "8+"),
+        ("memory", 32.5, "32.5"),
+        ("hosts", ["gpu1", "gpu2"], ("gpu1", "gpu2")),
+        ("hosts", "gpu1,gpu2", ("gpu1", "gpu2")),
+        ("spot", True, True),
+        ("plugin", "torch", ("torch",)),
+        ("plugin", ["none"], ()),
+        ("pip", ["transformers>=4,<5", "einops"], ("transformers>=4,<5", "einops")),
+        ("idle_timeout", 1800, 1800.0),
+        ("idle_timeout", "30m", 1800.0),
+        ("max_cost", 40, 40.0),
+        ("stdout", "all", "all"),
+        ("stdout", [0, 2], (0, 2)),
+        ("stdout", "0,2-3", (0, 2, 3)),
+        ("timeout", "1h", 3600.0),
+        ("grace", 5, 5.0),
+        ("stop_deadline", 0.5, 0.5),
+    ],
+)
+def test_what_it_takes(name: str, value: Any, expected: Any) -> None:
+    sky = Sky()
+    setattr(sky, name, value)
+    assert getattr(sky, name) == expected
+    assert getattr(Sky(config=Config({"Sky": {name: value}})), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        (
+            "nodes",
+            "four",
+            "Sky.nodes takes a whole number of at least 1, as in `%config Sky.nodes = 4`; "
+            '"four" is not one.',
+        ),
+        ("nodes", 0, '"0" is not one.'),
+        ("nodes", True, '"True" is not one.'),
+        ("nodes", [1, 2], '"1, 2" is not one.'),
+        ("nodes", [], '"" is not one.'),
+        ("gpu", "A1000", "did you mean A100"),
+        ("provider", "gcp", 'as in `%config Sky.provider = "aws"`; "gcp" is not one.'),
+        ("plugin", "torch none", '"torch none" is not one.'),
+        ("stdout", "some", "Sky.stdout takes `all`, `head`, `none`, or numbers of ranks"),
+        ("grace", None, '`%config Sky.grace = 60`; "None" is not one.'),
+        ("timeout", -1, '"-1" is not one.'),
+    ],
+)
+def test_what_it_refuses_in_one_sentence(name: str, value: Any, sentence: str) -> None:
+    sky = Sky()
+    with pytest.raises(UsageError) as error:
+        setattr(sky, name, value)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+    assert getattr(sky, name) == getattr(Sky(), name)
+
+
+def test_each_option_of_a_cluster_has_a_default() -> None:
+    assert {each.field for each in CLUSTER_OPTIONS} - set(Sky.class_trait_names()) == {"cluster"}
+
+
+def test_each_knob_has_help() -> None:
+    for name, trait in Sky.class_traits(config=True).items():
+        assert len(trait.help) > 20, name
+
+
+def test_what_a_cell_says_comes_first() -> None:
+    sky = Sky(nodes=4, gpu="L4", plugin="none", spot=True, stdout="all", timeout=60)
+    assert sky.of_clusters(CellOptions(nodes=2)) == CellOptions(
+        nodes=2, gpu="L4", plugin=(), spot=True
+    )
+    assert parse_cell("--timeout 5", sky.of_runs()) == CellOptions(stdout="all", timeout=5.0)
+
+
+def test_limits_are_those_of_the_code_unless_it_says_so() -> None:
+    assert Sky().limits() == Limits()
+    assert Sky(stop_deadline=1, form_deadline=2, start_deadline=3).limits() == Limits(3, 2, 1)
+
+
+def test_config_shows_every_knob(notebook: Notebook) -> None:
+    text = notebook.run("%config Sky")
+    assert all(f"Sky.{name}=" in text for name in Sky.class_traits(config=True))
+    assert "How many machines (1), like 4." in text
+
+
+def test_config_refuses_in_one_sentence(
+    notebook: Notebook, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        notebook.run("%config Sky.nodes = 'four'")
+    assert [record.getMessage() for record in caplog.records] == [
+        'Sky.nodes takes a whole number of at least 1, as in `%config Sky.nodes = 4`; "four" is '
+        "not one."
+    ]
+
+
+def test_a_cell_without_options_starts_what_config_says(notebook: Notebook) -> None:
+    notebook.run("%config Sky.nodes = 2")
+    notebook.run("%config Sky.stdout = 'all'")
+    assert notebook.run("%%sky\nprint('here')").count("│ here") == 2
+
+
+def test_a_cluster_that_runs_stays_as_it_is(notebook: Notebook) -> None:
+    notebook.run("%sky up --nodes 1")
+    notebook.run("%config Sky.nodes = 3")
+    assert notebook.run("%%sky\nprint('here')") == "here\n"
+    notebook.run("%sky down")
+    assert "3 local nodes" in notebook.run("%sky up")
+
+
+def test_a_cluster_that_was_lost_comes_back_as_it_was(notebook: Notebook) -> None:
+    notebook.run("%sky up --nodes 1 --cpus 1")
+    notebook.run("%config Sky.nodes = 3")
+    before = registry.rows()[0]
+    os.kill(before.machines[0]["pid"], 9)
+    with pytest.raises(Exception, match="is lost"):
+        notebook.run("%%sky\nwhile True: pass")
+    notebook.run("%%sky\nx = 1")
+    [after] = registry.rows()
+    assert (after.spec, after.id == before.id) == (before.spec, False)
+
+
+def test_options_of_other_providers_do_not_hinder_local_nodes(notebook: Notebook) -> None:
+    notebook.run("%config Sky.region = 'us-east-1'")
+    assert "1 local node," in notebook.run("%sky up --provider local")
+
+
+def test_runs_end_at_the_usual_timeout(notebook: Notebook) -> None:
+    notebook.run("%config Sky.timeout = 0.1")
+    with pytest.raises(TimedOut):
+        notebook.run("%%sky --nodes 1\nwhile True: pass")
+
+
+def test_the_grace_reaches_the_nodes(notebook: Notebook) -> None:
+    notebook.run("%config Sky.grace = '2m'")
+    notebook.run("%sky up --nodes 1")
+    folder = Path(registry.rows()[0].machines[0]["folder"])
+    assert json.loads((folder / "spec.json").read_text())["grace"] == 120.0
+
+
+def test_unloading_takes_it_away(notebook: Notebook) -> None:
+    notebook.run("%unload_ext jupyter_sky")
+    assert not [each for each in notebook.shell.configurables if isinstance(each, Sky)]
+    notebook.run("%load_ext jupyter_sky")
+
+
+def ipython(folder: Path, settings: str, cell: str) -> str:
+    """Run a cell in a terminal's IPython with an ``ipython_config.py``."""
+    profile = folder / "profile_default"
+    profile.mkdir(parents=True)
+    (profile / "ipython_config.py").write_text(f"c = get_config()\n{settings}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", cell],
+        env={**os.environ, "IPYTHONDIR": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout + done.stderr
+
+
+def test_ipython_config_sets_defaults(tmp_path: Path) -> None:
+    settings = "c.Sky.nodes = 3\nc.Sky.plugin = ['none']"
+    cell = "%load_ext jupyter_sky\nget_ipython().run_line_magic('config', 'Sky.nodes')"
+    assert ipython(tmp_path, settings, cell).strip() == "Out[0]: 3"
+
+
+def test_ipython_config_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    said = ipython(tmp_path, "c.Sky.nodes = 0", "%load_ext jupyter_sky").strip()
+    assert said == (
+        "UsageError: Sky.nodes takes a whole number of at least 1, as in `%config Sky.nodes = 4`; "
+        '"0" is not one.'
+    )

@@ -1,0 +1,252 @@
+"""The options of ``%%sky`` and the commands of ``%sky``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.options import (
+    CELL_OPTIONS,
+    COMMANDS,
+    CellOptions,
+    HelpRequested,
+    parse_cell,
+    parse_line,
+)
+
+
+def given_in(line: str) -> dict[str, Any]:
+    """What a line says beyond the defaults."""
+    defaults = asdict(CellOptions())
+    options = asdict(parse_cell(line))
+    return {name: value for name, value in options.items() if value != defaults[name]}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", {}),
+        ("--nodes 4", {"nodes": 4}),
+        ("--nodes=4", {"nodes": 4}),
+        ("--num-nodes 4 --gpus L4:4", {"nodes": 4, "gpu": "L4:4"}),
+        ("-n 4 -c train --use-spot", {"nodes": 4, "cluster": "train", "spot": True}),
+        ("--gpu A100", {"gpu": "A100"}),
+        ("--cpus 8+ --memory 32", {"cpus": "8+", "memory": "32"}),
+        ("--memory 32GB+", {"memory": "32+"}),
+        ("--provider ssh --hosts gpu1,gpu2", {"provider": "ssh", "hosts": ("gpu1", "gpu2")}),
+        ("--hosts gpu1 me@10.0.0.7:2222", {"hosts": ("gpu1", "me@10.0.0.7:2222")}),
+        (
+            "--provider aws --region us-east-1 --instance-type p4d.24xlarge --max-cost $40",
+            {
+                **{"provider": "aws", "region": "us-east-1"},
+                **{"instance_type": "p4d.24xlarge", "max_cost": 40.0},
+            },
+        ),
+        ("--plugin torch,keras", {"plugin": ("torch", "keras")}),
+        ("--plugin none", {"plugin": ()}),
+        ("--pip numpy 'torch>=2,<3'", {"pip": ("numpy", "torch>=2,<3")}),
+        (
+            "--pip uvicorn[a,b]==1,numpy --pip pandas",
+            {"pip": ("uvicorn[a,b]==1", "numpy", "pandas")},
+        ),
+        ("--procs-per-node 2", {"procs_per_node": 2}),
+        ("--ranks all", {}),
+        ("--ranks head", {"ranks": "head"}),
+        ("--ranks 3", {"ranks": (3,)}),
+        ("--ranks 2-3,0", {"ranks": (0, 2, 3)}),
+        ("--ranks 0, 2-3 --spot", {"ranks": (0, 2, 3), "spot": True}),
+        ("--stdout none", {"stdout": "none"}),
+        ("--stdout 1-2", {"stdout": (1, 2)}),
+        ("--in model", {"in_names": ("model",)}),
+        ("--in none", {"in_names": ()}),
+        ("--out a,b --out b c", {"out": ("a", "b", "c")}),
+        ("--gather losses", {"gather": ("losses",)}),
+        ("--background", {"background": True}),
+        ("--timeout 90", {"timeout": 90.0}),
+        ("--timeout 90s", {"timeout": 90.0}),
+        ("--timeout 10m", {"timeout": 600.0}),
+        ("--timeout 1.5h --idle-timeout 1h30m", {"timeout": 5400.0, "idle_timeout": 5400.0}),
+    ],
+)
+def test_what_a_line_says(line: str, expected: dict[str, Any]) -> None:
+    assert given_in(line) == expected
+
+
+TIMES = "a time in seconds, or with s, m or h behind it, as in `--timeout 10m`"
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "--nodes four",
+            'takes a whole number of at least 1, as in `--nodes 4`; "four" is not one.',
+        ),
+        ("--nodes 0", '"0" is not one.'),
+        ("--nodes -1", '"-1" is not one.'),
+        ("--nodes 2.5", '"2.5" is not one.'),
+        ("--nodes", "as in `--nodes 4`; nothing stands behind it."),
+        ("--nodes --spot", "as in `--nodes 4`; nothing stands behind it."),
+        ("--nodes 4 8", '--nodes takes one value, as in `--nodes 4`: leave out "8".'),
+        ("--nodes=4 8", '--nodes takes one value, as in `--nodes 4`: leave out "8".'),
+        ("--nodes 4 --num-nodes 8", "--nodes is given 2 times: keep one of them."),
+        ("--node 4", "--node is not an option of %%sky: did you mean `--nodes`?"),
+        ("--idletimeout=5m", "did you mean `--idle-timeout`?"),
+        ("\N{EM DASH}nodes 4", "did you mean `--nodes`?"),
+        ("--zzz", "--zzz is not an option of %%sky: `%sky -h` lists what is."),
+        ("4", '"4" belongs to no option of %%sky: did you mean `--nodes 4`?'),
+        ("nodes 4", '"nodes" is an option without its hyphens: type `--nodes`.'),
+        ("train", '%%sky has no use for "train": `%sky -h` shows what it takes.'),
+        ("''", '%%sky has no use for ""'),
+        ("--spot yes", '--spot takes no value: leave out "yes".'),
+        ("--spot=yes", "--spot takes no value: type it alone."),
+        ("--pip 'numpy", "a quotation mark is missing in `--pip 'numpy`: close it."),
+        ("--pip >=2", '">=2" is not one.'),
+        ("--gpu A1000", "did you mean A100"),
+        ("--gpu L4:four", 'type "L4:4"'),
+        ("--provider gcp", '--provider takes local, ssh or aws, as in `--provider aws`; "gcp"'),
+        ("--hosts gpu1 --provider aws", "type `--provider ssh`, or leave out --hosts."),
+        ("--cpus many", 'as in `--cpus 8+`; "many" is not one.'),
+        ("--memory 0", '"0" is not one.'),
+        ("--cluster a/b", 'as in `--cluster train`; "a/b" is not one.'),
+        ("--ranks 3-1", 'as in `--ranks 0,2-3`; "3-1" is not one.'),
+        ("--ranks head,1", '"head,1" is not one.'),
+        ("--ranks none", '"none" is not one.'),
+        ("--ranks 0-9999999999", "is not one."),
+        ("--stdout some", "--stdout takes `all`, `head`, `none`, or numbers of ranks"),
+        ("--plugin torch none", '"torch,none" is not one.'),
+        ("--out a-b", '--out takes names of variables, as in `--out model,losses`; "a-b" is not'),
+        ("--out class", '"class" is not one.'),
+        (
+            "--out ,",
+            "--out takes names of variables, as in `--out model,losses`; nothing is named.",
+        ),
+        ("--timeout soon", f'--timeout takes {TIMES}; "soon" is not one.'),
+        ("--timeout 0s", '"0s" is not one.'),
+        ("--timeout ''", '"" is not one.'),
+        ("--max-cost free", 'as in `--max-cost 40`; "free" is not one.'),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_sentence(line: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_cell(line)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@given(st.text())
+def test_any_line_is_read_or_refused(line: str) -> None:
+    for parse in (parse_cell, parse_line):
+        try:
+            parse(line)
+        except (UsageError, HelpRequested) as answer:
+            assert str(answer)
+
+
+@given(
+    st.lists(st.sampled_from([name for each in CELL_OPTIONS for name in each.names] + ["4", "a"]))
+)
+def test_any_options_are_read_or_refused(words: list[str]) -> None:
+    try:
+        parse_cell(" ".join(words))
+    except UsageError as error:
+        assert str(error).endswith((".", "?"))
+
+
+def test_defaults_hold_where_the_line_says_nothing() -> None:
+    defaults = CellOptions(nodes=2, provider="ssh", timeout=60.0)
+    assert parse_cell("--nodes 4", defaults) == CellOptions(nodes=4, provider="ssh", timeout=60.0)
+    assert parse_line("up --nodes 4", defaults)[1] == parse_cell("--nodes 4", defaults)
+
+
+def test_each_option_has_a_field_and_each_field_an_option() -> None:
+    assert {each.field for each in CELL_OPTIONS} == {field.name for field in fields(CellOptions)}
+
+
+@pytest.mark.parametrize("option", CELL_OPTIONS, ids=lambda option: option.name)
+def test_the_example_of_each_option_can_be_typed(option: Any) -> None:
+    value = getattr(parse_cell(f"{option.name} {option.example}"), option.field)
+    assert value not in (None, (), False, math.inf)
+
+
+@pytest.mark.parametrize("line", ["-h", "--help", "--nodes four -h"])
+def test_help_of_a_cell_names_every_option(line: str) -> None:
+    with pytest.raises(HelpRequested) as help:
+        parse_cell(line)
+    for option in CELL_OPTIONS:
+        assert option.name in help.value.text
+
+
+@pytest.mark.parametrize("line", ["", "-h", "--help"])
+def test_help_names_every_command(line: str) -> None:
+    with pytest.raises(HelpRequested) as help:
+        parse_line(line)
+    assert all(f"\n  {name} " in help.value.text for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help(command: str) -> None:
+    with pytest.raises(HelpRequested) as help:
+        parse_line(f"{command} --help")
+    assert help.value.text.startswith(f"usage: %sky {command}")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("down", {"name": None}),
+        ("down train", {"name": "train"}),
+        ("status", {}),
+        ("logs", {"rank": None, "follow": False, "tail": None}),
+        ("logs 3 --follow", {"rank": 3, "follow": True, "tail": None}),
+        ("logs --tail 20 -f 0", {"rank": 0, "follow": True, "tail": 20}),
+        ("push model, data", {"names": ("model", "data")}),
+        ("pull model --ranks 0,2", {"names": ("model",), "ranks": (0, 2)}),
+        ("pull --ranks 0 model data", {"names": ("model", "data"), "ranks": (0,)}),
+        ("restart", {"ranks": None}),
+        ("restart 1-2", {"ranks": (1, 2)}),
+        ("attach train", {"name": "train"}),
+        ("interrupt", {}),
+        ("auto on", {"switch": "on"}),
+        ("auto", {"switch": None}),
+        ("doctor", {}),
+        ("gc", {}),
+    ],
+)
+def test_commands(line: str, expected: dict[str, Any]) -> None:
+    command, arguments = parse_line(line)
+    assert (command, vars(arguments)) == (line.split()[0], expected)
+
+
+def test_up_takes_the_options_of_a_cluster() -> None:
+    assert parse_line("up --nodes 4 --gpu L4") == ("up", CellOptions(nodes=4, gpu="L4"))
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("statsu", "%sky has no command statsu: did you mean `%sky status`?"),
+        ("fly", "%sky has no command fly: there are up, down, status"),
+        ("--nodes 4", "or behind a command: `%%sky --nodes 4` or `%sky up --nodes 4`."),
+        ("up --out x", "--out is not an option of %sky up: `%sky up -h` lists what is."),
+        ("push", "%sky push takes names of variables, as in `%sky push model`; nothing is named."),
+        ("push a.b", '"a.b" is not one.'),
+        (
+            "logs one",
+            '%sky logs takes the number of a rank, as in `%sky logs 3`; "one" is not one.',
+        ),
+        ("logs 1 2", '%sky logs has no use for "2": `%sky logs -h` shows what it takes.'),
+        ("pull a --ranks 0 b", "--ranks takes values with commas between them"),
+        ("auto yes", '%sky auto takes `on`, `off` or `status`, as in `%sky auto on`; "yes" is'),
+    ],
+)
+def test_what_is_wrong_with_a_command(line: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_line(line)
+    assert sentence in str(error.value)

@@ -1,0 +1,76 @@
+"""Frames: whole messages out of bytes that come in any pieces."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_sky.transport.frames import (
+    LARGEST_MESSAGE,
+    PREFIX,
+    BlockingFrames,
+    Decoder,
+    Message,
+    ProtocolError,
+    encode,
+)
+
+INTEGERS = st.integers(-(2**63), 2**64 - 1)
+MESSAGES = st.dictionaries(st.text(max_size=5), INTEGERS | st.binary(max_size=50), max_size=4)
+
+
+def feed(decoder: Decoder, data: bytes) -> list[tuple[Message, bytes]]:
+    """Give a decoder all of ``data``, as a socket would."""
+    frames = []
+    while data:
+        buffer = decoder.buffer()
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        frames += [(message, bytes(payload)) for message, payload in decoder.received(count)]
+        data = data[count:]
+    return frames
+
+
+@given(
+    frames=st.lists(st.tuples(MESSAGES, st.binary(max_size=300)), max_size=6),
+    cuts=st.lists(st.integers(1, 40), max_size=60),
+)
+def test_frames_survive_any_cuts(frames, cuts) -> None:
+    data = b"".join(encode(message, len(payload)) + payload for message, payload in frames)
+    decoder, seen, position = Decoder(), [], 0
+    for cut in [*cuts, len(data)]:
+        seen += feed(decoder, data[position : position + cut])
+        position += cut
+    seen += feed(decoder, data[position:])
+    assert seen == frames
+
+
+def test_a_payload_goes_where_it_is_wanted() -> None:
+    memory = bytearray(10)
+    decoder = Decoder(lambda message, size: memoryview(memory)[message["at"] :][:size])
+    feed(decoder, encode({"at": 3}, 4) + b"abcd")
+    assert memory == b"\0\0\0abcd\0\0\0"
+
+
+def test_a_message_that_is_too_large_or_none_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="too large"):
+        feed(Decoder(), PREFIX.pack(LARGEST_MESSAGE + 1, 0))
+    with pytest.raises(ProtocolError):
+        feed(Decoder(), PREFIX.pack(1, 0) + b"\x01")
+    with pytest.raises(ProtocolError):
+        feed(Decoder(), PREFIX.pack(3, 0) + b"\xc1\xc1\xc1")
+
+
+def test_blocking_frames_end_with_the_other_side() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        frames = BlockingFrames(theirs)
+        BlockingFrames(ours).send({"a": 1})
+        BlockingFrames(ours).send({"a": 2})
+        assert frames.receive() == {"a": 1}
+        assert frames.receive() == {"a": 2}
+        ours.close()
+        assert frames.receive() is None

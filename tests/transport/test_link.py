@@ -1,0 +1,92 @@
+"""Links: frames over a socket, both ways, without a copy in between and without end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from jupyter_sky.transport.link import HIGH_WATER, Link
+
+
+def test_large_payloads_arrive_whole_and_small_messages_keep_their_order() -> None:
+    async def scenario() -> None:
+        seen: list[tuple[object, int]] = []
+        closed = asyncio.Event()
+        a, b = socket.socketpair()
+        payload = bytes(range(256)) * 200_000
+        received = {}
+
+        def on_message(message, data) -> None:
+            seen.append((message["n"], len(data)))
+            if len(data):
+                received[message["n"]] = bytes(data)
+            if message["n"] == 99:
+                closed.set()
+
+        sender = Link(a, lambda message, data: None, lambda: None)
+        receiver = Link(b, on_message, lambda: None)
+        for n in range(100):
+            sender.send({"n": n}, payload if n == 50 else b"")
+            await sender.drain()
+        await closed.wait()
+        assert [n for n, _ in seen] == list(range(100))
+        assert received[50] == payload
+        sender.close()
+        receiver.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_sender_waits_for_a_slow_receiver() -> None:
+    async def scenario() -> None:
+        a, b = socket.socketpair()
+        link = Link(a, lambda message, data: None, lambda: None)
+        link.send({}, bytes(4 * HIGH_WATER))
+        assert link.unsent_bytes > HIGH_WATER
+        waiting = asyncio.create_task(link.drain())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        b.setblocking(False)
+        loop = asyncio.get_running_loop()
+        left = 4 * HIGH_WATER
+        while left > 0:
+            left -= len(await loop.sock_recv(b, 1 << 20))
+        await waiting
+        link.close()
+        b.close()
+
+    asyncio.run(scenario())
+
+
+def test_both_sides_see_the_end_once() -> None:
+    async def scenario() -> None:
+        ends: list[str] = []
+        done = asyncio.Event()
+        a, b = socket.socketpair()
+
+        def end(name: str) -> None:
+            ends.append(name)
+            if len(ends) == 2:
+                done.set()
+
+        first = Link(a, lambda message, data: None, lambda: end("a"))
+        Link(b, lambda message, data: None, lambda: end("b"))
+        first.close()
+        first.close()
+        first.send({"late": True})
+        await done.wait()
+        assert ends == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
+def test_bytes_that_are_no_frames_end_the_link() -> None:
+    async def scenario() -> None:
+        ended = asyncio.Event()
+        a, b = socket.socketpair()
+        Link(b, lambda message, data: None, ended.set)
+        a.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 10)
+        await ended.wait()
+        a.close()
+
+    asyncio.run(scenario())
