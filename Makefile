@@ -6,34 +6,43 @@ VENV := .venv
 PY := $(VENV)/bin/python
 DEMO := build/demo
 
-# Debian packages that tests use beside Python: the hosts of the test lab are network namespaces.
-SYSTEM_PACKAGES := iproute2
+PANEL := jupyter_sky/notebook/static/panel.js
+PANEL_SOURCES := $(wildcard labextension/src/* labextension/style/* labextension/*.json labextension/*.mjs)
+JLPM := cd labextension && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" jlpm
+
+# Debian packages that tests use beside Python: the hosts of the test lab are network namespaces,
+# the panel is looked at in a browser.
+SYSTEM_PACKAGES := iproute2 chromium fonts-dejavu-core
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench system-packages clean
+.PHONY: help demo panel test lint format bench system-packages clean
 
 help:
 	@echo "make demo     run notebooks/quickstart.ipynb without a browser and print what it shows"
+	@echo "make panel    build what the notebook shows of a cluster, from labextension/"
 	@echo "make test     run all tests (ARGS=... goes to pytest)"
 	@echo "make lint     check style and types"
 	@echo "make format   rewrite the code in the style that lint checks"
 	@echo "make bench    measure, beside other tools where they are installed"
 	@echo "make clean    remove the environment and everything built"
 
-demo: $(VENV)/.with-demo
+demo: $(VENV)/.with-demo $(PANEL)
 	$(PY) notebooks/headless.py notebooks/quickstart.ipynb $(DEMO)/quickstart.ipynb
 	@echo
 	@echo "The notebook with these outputs is $(DEMO)/quickstart.ipynb. To work in it:"
 	@echo "    $(PY) -m pip install jupyterlab && $(PY) -m jupyterlab $(DEMO)/quickstart.ipynb"
 
-test: $(VENV)/.with-test system-packages
+panel: $(PANEL)
+
+test: $(VENV)/.with-test $(PANEL) system-packages
 	$(PY) -m pytest $(ARGS)
 
-lint: $(VENV)/.with-lint
+lint: $(VENV)/.with-lint labextension/node_modules
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(JLPM) check
 
 format: $(VENV)/.with-lint
 	$(PY) -m ruff check --fix .
@@ -43,12 +52,20 @@ bench: $(VENV)/.with-test
 	$(PY) -m tests.benchmarks $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(dir $(PANEL)) labextension/node_modules labextension/.yarn
+	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find jupyter_sky tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(PANEL): $(PANEL_SOURCES) labextension/node_modules
+	$(JLPM) build
+
+labextension/node_modules: labextension/package.json labextension/yarn.lock | $(VENV)/.with-panel
+	$(JLPM) install
+	@touch $@
 
 # One stamp for each extra: a second run installs nothing, a changed requirement installs again.
 $(VENV)/.with-%: pyproject.toml constraints.txt | $(PY)
-	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
+	HATCH_BUILD_NO_HOOKS=true $(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
 $(PY):

@@ -6,13 +6,14 @@ ipywidgets takes its time to import, so nothing imports this module before a pan
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import anywidget
 from IPython.display import DisplayHandle
-from traitlets import Dict, Int, List
+from traitlets import Dict, Int, List, Unicode
 
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.errors import SkyError
@@ -62,6 +63,7 @@ class Panel(anywidget.AnyWidget):
     _esm = _STATIC / "panel.js"
     _css = _STATIC / "panel.css"
 
+    key = Unicode(help="By which a page finds the picture of this panel.").tag(sync=True)
     cluster = Dict().tag(sync=True)
     run = Dict(allow_none=True).tag(sync=True)
     sent_bytes = Int().tag(sync=True)
@@ -78,7 +80,7 @@ class Panel(anywidget.AnyWidget):
         self._handle: DisplayHandle | None = None
         # Before there is a link to the page, so that it gets everything in one message.
         self._refresh()
-        super().__init__()
+        super().__init__(key=uuid.uuid4().hex)
         self.on_msg(self._on_message)
 
     @property
@@ -87,7 +89,7 @@ class Panel(anywidget.AnyWidget):
         return self._selected
 
     def show(self) -> None:
-        """Show the panel in the present cell; where it was before, a picture of it stays."""
+        """Show the panel in the present cell; where it was before, a picture stays."""
         self.settle()
         self._handle = DisplayHandle()
         self._handle.display(self)
@@ -97,13 +99,17 @@ class Panel(anywidget.AnyWidget):
         self._throttle.request()
 
     def finish(self) -> None:
-        """Show what the source has now, also in the notebook's file: a run has come to its end."""
+        """Show what the source has now, at the end of a run.
+
+        From here on the notebook has a picture, which needs no kernel to be seen; in Jupyter's
+        own pages the panel takes its place for as long as the kernel is there.
+        """
         self._refresh()
         if self._handle is not None:
-            self._handle.update(self)
+            self._handle.update(self._picture(self.key), raw=True)
 
     def settle(self) -> None:
-        """Leave a picture in place of the panel, because nothing will change any more."""
+        """Leave a picture that stays as it is, because the panel goes on elsewhere or ends."""
         if self._handle is not None:
             self._handle.update(self._picture(), raw=True)
             self._handle = None
@@ -145,8 +151,8 @@ class Panel(anywidget.AnyWidget):
             case {"kind": "stop", "run": str(run)} if self.run and self.run["id"] == run:
                 self._source.on_stop()
 
-    def _picture(self) -> dict[str, str]:
-        return {"text/plain": as_text(self._snapshot), "text/html": as_html(self._snapshot)}
+    def _picture(self, key: str | None = None) -> dict[str, str]:
+        return {"text/plain": as_text(self._snapshot), "text/html": as_html(self._snapshot, key)}
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})

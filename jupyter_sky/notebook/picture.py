@@ -38,29 +38,33 @@ def as_text(snapshot: Snapshot) -> str:
     return "\n".join(lines)
 
 
-def as_html(snapshot: Snapshot) -> str:
-    """Return the picture as HTML without script and style sheet, fit for any page."""
-    return "".join(_html(snapshot))
+def as_html(snapshot: Snapshot, key: str | None = None) -> str:
+    """Return the picture as HTML without script and style sheet, fit for any page.
+
+    A page that has the panel with this ``key`` shows it in the picture's place.
+    """
+    return "".join(_html(snapshot, f' data-jsky="{escape(key)}"' if key else ""))
 
 
-def _html(snapshot: Snapshot) -> Iterator[str]:
-    yield "<div>"
+def _html(snapshot: Snapshot, mark: str) -> Iterator[str]:
+    yield f"<div{mark}>"
     yield f"<div><strong>{escape(_heading(snapshot))}</strong></div>"
     yield f"<div>{escape(_run(snapshot))}</div>"
-    yield '<table style="font-variant-numeric: tabular-nums">'
+    yield '<table style="font-variant-numeric: tabular-nums; margin: 4px 0">'
     for rank in snapshot["ranks"]:
-        cells = _cells(snapshot, rank)
+        *cells, line = _cells(snapshot, rank)
         yield "<tr>"
-        for cell in cells[:-1]:
+        for cell in cells:
             yield f'<td style="text-align: left; white-space: nowrap">{escape(cell)}</td>'
-        yield f'<td style="text-align: left"><code>{escape(cells[-1])}</code></td></tr>'
+        yield f'<td style="text-align: left"><code>{escape(line)}</code></td></tr>'
     yield "</table></div>"
 
 
 def _heading(snapshot: Snapshot) -> str:
     cluster = snapshot["cluster"]
     count = cluster["nodes"]
-    made = f"{count} {cluster['provider']} node{'s' * (count != 1)} × {cluster['gpu'] or 'CPU'}"
+    nodes = f"{count} {cluster['provider']} node{'s' * (count != 1)}"
+    made = f"{nodes} × {cluster['gpu']}" if cluster["gpu"] else f"{nodes}, CPU"
     parts = [f"{cluster['name']}: {cluster['phase']}", made]
     if cluster["generation"]:
         parts.append(f"generation {cluster['generation']}")

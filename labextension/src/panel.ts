@@ -33,6 +33,35 @@ function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
   };
 }
 
+/** Brings pictures to life. A notebook's file has but a picture of the panel once a run is over: a
+    widget could not be shown when the file is opened again. As long as the page has the widget's
+    model, the panel takes the picture's place; returns what ends that. */
+function initialize({ model }: { model: Model }): () => void {
+  const alive = new Map<HTMLElement, () => void>();
+  const look = () => {
+    alive.forEach((end, picture) => picture.isConnected || end());
+    const pictures = document.querySelectorAll<HTMLElement>(`[data-jsky="${model.get('key')}"]`);
+    for (const picture of pictures) {
+      if (!alive.has(picture)) {
+        const still = [...picture.childNodes];
+        const end = show({ model, el: picture });
+        alive.set(picture, () => {
+          alive.delete(picture);
+          end();
+          picture.replaceChildren(...still);
+        });
+      }
+    }
+  };
+  const observer = new MutationObserver(look);
+  observer.observe(document.body, { childList: true, subtree: true });
+  look();
+  return () => {
+    observer.disconnect();
+    alive.forEach((end) => end());
+  };
+}
+
 /** Puts the snapshot together again: each part travels by itself, when it has changed. */
 function snapshotOf(model: Model): Snapshot {
   const { rank, lines } = model.get('output');
@@ -48,4 +77,4 @@ function snapshotOf(model: Model): Snapshot {
   };
 }
 
-export default { render: show };
+export default { initialize, render: show };

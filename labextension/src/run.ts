@@ -13,7 +13,7 @@ export class RunLine {
   readonly stop: HTMLButtonElement;
   readonly #trans: Translation;
   readonly #state = element('span', 'jsky-run-state');
-  readonly #title = element('code', 'jsky-title');
+  readonly #title = element('span', 'jsky-title');
   readonly #elapsed = element('span', 'jsky-elapsed');
   readonly #facts = element('span', 'jsky-quiet');
   readonly #hint = element('div', 'jsky-hint', { role: 'status' });

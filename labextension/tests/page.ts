@@ -8,7 +8,7 @@ const { window } = new JSDOM('<!doctype html><body></body>', { runScripts: 'dang
 /** The document; a script that got into it would run. */
 export const document = window.document;
 export const { Event, KeyboardEvent, MouseEvent, MutationObserver } = window;
-globalThis.document = document;
+Object.assign(globalThis, { document, MutationObserver });
 
 /** Returns a fresh place in the document. */
 export function place(): HTMLElement {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import panel, { type Model } from '../src/panel.ts';
-import { place, sample, texts, textOf } from './page.ts';
+import { document, place, sample, texts, textOf } from './page.ts';
 
 /** A model as anywidget hands it over, with the parts that the kernel sends. */
 class Parts implements Model {
@@ -15,7 +15,7 @@ class Parts implements Model {
     const numbered = Object.fromEntries(ranks.map((rank, at) => [`rank_${at}`, rank]));
     const lines = output.text.split('\n');
     const more = { drop: 0, keep: lines.length, added: [] };
-    this.#parts = { ...parts, ...numbered, size: ranks.length, output: { rank: 0, lines }, more };
+    this.#parts = { ...parts, ...numbered, size: ranks.length, key: 'k1', output: { rank: 0, lines }, more };
   }
 
   get = (name: string): any => this.#parts[name];
@@ -92,3 +92,32 @@ test('two views of one model, and the end of one', () => {
   endSecond();
   assert.ok(!model.watched);
 });
+
+test('a picture comes to life, wherever it appears, and is a picture again in the end', async () => {
+  const model = new Parts();
+  const output = place();
+  const end = panel.initialize({ model });
+  output.innerHTML = '<div data-jsky="k1"><b>a picture</b></div><div data-jsky="k0">another</div>';
+  await settled();
+  assert.equal(texts(output, '[role=option]').length, 4);
+  assert.match(output.textContent!, /another$/);
+
+  const [first] = [...output.children];
+  first!.remove();
+  await settled();
+  assert.equal(first!.textContent, 'a picture', 'out of sight it costs nothing');
+  assert.ok(!model.watched);
+
+  output.prepend(first!);
+  await settled();
+  model.receive({ sent_bytes: 5000 });
+  assert.match(textOf(output, '.jsky-run'), /5 kB sent/);
+  end();
+  assert.equal(output.textContent, 'a pictureanother');
+  assert.ok(!model.watched);
+  output.append(first!.cloneNode(true));
+  await settled();
+  assert.equal(document.querySelectorAll('.jsky').length, 0);
+});
+
+const settled = () => new Promise((resolve) => setTimeout(resolve));

@@ -10,6 +10,8 @@ from typing import Any
 
 import comm
 import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
 
 from tests.panel.bench import Bench, Page, Wire
 from tests.panel.samples import snapshot
@@ -24,6 +26,16 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def bench() -> Bench:
     return Bench(snapshot())
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[dict[str, Any]]]:
+    """What goes to the notebook's outputs."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    shell = InteractiveShell.instance()
+    shell.display_pub = CapturingDisplayPublisher()
+    yield shell.display_pub.outputs
+    InteractiveShell.clear_instance()
 
 
 @pytest.fixture(scope="session")

@@ -193,7 +193,7 @@ def test_a_saved_notebook_has_html_and_text(bench: Bench) -> None:
     data, _ = bench.panel._repr_mimebundle_()
     assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == bench.panel.model_id
     assert data["text/plain"].splitlines() == [
-        "digits-3f2a: ready, 4 local nodes × CPU, generation 1",
+        "digits-3f2a: ready, 4 local nodes, CPU, generation 1",
         "running for 83.0 s on ranks 0-3, 12.4 MB sent",
         "  rank 0  node 0  CPU  running  1.2 GB of 16 GB  epoch 11: loss 0.310, accuracy 0.930",
         "  rank 1  node 1  CPU  running  1.2 GB of 16 GB  epoch 11: loss 0.318, accuracy 0.926",
@@ -201,6 +201,23 @@ def test_a_saved_notebook_has_html_and_text(bench: Bench) -> None:
         "  rank 3  node 3  CPU  running  1.2 GB of 16 GB  epoch 11: loss 0.334, accuracy 0.918",
     ]
     assert "digits-3f2a: ready" in Tags(data["text/html"]).text
+
+
+def test_what_stays_in_the_notebook(bench: Bench, published: list[dict[str, Any]]) -> None:
+    widget = "application/vnd.jupyter.widget-view+json"
+    bench.panel.show()
+    assert widget in published[-1]["data"]
+    bench.shown = changed(bench.shown, run={"state": "ok"})
+    bench.panel.finish()
+    assert widget not in published[-1]["data"]
+    assert f'data-jsky="{bench.panel.key}"' in published[-1]["data"]["text/html"]
+    assert "finished after" in published[-1]["data"]["text/html"]
+    bench.panel.show()
+    # The first one is history now, and only the second one lives.
+    assert "data-jsky" not in published[-2]["data"]["text/html"]
+    assert widget in published[-1]["data"]
+    first, second = [message["transient"]["display_id"] for message in published[-2:]]
+    assert published[0]["transient"]["display_id"] == first != second
 
 
 def test_a_cluster_that_has_just_begun() -> None:
