@@ -54,7 +54,8 @@ class RemoteError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this: the person sees their own lines, not the way that led here.
-        return [*self.failures[0].error["traceback"], *_summary(self.failures)]
+        lines = [*self.failures[0].error["traceback"], *_summary(self.failures)]
+        return lines if _colours_are_wanted() else [_COLOUR.sub("", line) for line in lines]
 
     def __str__(self) -> str:
         return self.failures[0].error["text"]
@@ -134,6 +135,16 @@ def _remote_type(original: type[Exception]) -> type[RemoteError]:
     except TypeError:
         # Some exceptions of C code cannot have a second base; their own base can.
         return _remote_type(original.__base__ or builtins.Exception)
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def _colours_are_wanted() -> bool:
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    return shell is None or shell.colors.lower() != "nocolor"
 
 
 def _summary(failures: Sequence[Failure]) -> list[str]:

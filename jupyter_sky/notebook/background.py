@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
+from IPython import get_ipython
 from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.run import Run
@@ -81,7 +82,9 @@ class BackgroundRun:
     def _ipython_display_(self) -> None:
         handle = DisplayHandle()
         handle.display(self._bundle(), raw=True)
-        self._handles.append(handle)
+        # A terminal cannot change what it has shown, and would show it again and again.
+        if hasattr(get_ipython(), "kernel"):
+            self._handles.append(handle)
 
     # In the background thread
 

@@ -115,11 +115,12 @@ class Session:
 
     def _completed(self, name: str, options: CellOptions) -> CellOptions:
         """Return what a cluster starts with whose cell says ``options``."""
-        if _says_nothing(options) and name in self._started:
+        nothing_said = all(getattr(options, field) is None for field in _SHAPE)
+        if nothing_said and name in self._started:
             # A local cluster that was lost costs nothing to have again.
             return self._started[name]
         options = self._settings.of_clusters(options)
-        if _says_nothing(options):
+        if nothing_said and not (options.nodes or options.gpu or options.hosts):
             raise UsageError(
                 "no cluster is running yet: say how many nodes it should have, as in "
                 "`%%sky --nodes 4`."
@@ -212,10 +213,6 @@ def _check_fit(cluster: Cluster, options: CellOptions) -> None:
                 f"for {value}: leave {option} out to use it, type `%sky down` first to replace it, "
                 "or add `--cluster NAME` to start a second one."
             )
-
-
-def _says_nothing(options: CellOptions) -> bool:
-    return all(getattr(options, name) is None for name in _SHAPE)
 
 
 def _warn(cluster: Cluster) -> None:
