@@ -1,10 +1,13 @@
 """Run a notebook without a browser and print its cells and what they show, as plain text.
 
 Usage: python notebooks/headless.py NOTEBOOK OUTPUT
+
+The two can be the same file: this is how the outputs that a notebook is saved with are made.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 import textwrap
 from pathlib import Path
@@ -19,10 +22,13 @@ from traitlets.config import Config
 def main(source: Path, target: Path) -> int:
     """Run `source`, save it with its outputs as `target`; the exit status says whether it ran."""
     notebook = nbformat.read(source, as_version=4)
+    metadata = copy.deepcopy(notebook.metadata)
     client = NotebookClient(
         notebook,
         kernel_name="python3",
         timeout=None,
+        record_timing=False,
+        coalesce_streams=True,
         resources={"metadata": {"path": str(source.parent)}},
         on_cell_start=lambda cell, cell_index: show_source(cell),
         on_cell_executed=lambda cell, cell_index, execute_reply: show_outputs(cell),
@@ -38,6 +44,8 @@ def main(source: Path, target: Path) -> int:
         print(f"{source}: the kernel died in the cell above.", file=sys.stderr)
         return 1
     finally:
+        # The kernel has put its version there, which differs from machine to machine.
+        notebook.metadata = metadata
         target.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, target)
     return 0
@@ -53,7 +61,7 @@ def show_source(cell: Any) -> None:
 def show_outputs(cell: Any) -> None:
     for output in cell.outputs:
         match output.output_type:
-            case "stream":  # arrives in pieces that may end within a line
+            case "stream":
                 print(output.text, end="")
             case "error":
                 print("\n".join(output.traceback))

@@ -1,10 +1,12 @@
-"""A shell in this process and a kernel in another, for tests that type cells into them."""
+"""A shell in this process and kernels in others, for tests that type cells into them."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from jupyter_client.manager import start_new_kernel
 from traitlets.config import Config
 
 from jupyter_sky.cluster import registry
+from tests.notebook.kernels import LiveNotebook
 
 
 class Notebook:
@@ -84,3 +87,49 @@ def kernel() -> Iterator[Kernel]:
         made.client.execute_interactive("%sky auto off\n%sky down", timeout=100)
         client.stop_channels()
         manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def checkout() -> Iterator[None]:
+    """Let kernels import this checkout, wherever they run and whatever is installed."""
+    root = str(Path(__file__).parents[2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", root, prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., LiveNotebook]]:
+    """Open notebooks of a name; their kernels and clusters end with the test."""
+    notebooks: list[LiveNotebook] = []
+
+    def open_notebook(name: str = "notebook", **env: str) -> LiveNotebook:
+        notebook = LiveNotebook(tmp_path / f"{name}.ipynb", **env)
+        notebooks.append(notebook)
+        notebook.succeed("%load_ext jupyter_sky")
+        return notebook
+
+    yield open_notebook
+    for notebook in notebooks:
+        notebook.close()
+
+
+@pytest.fixture
+def others(opened: Callable[..., LiveNotebook], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kernels that others start be of a notebook whose cluster ends with the test."""
+    monkeypatch.setenv("JPY_SESSION_NAME", str(opened("others").path))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNotebook]:
+    """A notebook with a cluster of two nodes, for tests that leave both as they were."""
+    notebook = LiveNotebook(tmp_path_factory.mktemp("pair") / "pair.ipynb")
+    try:
+        notebook.succeed("%load_ext jupyter_sky")
+        notebook.succeed(
+            "%%sky --nodes 2\nimport os, time, torch, torch.distributed as dist\n"
+            "rank = dist.get_rank()"
+        )
+        yield notebook
+    finally:
+        notebook.close()

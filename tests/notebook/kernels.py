@@ -1,0 +1,150 @@
+"""Notebooks without a browser: a real kernel, and cells whose messages are read as they come."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jupyter_client import KernelManager
+from traitlets.config import Config
+
+PATIENCE = 60.0
+"""Seconds that may pass without any message; only a test that fails waits so long."""
+
+
+@dataclass
+class Cell:
+    """A cell that was sent to a kernel, and what has come back of it so far."""
+
+    id: str
+    stdout: str = ""
+    stderr: str = ""
+    shown: list[str] = field(default_factory=list)
+    error: dict[str, Any] | None = None
+    idle: bool = False
+    _places: dict[str, int] = field(default_factory=dict)
+
+    def take(self, kind: str, content: dict[str, Any]) -> None:
+        """Take up a message of the kernel, as a notebook does."""
+        match kind:
+            case "stream" if content["name"] == "stdout":
+                self.stdout += content["text"]
+            case "stream":
+                self.stderr += content["text"]
+            case "display_data" | "execute_result":
+                if place := content.get("transient", {}).get("display_id"):
+                    self._places[place] = len(self.shown)
+                self.shown.append(content["data"]["text/plain"])
+            case "update_display_data":
+                place = content["transient"]["display_id"]
+                self.shown[self._places[place]] = content["data"]["text/plain"]
+            case "error":
+                self.error = content
+            case "status" if content["execution_state"] == "idle":
+                self.idle = True
+
+    @property
+    def sentence(self) -> str:
+        """The one line that the cell shows as its error."""
+        assert self.error is not None, f"no error, but {self}"
+        [line] = self.error["traceback"]
+        assert "\n" not in line
+        return without_colours(line)
+
+    @property
+    def traceback(self) -> str:
+        """All lines that the cell shows as its error."""
+        assert self.error is not None, f"no error, but {self}"
+        return without_colours("\n".join(self.error["traceback"]))
+
+
+class LiveNotebook:
+    """A notebook with a kernel of its own.
+
+    Parameters
+    ----------
+    path
+        Where the notebook would be; the kernel runs in its folder.
+    env
+        Environment variables of the kernel beyond those of the tests.
+    """
+
+    def __init__(self, path: Path, **env: str) -> None:
+        self.path = path
+        # Without the setting, ipykernel warns that the way to the kernel is not encrypted.
+        config = Config({"KernelManager": {"transport_encryption": "auto"}})
+        self._manager = KernelManager(kernel_name="python3", config=config)
+        # Jupyter Server tells its kernels in this way which notebook they belong to.
+        env = {**os.environ, "JPY_SESSION_NAME": str(path), **env}
+        self._manager.start_kernel(cwd=str(path.parent), env=env)
+        self._connect()
+
+    def run(self, code: str) -> Cell:
+        """Run a cell to its end, whether it fails or not."""
+        return self.finish(self.start(code))
+
+    def start(self, code: str) -> Cell:
+        """Send a cell to the kernel."""
+        return Cell(self._client.execute(code))
+
+    def until(self, cell: Cell, condition: Callable[[Cell], object]) -> None:
+        """Read what comes back until a condition holds."""
+        while not condition(cell):
+            assert not cell.idle, f"the cell ended before: {cell}"
+            self._read(cell)
+
+    def finish(self, cell: Cell) -> Cell:
+        """Read what comes back until the cell has ended."""
+        while not cell.idle:
+            self._read(cell)
+        self._client.get_shell_msg(timeout=PATIENCE)
+        return cell
+
+    def value(self, expression: str) -> Any:
+        """Return the value of an expression in the kernel, as a literal can say it."""
+        return ast.literal_eval(self.succeed(f"print(repr(({expression})))").stdout)
+
+    def succeed(self, code: str) -> Cell:
+        """Run a cell that has to work."""
+        cell = self.run(code)
+        assert cell.error is None, cell.traceback
+        return cell
+
+    def interrupt(self) -> None:
+        """Do what the notebook's Stop does."""
+        self._manager.interrupt_kernel()
+
+    def restart(self) -> None:
+        """Restart the kernel."""
+        self._client.stop_channels()
+        self._manager.restart_kernel(now=True)
+        self._connect()
+
+    def close(self) -> None:
+        """End the kernel, and the cluster of the notebook before it."""
+        try:
+            if self._manager.is_alive():
+                self.run("%sky down")
+        finally:
+            self._client.stop_channels()
+            self._manager.shutdown_kernel(now=True)
+
+    def _connect(self) -> None:
+        self._client = self._manager.blocking_client()
+        self._client.start_channels()
+        self._client.wait_for_ready(timeout=PATIENCE)
+
+    def _read(self, cell: Cell) -> None:
+        message = self._client.get_iopub_msg(timeout=PATIENCE)
+        if message["parent_header"].get("msg_id") == cell.id:
+            cell.take(message["msg_type"], message["content"])
+
+
+def without_colours(text: str) -> str:
+    """Return a traceback as plain text."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
