@@ -14,7 +14,8 @@ from jupyter_sky.transport.blobs import pieces
 from jupyter_sky.transport.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
-from jupyter_sky.transport.pickling import load
+from jupyter_sky.transport.pickling import load_with_memo
+from jupyter_sky.transport.sharing import Token
 
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank."""
@@ -129,15 +130,28 @@ class Connection:
         finally:
             del self._fetching[number]
 
-    def load(self, packed: Message) -> Any:
-        """Fetch the parts of a packed value and unpickle it; for the person's thread."""
+    def load(
+        self, packed: Message, learn: Callable[[dict[Token, Any]], None] = lambda objects: None
+    ) -> Any:
+        """Fetch the parts of a packed value and unpickle it; for the person's thread.
+
+        Parameters
+        ----------
+        packed
+            What a rank packed.
+        learn
+            Told of the objects in it that have tokens.
+        """
 
         def part(data: Any) -> Any:
             if isinstance(data, dict):
                 return background.wait(self.fetch(data["blob"], data["size"]))
             return bytearray(data)
 
-        return load(part(packed["stream"]), [part(buffer) for buffer in packed["buffers"]])
+        buffers = [part(buffer) for buffer in packed["buffers"]]
+        value, memo = load_with_memo(part(packed["stream"]), buffers)
+        learn({(name, at): memo[place] for place, name, at in packed.get("tokens", ())})
+        return value
 
     def close(self) -> None:
         """Let go of the agent; it goes on."""

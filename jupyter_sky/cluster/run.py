@@ -181,8 +181,16 @@ class Run:
         if self._failures:
             raise remote_error(self._failures)
         packed = {rank: done.values for rank, done in self._done.items() if done.values}
-        connection = self._runner.conductor.connection
-        return {rank: connection(rank).load(packed[rank]) for rank in sorted(packed)}
+        conductor = self._runner.conductor
+        learn = conductor.outbox.learn
+        return {
+            rank: conductor.connection(rank).load(packed[rank], learn) for rank in sorted(packed)
+        }
+
+    @property
+    def bound(self) -> dict[int, frozenset[str]]:
+        """Of the names that were asked for, or that a cell can bind, those that each rank has."""
+        return {rank: frozenset(done.bound) for rank, done in self._done.items()}
 
     def _raise_if_stopped(self) -> None:
         if self._stopped_by_person:

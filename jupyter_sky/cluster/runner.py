@@ -11,8 +11,8 @@ from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.outbox import Parcel
 from jupyter_sky.cluster.run import Run
-from jupyter_sky.cluster.watch import Watch
 from jupyter_sky.cluster.state import running
+from jupyter_sky.cluster.watch import Watch
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
 from jupyter_sky.transport.frames import Message
@@ -105,6 +105,7 @@ class Runner:
             "call": work.call,
             "sources": dict(work.sources),
             "values": {rank: list(names) for rank, names in work.values.items()},
+            "watched": sorted(work.parcel.watched.union(*work.values.values())),
             "show": list(work.show),
             "together": conductor.frame.together and len(conductor.ranks) > 1,
             "deadline": conductor.limits.stop,
@@ -155,6 +156,10 @@ class Runner:
             return
         if isinstance(event, Output | Display):
             self.watch.see(event)
+        if isinstance(event, RankDone):
+            self.conductor.outbox.ran(
+                run.work.parcel, event.rank, event.bound, well=event.outcome == "ok"
+            )
         run.handle(event)
         if (
             isinstance(event, RankDone | RankExited)

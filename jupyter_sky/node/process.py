@@ -86,7 +86,7 @@ class RankProcess:
         """Return the groups of names that are for this rank, and note that it has them."""
         mine = [group for group in groups if self.rank in group["ranks"]]
         for group in mine:
-            self.names.update(dict.fromkeys(group["names"], group["digest"]))
+            self.names.update(group["digests"])
         return mine
 
     def break_collective(self, siblings: list[int], addresses: list[str]) -> None:

@@ -16,14 +16,14 @@ import signal
 import socket
 import sys
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from jupyter_sky.node import collectives, environment
+from jupyter_sky.node.namespace import Namespace, cell_sources, own_frames
 from jupyter_sky.node.shell import RankShell
-from jupyter_sky.transport import blobs, pickling
+from jupyter_sky.transport import blobs
 from jupyter_sky.transport.events import Display, Event, Formed, RankDone
 from jupyter_sky.transport.frames import BlockingFrames, Message
 
@@ -61,6 +61,7 @@ class Rank:
         self._side = BlockingFrames(side)
         self._sending = threading.Lock()
         self._folder = folder
+        self._namespace = Namespace(shell.user_ns, folder, rank)
         self._run: str | None = None
         self._interrupted = False
         self._held = False
@@ -166,6 +167,8 @@ class Rank:
         values = None
         try:
             with self._interruption():
+                self._receive_names(message["names"])
+                self._namespace.watch(message["watched"])
                 result = self._execute(message)
                 values = self._values(message, result)
         except BaseException as problem:
@@ -175,13 +178,12 @@ class Rank:
         self._run = None
 
     def _execute(self, message: Message) -> Any:
-        self._receive_names(message["names"])
         if message["code"] is not None:
             error = self._shell.run(message["code"])
             if error is not None:
                 raise error
             return None
-        linecache.cache.update(_sources(message["sources"]))
+        linecache.cache.update(cell_sources(message["sources"]))
         try:
             call = blobs.unpack(message["call"], self._folder)
             return call()
@@ -190,51 +192,31 @@ class Rank:
             raise
 
     def _receive_names(self, groups: list[Message]) -> None:
-        for group in groups:
-            names = group["names"]
-            linecache.cache.update(_sources(group["sources"]))
-            try:
-                received = blobs.unpack(group["packed"], self._folder)
-            except BaseException as error:
-                error.add_note(f"while receiving {', '.join(names)} on rank {self.rank}")
-                self._shell.format(error, skip=3)
-                raise
-            values = received if len(names) > 1 else [received]
-            self._shell.user_ns.update(zip(names, values, strict=True))
+        try:
+            self._namespace.receive(groups)
+        except BaseException as error:
+            error.add_note(f"on rank {self.rank}, before the cell began")
+            self._shell.format(error, skip=own_frames(error.__traceback__))
+            raise
 
     def _values(self, message: Message, result: Any) -> Message | None:
         if message["code"] is None:
-            return self._pack(result, "the returned value")
-        wanted = message["values"]
-        if not wanted:
-            return None
-        namespace = self._shell.user_ns
-        if missing := [name for name in wanted if name not in namespace]:
-            names = ", ".join(missing)
-            problem = NameError(f"{names} was asked for, but rank {self.rank} has no such name")
+            return self._namespace.pack(result)
+        try:
+            return self._namespace.pack_names(message["values"])
+        except NameError as problem:
             self._shell.format(problem, skip=0)
-            raise problem
-        return self._pack({name: namespace[name] for name in wanted}, "what was asked for")
-
-    def _pack(self, value: Any, name: str) -> Message:
-        packed, parts = blobs.pack(pickling.dump(value, name))
-        for key, data in parts.items():
-            path = self._folder / key
-            if not path.exists():
-                # Ranks of one node may send the same blob at once; the rename lets one win whole.
-                part = path.with_name(f"{uuid.uuid4().hex}.part")
-                part.write_bytes(data)
-                part.rename(path)
-        return packed
+            raise
 
     def _done(self, run: str, error: BaseException | None, values: Message | None) -> RankDone:
+        bound = self._namespace.changes()
         if error is None:
-            return RankDone(self.rank, run, "ok", values=values, broken=self._broken)
+            return RankDone(self.rank, run, "ok", None, values, self._broken, bound)
         # What a collective raises when it is broken to stop it is no error of the person's.
         interrupted = self._interrupted or isinstance(error, KeyboardInterrupt)
         outcome = "interrupted" if interrupted else "error"
         described = self._shell.describe(error)
-        return RankDone(self.rank, run, outcome, error=described, broken=self._broken)
+        return RankDone(self.rank, run, outcome, described, None, self._broken, bound)
 
     @contextlib.contextmanager
     def _interruption(self) -> Iterator[None]:
@@ -288,13 +270,6 @@ class Rank:
 
 
 _libc = ctypes.CDLL(None)
-
-
-def _sources(texts: dict[str, str]) -> dict[str, tuple]:
-    return {
-        name: (len(text), None, text.splitlines(keepends=True), name)
-        for name, text in texts.items()
-    }
 
 
 def take_streams(out: int, err: int) -> None:

@@ -121,6 +121,9 @@ class RankDone(Event):
         What was asked for, pickled, as ``blobs.pack`` writes it; the agent never unpickles it.
     broken
         The process group was broken to get here and has to be formed anew.
+    bound
+        Of the names that the run was watched for: those that the rank has, each with whether it
+        stands for another object than before.
     """
 
     rank: int
@@ -129,6 +132,7 @@ class RankDone(Event):
     error: dict[str, Any] | None = None
     values: dict[str, Any] | None = None
     broken: bool = False
+    bound: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

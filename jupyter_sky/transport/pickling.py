@@ -12,11 +12,13 @@ On top of cloudpickle, four things:
 
 from __future__ import annotations
 
+import dis
 import io
 import linecache
 import pickle
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -172,6 +174,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = super()._dynamic_function_reduce(function)
         attributes = reduced[2][1]
         attributes["__closure__"] = None
+        self.modules.update(_imported_in(function.__code__))
         if function.__globals__ is self._main:
             self.needs.update(attributes["__globals__"])
             self.files.add(function.__code__.co_filename)
@@ -252,6 +255,11 @@ def dump_linked(values: Sequence[Any], shipment: str, tokens: Mapping[int, Token
     return whole
 
 
+def reached(values: Sequence[Any], tokens: Mapping[int, Token]) -> set[int]:
+    """Return the objects that ``dump_linked`` would describe, by identity."""
+    return set(_LinkingPickler(tuple(values), tokens).run().memo)
+
+
 class _Linked:
     def __init__(self, shipment: str, linked: Pickled, copies: tuple[Any, ...]) -> None:
         self._shipment = shipment
@@ -327,6 +335,19 @@ def _class_named(identity: str) -> Any:
 
 def _attempt(part: Any) -> None:
     _Pickler(part).run()
+
+
+_imported: weakref.WeakKeyDictionary[types.CodeType, frozenset[str]] = weakref.WeakKeyDictionary()
+
+
+def _imported_in(code: types.CodeType) -> frozenset[str]:
+    """Return the modules that import statements in a function name."""
+    names = _imported.get(code)
+    if names is None:
+        found = {step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"}
+        inner = [_imported_in(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+        names = _imported[code] = frozenset(found.union(*inner))
+    return names
 
 
 def _cell_source(name: str) -> str | None:

@@ -1,0 +1,251 @@
+"""What names stand for, pickled, and how they are put together into what is sent."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+from jupyter_sky.transport import blobs, pickling
+from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.modules import Place, Tree, trees
+from jupyter_sky.transport.names import CellNames
+from jupyter_sky.transport.pickling import Pickled
+from jupyter_sky.transport.sharing import Token
+
+# A rank's shell has these of its own.
+_OF_THE_SHELL = frozenset(
+    {"In", "Out", "get_ipython", "exit", "quit", "open", "display"}
+    | {"_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh"}
+    | {"__builtins__", "__builtin__", "__name__", "__doc__", "__loader__", "__spec__"}
+)
+
+_CLASS, _MODULE, _PLACE = "class ", "module ", "place "
+
+
+class Item:
+    """One thing that is sent when it changed: a value under a name, a class, a module.
+
+    Attributes
+    ----------
+    key
+        The name that it is bound to, or what no name can be: ``"class "`` and its identity,
+        ``"module "`` and its name, ``"place "``.
+    """
+
+    def __init__(
+        self, key: str, value: Any, digests: dict[tuple[int, int], str], used_by: str | None = None
+    ) -> None:
+        self.key = key
+        self.value = value
+        self._digests = digests
+        name = value.__qualname__ if self.is_class else key
+        self.pickled = pickling.dump(value, name, apart=True, used_by=used_by)
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it is bound to a name."""
+        return " " not in self.key
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it is a class that objects need."""
+        return self.key.startswith(_CLASS)
+
+    @property
+    def kind(self) -> str:
+        """What the receiver does with it: ``"name"``, ``"class"`` or ``"source"``."""
+        return "name" if self.is_name else "class" if self.is_class else "source"
+
+    @cached_property
+    def packed(self) -> tuple[Message, dict[str, memoryview]]:
+        """What is hashed: the value, with the classes in it only named."""
+        return blobs.pack(self.pickled, self._digests)
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of its content."""
+        return blobs.content(self.packed[0])
+
+    @property
+    def whole(self) -> Pickled:
+        """What can be loaded."""
+        return pickling.dump(self.value) if self.pickled.classes else self.pickled
+
+
+class Items:
+    """Everything that a cell needs of the notebook, and what is connected with it.
+
+    Parameters
+    ----------
+    namespace
+        The notebook's.
+    bodies
+        What functions that are defined on ranks look up, by their names.
+    submodules
+        For the name of a module, those of its submodules that cells reach through it.
+    """
+
+    def __init__(
+        self,
+        namespace: Mapping[str, Any],
+        bodies: Mapping[str, frozenset[str]],
+        submodules: dict[str, set[str]],
+    ) -> None:
+        self.namespace = namespace
+        self._bodies = bodies
+        self._submodules = submodules
+        self._items: dict[str, Item] = {}
+        self._digests: dict[tuple[int, int], str] = {}
+
+    def find(
+        self, names: Iterable[str], cell: CellNames, skip: Callable[[str, Any], bool]
+    ) -> list[Item]:
+        """Pickle names, what functions and classes among them use, and so on.
+
+        Parameters
+        ----------
+        names
+            What to begin with; names that the notebook does not have are passed over.
+        cell
+            The cell that needs them.
+        skip
+            Says for a name and its value that the ranks have something else in its place.
+        """
+        found: dict[str, Item] = {}
+        waiting: list[tuple[str, str | None]] = [(name, None) for name in sorted(names)[::-1]]
+        while waiting:
+            name, user = waiting.pop()
+            if name in found or name in _OF_THE_SHELL:
+                continue
+            needs = set(self._bodies.get(name, ()))
+            if name in self.namespace and not skip(name, self.namespace[name]):
+                for part in self.parts(name, cell, user):
+                    found.setdefault(part.key, part)
+                    needs |= part.pickled.needs
+            waiting.extend((each, name) for each in sorted(needs)[::-1])
+        return list(found.values())
+
+    def parts(
+        self, name: str, cell: CellNames | None = None, used_by: str | None = None
+    ) -> Iterator[Item]:
+        """Yield what a name stands for, and the classes that this needs."""
+        item = self.item(name, cell, used_by)
+        yield item
+        classes = dict(item.pickled.classes)
+        seen = set(classes)
+        while classes:
+            identity, kind = classes.popitem()
+            key = _CLASS + identity
+            if key not in self._items:
+                self._items[key] = Item(key, kind, self._digests)
+            needed = self._items[key].pickled.classes
+            classes.update({each: needed[each] for each in needed.keys() - seen})
+            seen.update(needed)
+            yield self._items[key]
+
+    def item(self, name: str, cell: CellNames | None = None, used_by: str | None = None) -> Item:
+        """Return what a name stands for."""
+        if name not in self._items:
+            value = self.namespace[name]
+            if isinstance(value, ModuleType) and cell:
+                value = _Module(value, self._reached(value, cell))
+            self._items[name] = Item(name, value, self._digests, used_by)
+        return self._items[name]
+
+    def sources(self, found: Iterable[Item], cell: CellNames, *, shared: bool) -> list[Item]:
+        """Return what makes the person's own modules importable.
+
+        Parameters
+        ----------
+        found
+            What is needed of the notebook.
+        cell
+            The cell that needs it.
+        shared
+            Whether the ranks see the notebook's files.
+        """
+        values: dict[str, Place | Tree] = {}
+        if shared:
+            values[_PLACE] = Place.here()
+        else:
+            used = {module for item in found for module in item.pickled.modules}
+            values = {_MODULE + tree.name: tree for tree in trees(used | cell.imports)}
+        return [Item(key, value, self._digests) for key, value in values.items()]
+
+    def _reached(self, module: ModuleType, cell: CellNames) -> frozenset[str]:
+        """Return the submodules that are imported here, and that cells reach through a module."""
+        prefix = f"{module.__name__}."
+        reached = self._submodules.setdefault(module.__name__, set())
+        for name in list(sys.modules):
+            if name.startswith(prefix) and cell.attributes.issuperset(name.split(".")[1:]):
+                reached.add(name)
+        return frozenset(reached)
+
+
+class _Module:
+    """A module, with the submodules that the notebook has imported of it."""
+
+    def __init__(self, module: ModuleType, submodules: frozenset[str]) -> None:
+        self._module = module
+        self._submodules = submodules
+
+    def __reduce__(self) -> Any:
+        return _first, (self._module, *(sys.modules[name] for name in sorted(self._submodules)))
+
+
+def _first(module: ModuleType, *submodules: ModuleType) -> ModuleType:
+    return module
+
+
+def connected(items: Sequence[Item]) -> list[list[Item]]:
+    """Return names in groups: those that share a mutable object are in one."""
+    group = {item.key: [item] for item in items}
+    owner: dict[int, str] = {}
+    for item in items:
+        for identity in item.pickled.shared:
+            first = owner.setdefault(identity, item.key)
+            if group[first] is not group[item.key]:
+                merged = [*group[first], *group[item.key]]
+                group.update({each.key: merged for each in merged})
+    return list({id(members): members for members in group.values()}.values())
+
+
+def pack_together(
+    items: Sequence[Item], ranks: Sequence[int], tokens: Mapping[int, Token] | None = None
+) -> tuple[Message, dict[str, memoryview], Pickled]:
+    """Return names as one group, in which they share what they share here.
+
+    Parameters
+    ----------
+    items
+        The names, or one class or module.
+    ranks
+        The ranks that it is for.
+    tokens
+        The tokens of objects that these ranks have.
+    """
+    shipment = uuid.uuid4().hex[:12]
+    values = [item.value for item in items]
+    if tokens:
+        pickled = pickling.dump_linked(values, shipment, tokens)
+    elif len(items) > 1:
+        pickled = pickling.dump(values, names=[item.key for item in items])
+    else:
+        pickled = items[0].whole
+    packed, parts = blobs.pack(pickled, items[0]._digests)
+    group = {
+        "names": [item.key for item in items],
+        "digests": {item.key: item.digest for item in items},
+        "kind": items[0].kind,
+        "packed": packed,
+        "together": len(items) > 1 or bool(tokens),
+        "linked": bool(tokens),
+        "shipment": shipment,
+        "ranks": list(ranks),
+        "sources": dict(pickled.sources),
+    }
+    return group, parts, pickled

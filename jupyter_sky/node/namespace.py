@@ -1,0 +1,140 @@
+"""The names of a rank: what the notebook sends is bound, what it asks for is packed."""
+
+from __future__ import annotations
+
+import linecache
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from jupyter_sky.node.sources import Sources
+from jupyter_sky.transport import blobs, pickling
+from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.pickling import Pickled
+from jupyter_sky.transport.sharing import arrivals
+from jupyter_sky.transport.writes import Writes
+
+
+class Namespace:
+    """The person's names on a rank.
+
+    Parameters
+    ----------
+    names
+        The namespace of its shell.
+    folder
+        Where the node's blobs are.
+    rank
+        Whose they are.
+    """
+
+    def __init__(self, names: dict[str, Any], folder: Path, rank: int) -> None:
+        self.names = names
+        self._folder = folder
+        self._rank = rank
+        self._sources = Sources()
+        self._sources.note(since=0)
+        # Objects hold on to their class, but not every class that is sent has objects yet.
+        self._classes: dict[str, type] = {}
+        self._writes = Writes((), names)
+        self._since = 0.0
+
+    def receive(self, groups: Sequence[Message]) -> None:
+        """Bind what the notebook sent, and load anew what was edited of the person's modules."""
+        self._writes = Writes((), self.names)
+        self._since = time.time()
+        arrivals.release(self.names)
+        for group in groups:
+            if group["kind"] == "source":
+                self._load(group).install(self._folder)
+        self._sources.refresh(self.names)
+        for group in groups:
+            if group["kind"] != "source":
+                self._bind(group)
+
+    def _bind(self, group: Message) -> None:
+        linecache.cache.update(cell_sources(group["sources"]))
+        received = self._load(group)
+        values = received if group["together"] else [received]
+        bound = dict(zip(group["names"], values, strict=True))
+        if group["kind"] == "class":
+            self._classes.update(bound)
+            return
+        self.names.update(bound)
+        arrivals.bound(group["shipment"], bound)
+
+    def _load(self, group: Message) -> Any:
+        shipment = None if group["linked"] else group["shipment"]
+        try:
+            return blobs.unpack(group["packed"], self._folder, shipment)
+        except BaseException as error:
+            error.add_note(f"while receiving {', '.join(group['names'])}")
+            raise
+
+    def watch(self, names: Iterable[str]) -> None:
+        """Watch the names that a run may bind, or that it was asked for."""
+        self._writes = Writes(names, self.names)
+
+    def changes(self) -> dict[str, bool]:
+        """Return the watched names that are bound, each with whether it was bound anew."""
+        self._sources.note(self._since)
+        return self._writes.bound(self.names)
+
+    def pack(self, value: Any) -> Message:
+        """Return a value that a call returned, for the notebook."""
+        return self._pack(pickling.dump(value, "the returned value", back=True))
+
+    def pack_names(self, wanted: Sequence[str]) -> Message | None:
+        """Return what names stand for, for the notebook; ``None`` if there are none."""
+        if not wanted:
+            return None
+        if missing := [name for name in wanted if name not in self.names]:
+            names = ", ".join(missing)
+            raise NameError(f"{names} was asked for, but rank {self._rank} has no such name")
+        values = {name: self.names[name] for name in wanted}
+        pickled = pickling.dump(values, names=wanted, back=True)
+        tokens = arrivals.tokens(pickled.memo)
+        return {
+            **self._pack(pickled),
+            "tokens": [[place, *token] for place, token in tokens.items()],
+        }
+
+    def _pack(self, pickled: Pickled) -> Message:
+        packed, parts = blobs.pack(pickled)
+        for key, data in parts.items():
+            path = self._folder / key
+            if not path.exists():
+                # Ranks of one node may send the same blob at once; the rename lets one win whole.
+                part = path.with_name(f"{uuid.uuid4().hex}.part")
+                part.write_bytes(data)
+                part.rename(path)
+        return packed
+
+
+def cell_sources(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the texts of cells as tracebacks look them up."""
+    return {
+        name: (len(text), None, text.splitlines(keepends=True), name)
+        for name, text in texts.items()
+    }
+
+
+def own_frames(traceback: TracebackType | None) -> int:
+    """Return how many of the outermost frames are ours, or of what loads modules for us."""
+    count = 0
+    while traceback is not None and _is_ours(traceback.tb_frame.f_code.co_filename):
+        count += 1
+        traceback = traceback.tb_next
+    return count
+
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((_PACKAGE, "<frozen importlib")) or file.endswith(
+        ("autoreload.py", "importlib/__init__.py")
+    )

@@ -1,0 +1,183 @@
+"""The person's own modules in a rank: those that were edited are loaded anew before a run."""
+
+from __future__ import annotations
+
+import contextlib
+import graphlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import blake3
+
+from jupyter_sky.transport.modules import is_own, own_file
+
+
+@dataclass
+class _Source:
+    """A file as it was when its module was loaded; ``digest`` is empty if that is not known."""
+
+    path: Path
+    stamp: tuple[int, int]
+    digest: str
+
+
+class Sources:
+    """Keeps the modules of a process as new as their files are."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, _Source] = {}
+        self._seen: set[str] = {"__main__", "__mp_main__"}
+        self._count = 0
+
+    def note(self, since: float) -> None:
+        """Take note of the modules that were imported.
+
+        Parameters
+        ----------
+        since
+            When that can have begun. A file that was written later may be newer than its module.
+        """
+        if len(sys.modules) == self._count:
+            return
+        self._count = len(sys.modules)
+        for name in sys.modules.keys() - self._seen:
+            self._seen.add(name)
+            path = own_file(sys.modules[name])
+            source = _source(path) if path else None
+            if source:
+                if source.stamp[0] >= since * 1e9:
+                    source.digest = ""
+                self._sources[name] = source
+
+    def refresh(self, namespace: dict[str, Any]) -> None:
+        """Load anew what was edited.
+
+        As with ``%autoreload``, functions and objects that were made before get the new code, and
+        what was imported with ``from module import name`` is bound anew.
+
+        Parameters
+        ----------
+        namespace
+            The person's.
+
+        Raises
+        ------
+        Exception
+            What loading an edited file raises. It stays as it was, and is tried again next time.
+        """
+        _forget_folders()
+        edited = dict(self._edited())
+        for name in _in_order(edited):
+            _load_anew(sys.modules[name], [namespace, *self._namespaces()])
+            self._sources[name] = edited[name]
+
+    def _edited(self) -> Iterator[tuple[str, _Source]]:
+        for name, source in list(self._sources.items()):
+            module = sys.modules.get(name)
+            if module is None:  # it will be imported anew
+                del self._sources[name]
+                self._seen.discard(name)
+                continue
+            path = own_file(module)
+            with contextlib.suppress(OSError):
+                if path and (path, _stamp(path)) != (source.path, source.stamp):
+                    now = _source(path)
+                    if now and now.digest != source.digest:
+                        yield name, now
+                    elif now:
+                        self._sources[name] = now
+
+    def _namespaces(self) -> list[dict[str, Any]]:
+        return [vars(sys.modules[name]) for name in self._sources if name in sys.modules]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+def _source(path: Path) -> _Source | None:
+    with contextlib.suppress(OSError):
+        stamp = _stamp(path)
+        return _Source(path, stamp, blake3.blake3(path.read_bytes()).hexdigest())
+    return None
+
+
+def _forget_folders() -> None:
+    # A file that is new in a folder is found only when the folder is looked through again.
+    for entry, finder in sys.path_importer_cache.items():
+        if finder is not None and hasattr(finder, "invalidate_caches") and is_own(entry):
+            finder.invalidate_caches()
+
+
+def _in_order(names: dict[str, _Source]) -> list[str]:
+    """Return modules so that each comes after those that it uses."""
+    uses = {
+        name: {
+            used
+            for value in vars(sys.modules[name]).values()
+            if (used := _module_of(value)) in names and used != name
+        }
+        for name in names
+    }
+    with contextlib.suppress(graphlib.CycleError):
+        return list(graphlib.TopologicalSorter(uses).static_order())
+    return list(reversed(names))
+
+
+def _module_of(value: Any) -> str | None:
+    if isinstance(value, ModuleType):
+        return value.__name__
+    name = getattr(value, "__module__", None)
+    return name if isinstance(name, str) else None
+
+
+def _load_anew(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
+    from IPython.extensions.autoreload import superreload
+
+    former = dict(vars(module))
+    superreload(module, _reload, {})
+    for name, old in former.items():
+        new = vars(module).get(name)
+        if isinstance(old, type) and isinstance(new, type) and old.__module__ == module.__name__:
+            _adopt_subclasses(old, new)
+    for namespace in namespaces:
+        if namespace is not vars(module):
+            _bind_anew(namespace, module, former)
+
+
+def _reload(module: ModuleType) -> ModuleType:
+    # Bytecode that was compiled within the same second, of a source of the same size, passes for
+    # that of the new one.
+    with contextlib.suppress(OSError, NotImplementedError, TypeError):
+        Path(importlib.util.cache_from_source(str(module.__file__))).unlink()
+    return importlib.reload(module)
+
+
+def _adopt_subclasses(old: type, new: type) -> None:
+    children: list[type] = old.__subclasses__()
+    for child in children:
+        with contextlib.suppress(TypeError):  # where the new one has another layout
+            child.__bases__ = tuple(new if base is old else base for base in child.__bases__)
+
+
+def _bind_anew(namespace: dict[str, Any], module: ModuleType, former: dict[str, Any]) -> None:
+    """Bind what came from a module to what the module has now under its name."""
+    now = vars(module)
+    for name, value in list(namespace.items()):
+        if name.startswith("__"):
+            continue
+        source = name
+        if isinstance(value, (type, FunctionType)) and value.__module__ == module.__name__:
+            source = value.__name__  # also if it was imported as something else
+        if source in now and former.get(source, _nothing) is value:
+            namespace[name] = now[source]
+
+
+_nothing = object()
