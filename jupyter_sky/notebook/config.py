@@ -18,7 +18,7 @@ from jupyter_sky.providers.local import Local
 _ARGUMENTS = {argument.name: argument for argument in CELL_OPTIONS}
 
 
-class Setting(TraitType[Any, Any]):
+class Setting(TraitType):
     """A trait that reads what an option reads, so that both take and refuse the same."""
 
     def __init__(self, kind: Kind, example: str, help: str, default: Any = None) -> None:

@@ -27,14 +27,15 @@ def show_log(cluster: Cluster, rank: int, tail: int | None = None, follow: bool 
     follow
         Whether to go on with what comes, until Ctrl-C. That stops the following and nothing else.
     """
-    data, offset = cluster.log(rank, tail=tail or _LINES)
-    left_out = offset - len(data)
-    if left_out and (tail is None or data.count(b"\n") < tail):
-        print(f"[{left_out:,} bytes of this log come before]")
-    # A character can be cut in two by the end of what was written so far.
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    sys.stdout.write(decoder.decode(data))
-    with contextlib.suppress(KeyboardInterrupt):
+    # Ctrl-C is the end of following, wherever it comes.
+    with contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext():
+        data, offset = cluster.log(rank, tail=tail or _LINES)
+        left_out = offset - len(data)
+        if left_out and (tail is None or data.count(b"\n") < tail):
+            print(f"[{left_out:,} bytes of this log come before]")
+        # A character can be cut in two by the end of what was written so far.
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        sys.stdout.write(decoder.decode(data))
         while follow:
             sys.stdout.flush()
             data, size = cluster.log(rank, offset=offset)

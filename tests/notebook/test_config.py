@@ -193,7 +193,7 @@ def ipython(folder: Path, settings: str, cell: str) -> str:
 def test_ipython_config_sets_defaults(tmp_path: Path) -> None:
     settings = "c.Sky.nodes = 3\nc.Sky.plugin = ['none']"
     cell = "%load_ext jupyter_sky\nget_ipython().run_line_magic('config', 'Sky.nodes')"
-    assert ipython(tmp_path, settings, cell).strip() == "Out[0]: 3"
+    assert ipython(tmp_path, settings, cell).strip().endswith("]: 3")
 
 
 def test_ipython_config_is_refused_in_one_sentence(tmp_path: Path) -> None:
