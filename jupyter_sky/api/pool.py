@@ -141,7 +141,7 @@ class ComputePool:
         decorators = [plugin.decorate for plugin in self.plugins if plugin.decorate]
         call = pickling.dump(pending.call(decorators), f"the call of {pending.function.__name__}")
         packed, parts = blobs.pack(call)
-        parcel = cluster.outbox.parcel(call.needs, pickling.main_namespace(), ranks)
+        parcel = cluster.outbox.parcel(call.needs, pickling.main_namespace(), ranks, limit=None)
         work = Work(
             ranks=ranks,
             call=packed,

@@ -106,8 +106,22 @@ class Connection:
             raise SkyError(message["error"])
         return message
 
-    async def put(self, blobs: Mapping[str, memoryview]) -> None:
-        """Send the blobs that the node does not have yet."""
+    def missing(self, blobs: Mapping[str, memoryview]) -> int:
+        """Return how many bytes of blobs the node does not have yet."""
+        return sum(data.nbytes for key, data in blobs.items() if key not in self._known)
+
+    async def put(
+        self, blobs: Mapping[str, memoryview], progress: Callable[[int], None] = lambda count: None
+    ) -> None:
+        """Send the blobs that the node does not have yet.
+
+        Parameters
+        ----------
+        blobs
+            The blobs by their digests.
+        progress
+            Told for each piece how many bytes have left.
+        """
         for key, data in blobs.items():
             if key in self._known or self._link is None:
                 continue
@@ -115,6 +129,7 @@ class Connection:
                 header = {"op": "piece", "blob": key, "offset": offset, "size": data.nbytes}
                 self._link.send(header, piece)
                 await self._link.drain()
+                progress(piece.nbytes)
             self._known.add(key)
 
     def forget(self, keys: list[str]) -> None:

@@ -403,14 +403,15 @@ def _refuse_huge(sizes: Mapping[str, int], limit: float | None) -> None:
     if limit is None or total <= limit:
         return
     largest = sorted(sizes.items(), key=lambda entry: -entry[1])
-    shown = [f"{name} ({_gigabytes(size)})" for name, size in largest if size >= 0.1 * total]
+    shown = [f"{name} ({describe_size(size)})" for name, size in largest if size >= 0.1 * total]
     raise UsageError(
-        f"{_listed(shown)} would be sent, and more than {_gigabytes(limit)} is sent only if you say "
-        "so: add `--allow-large` to the cell, or load it inside of the cell."
+        f"{_listed(shown)} would be sent, and more than {describe_size(limit)} is sent only if you "
+        "say so: add `--allow-large` to the cell, or load it inside of the cell."
     )
 
 
-def _gigabytes(size: float) -> str:
+def describe_size(size: float) -> str:
+    """Return a number of bytes in words."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 

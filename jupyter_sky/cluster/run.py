@@ -68,6 +68,14 @@ class Work:
     title: str = ""
 
 
+@dataclass(frozen=True)
+class Sending:
+    """How many bytes of data have left, of how many."""
+
+    sent: int
+    total: int
+
+
 class Run:
     """A run that was started: ``follow()`` it, then ask for its ``values()``."""
 
@@ -76,7 +84,7 @@ class Run:
         self.work = work
         self.started = time.monotonic()
         self._runner = runner
-        self._events: queue.SimpleQueue[Output | Display | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Output | Display | Sending | None] = queue.SimpleQueue()
         self._waiting = set(work.ranks)
         self._done: dict[int, RankDone] = {}
         self._failures: list[Failure] = []
@@ -86,6 +94,9 @@ class Run:
         self._time_limit: float | None = None
         self._sink: Sink | None = None
         self._on_finish: Callable[[], None] | None = None
+        self.to_send = 0
+        self._gone = 0
+        self._on_sending: Callable[[int, int], object] = lambda sent, total: None
         self.left = threading.Event()
         self.sent = False
         self.finished = False
@@ -109,7 +120,8 @@ class Run:
         def begin() -> None:
             self._sink = show
             while not self._events.empty():
-                if event := self._events.get_nowait():
+                event = self._events.get_nowait()
+                if isinstance(event, Output | Display):
                     show(event)
             if self.finished:
                 over()
@@ -129,6 +141,7 @@ class Run:
         self,
         show: Sink = lambda event: None,
         timeout: float | None = None,
+        sending: Callable[[int, int], object] = lambda sent, total: None,
     ) -> None:
         """Give what ranks print and display to ``show``, until the run is over.
 
@@ -140,6 +153,8 @@ class Run:
             Called in this thread.
         timeout
             Seconds after which the run is stopped; by default it may take as long as it does.
+        sending
+            Called in this thread with the bytes of data that have left so far, and of all.
 
         Raises
         ------
@@ -148,6 +163,7 @@ class Run:
         TimedOut
             When the time was over; every rank was told to stop.
         """
+        self._on_sending = sending
         try:
             for event in self._queued(timeout and self.started + timeout):
                 show(event)
@@ -211,7 +227,10 @@ class Run:
                 continue
             if event is None:
                 return
-            yield event
+            if isinstance(event, Sending):
+                self._on_sending(event.sent, event.total)
+            else:
+                yield event
 
     def _stop(self, show: Sink) -> None:
         background.call(self._runner.stop, self.id)
@@ -260,6 +279,12 @@ class Run:
                 if not self.stopped:
                     self._fail(rank, _lost(rank, reason, tail))
                 self._settle(rank)
+
+    def sending(self, count: int) -> None:
+        """Take note of bytes of its data that have left."""
+        before, self._gone = self._gone, self._gone + count
+        if not self._sink and 100 * before // self.to_send < 100 * self._gone // self.to_send:
+            self._events.put(Sending(self._gone, self.to_send))
 
     def give_up(self, trouble: SkyError) -> None:
         """End the run because the cluster cannot go on with it."""

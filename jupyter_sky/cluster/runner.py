@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jupyter_sky.cluster.conductor import Conductor
@@ -59,7 +59,7 @@ class Runner:
         conductor = self.conductor
         try:
             # Data leaves at once, also for a run that has to wait: the person may change it later.
-            await self._put(run.work.parcel, run.work.blobs)
+            await self._put(run)
             run.left.set()
             async with self._turn:
                 if run.finished:
@@ -84,10 +84,12 @@ class Runner:
         self.conductor.outbox.lost(run.work.parcel)
         run.give_up(trouble)
 
-    async def _put(self, parcel: Parcel, blobs: Mapping[str, memoryview]) -> None:
-        parts = {**parcel.blobs, **blobs}
+    async def _put(self, run: Run) -> None:
+        parts = {**run.work.parcel.blobs, **run.work.blobs}
         if parts:
-            await asyncio.gather(*(each.put(parts) for each in self.conductor.connections))
+            connections = self.conductor.connections
+            run.to_send = sum(each.missing(parts) for each in connections)
+            await asyncio.gather(*(each.put(parts, run.sending) for each in connections))
 
     def _refuse_strangers(self) -> None:
         busy = {rank.run for rank in self.conductor.state.ranks if rank.run}

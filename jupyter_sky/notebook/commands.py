@@ -17,6 +17,7 @@ from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.logs import show_log
 from jupyter_sky.notebook.options import CellOptions, parse_line
+from jupyter_sky.notebook.results import bind
 from jupyter_sky.notebook.session import Session, describe
 
 
@@ -86,7 +87,9 @@ class Commands:
     def _push(self, options: Namespace) -> None:
         cluster = self._running()
         check_names(options.names, self._shell.user_ns, "%sky push")
-        parcel = cluster.outbox.parcel(options.names, self._shell.user_ns, cluster.all_ranks)
+        parcel = cluster.outbox.parcel(
+            options.names, self._shell.user_ns, cluster.all_ranks, force=True, limit=None
+        )
         cluster.run(Work(cluster.all_ranks, code="", parcel=parcel)).follow()
 
     def _pull(self, options: Namespace) -> None:
@@ -99,7 +102,7 @@ class Commands:
         single = options.ranks in (None, "head")
         for name in options.names:
             found = [values[rank][name] for rank in ranks]
-            self._shell.push({name: found[0] if single else found})
+            bind(self._shell, cluster, run, {name: found[0] if single else found})
 
     def _attach(self, options: Namespace) -> None:
         cluster = self._session.find(options.name)

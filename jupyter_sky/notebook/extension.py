@@ -6,6 +6,7 @@ import atexit
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.notebook.assignments import Assignments
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.commands import Commands
 from jupyter_sky.notebook.completion import Completion
@@ -22,6 +23,7 @@ class Extension:
         self._settings = Sky(parent=shell)
         self._session = Session(shell, self._settings)
         self._auto = Auto(shell)
+        self._assignments = Assignments(shell, self._session)
         self._completion = Completion(shell, self._session)
         commands = Commands(shell, self._session, self._auto)
         shell.register_magics(SkyMagics(shell, self._session, self._settings, commands))
@@ -32,6 +34,7 @@ class Extension:
     def remove(self) -> None:
         """Take it all away; clusters go on until their time is over."""
         self._auto.turn(False)
+        self._assignments.remove()
         self._shell.Completer.custom_matchers.remove(self._completion.match)
         self._shell.configurables.remove(self._settings)
         for kind in ("line", "cell"):

@@ -10,7 +10,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Work
+from jupyter_sky.cluster.outbox import HUGE
+from jupyter_sky.cluster.run import Run, Work
 from jupyter_sky.notebook.background import BackgroundRun
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.commands import Commands
@@ -18,8 +19,10 @@ from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell
 from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell
 from jupyter_sky.notebook.render import Renderer
+from jupyter_sky.notebook.results import bind
+from jupyter_sky.notebook.sending import SendingLine
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.transport.names import analyse
+from jupyter_sky.transport.names import CellNames, analyse
 
 
 @magics_class
@@ -46,55 +49,67 @@ class SkyMagics(Magics):
         return None
 
     def _run(self, options: CellOptions, cell: str) -> BackgroundRun | None:
-        names = self._needed(options, cell)
+        names = _analysed(cell)
+        needed = self._needed(options, names)
         cluster = self.session.cluster(options)
         ranks = choose_ranks(cluster, options.ranks, "--ranks")
         shown = _shown(cluster, options.stdout, ranks)
+        limit = None if options.allow_large else HUGE
+        parcel = cluster.outbox.parcel(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
+        sending = SendingLine(self.shell, cluster.name, parcel.sizes)
+        sending.update(0, parcel.size)
         run = cluster.run(
             Work(
                 ranks=ranks,
                 code=cell,
-                parcel=cluster.outbox.parcel(names, self.shell.user_ns, ranks),
+                parcel=parcel,
                 values=_asked_for(options, ranks),
                 show=shown,
                 title=_title(cell),
             )
         )
-        bind = partial(self._bind, options, ranks)
+        finish = partial(self._bind, options, cluster, run)
         if options.background:
-            return BackgroundRun(run, f"{cluster.name} · {_title(cell)}", bind, options.timeout)
+            return BackgroundRun(run, f"{cluster.name} · {_title(cell)}", finish, options.timeout)
         renderer = Renderer(self.shell, shown)
         try:
             run.follow(
-                lambda event: renderer.render(event, flush=run.nothing_waits), options.timeout
+                lambda event: renderer.render(event, flush=run.nothing_waits),
+                options.timeout,
+                sending.update,
             )
         finally:
             renderer.finish()
             self.session.panels.finish(cluster, run)
-        bind(run.values())
+        finish(run.values())
         return None
 
-    def _needed(self, options: CellOptions, cell: str) -> frozenset[str]:
-        """Return the names that the cell needs; a cell that does not compile goes no further."""
-        try:
-            reads = analyse(cell).reads
-        except SyntaxError as error:
-            raise InvalidCell(error) from None
+    def _needed(self, options: CellOptions, names: CellNames) -> frozenset[str]:
+        """Return the names that are sent for a cell."""
         if options.in_names is None:
-            return reads
+            return names.reads
         check_names(options.in_names, self.shell.user_ns, "--in")
         return frozenset(options.in_names)
 
     def _bind(
-        self, options: CellOptions, ranks: Sequence[int], values: dict[int, dict[str, Any]]
+        self, options: CellOptions, cluster: Cluster, run: Run, values: dict[int, dict[str, Any]]
     ) -> dict[str, Any]:
+        ranks = run.work.ranks
         bound: dict[str, Any] = {}
         for name in options.out:
             bound[name] = values[ranks[0]][name]
         for name in options.gather:
             bound[name] = [values[rank][name] for rank in ranks]
-        self.shell.push(bound)
+        bind(self.shell, cluster, run, bound)
         return bound
+
+
+def _analysed(cell: str) -> CellNames:
+    """Return the names that a cell uses; one that does not compile goes no further."""
+    try:
+        return analyse(cell)
+    except SyntaxError as error:
+        raise InvalidCell(error) from None
 
 
 def _title(cell: str) -> str:

@@ -43,6 +43,7 @@ RUN_OPTIONS = tuple(
         (("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "where the cell runs (all)"),
         (("--stdout",), "RANKS", kinds.SHOWN, "all", "whose output is shown (the head's)"),
         (("--in",), "NAME", kinds.NAMES_OR_NONE, "model,data", "what is sent (what it reads)"),
+        (("--allow-large",), "", None, "", "send more than 4 GB without asking"),
         (("--out",), "NAME", kinds.RESULTS, "model,losses", "bring back the head's values"),
         (("--gather",), "NAME", kinds.RESULTS, "losses", "bring back lists, one value a rank"),
         (("--background",), "", None, "", "return at once, with a handle"),
@@ -113,6 +114,7 @@ class CellOptions:
     ranks: RankSelection = "all"
     stdout: RankSelection | Literal["none"] | None = None
     in_names: tuple[str, ...] | None = None
+    allow_large: bool = False
     out: tuple[str, ...] = ()
     gather: tuple[str, ...] = ()
     background: bool = False
