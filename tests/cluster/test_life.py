@@ -161,16 +161,19 @@ def test_a_run_keeps_a_cluster_alive_without_notebook(new, tmp_path: Path) -> No
 def test_a_killed_notebook_leaves_a_cluster_that_ends_itself(home: Path) -> None:
     script = """
 import jupyter_sky as sky, os, signal
-pool = sky.ComputePool(nodes=2, provider=sky.Local(grace=0.2)).__enter__()
+pool = sky.ComputePool(name="killed", nodes=2, provider=sky.Local(grace=0.2)).__enter__()
 from jupyter_sky.cluster import registry
 print(registry.find(pool.cluster.name).machines[0]["pid"], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
-    agent = psutil.Process(int(done.stdout)) if psutil.pid_exists(int(done.stdout)) else None
-    if agent:
-        assert_gone([agent])
+    if psutil.pid_exists(int(done.stdout)):
+        assert_gone([psutil.Process(int(done.stdout))])
+    # The next one of that name takes the place of what is written of it.
+    with sky.ComputePool(name="killed"):
+        pass
+    assert registry.find("killed") is None
 
 
 def test_several_agents_are_one_cluster(new) -> None:
