@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.folders import runtime
 from jupyter_sky.providers.machine import Machine, Node, Progress
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+from jupyter_sky.transport.modules import is_own
 
 _LOOPBACK = "127.0.0.1"
 
@@ -49,6 +50,7 @@ class LocalMachine:
     pid: int
     nodes: tuple[Node, ...]
     computer: str = field(default_factory=socket.gethostname)
+    shares_files: bool = True
 
     async def open(self) -> socket.socket:
         """Connect to the agent's socket."""
@@ -76,6 +78,7 @@ class LocalMachine:
             "blobs": str(self.blobs),
             "pid": self.pid,
             "computer": self.computer,
+            "shares_files": self.shares_files,
             "nodes": [node.message() for node in self.nodes],
         }
 
@@ -91,10 +94,14 @@ class Local:
     machines
         How many agents share the nodes. One is fastest; with more, what goes on between several
         machines goes on between processes here.
+    shares_files
+        Whether ranks import the person's own modules from where they are. If not, modules are sent
+        to them, as to other machines.
     """
 
     grace: float = 60.0
     machines: int = 1
+    shares_files: bool = True
 
     name = "local"
 
@@ -142,8 +149,14 @@ class Local:
     def machine(self, row: Mapping[str, Any]) -> LocalMachine:
         """Return the machine that ``row`` describes."""
         nodes = tuple(Node(**{**node, "ranks": tuple(node["ranks"])}) for node in row["nodes"])
-        places = Path(row["folder"]), Path(row["blobs"])
-        return LocalMachine(*places, row["pid"], nodes, row["computer"])
+        return LocalMachine(
+            Path(row["folder"]),
+            Path(row["blobs"]),
+            row["pid"],
+            nodes,
+            row["computer"],
+            row.get("shares_files", True),
+        )
 
     def _start(
         self,
@@ -166,8 +179,8 @@ class Local:
             "blob_limit": None,
             "grace": self.grace,
             "preload": list(preload),
-            "cwd": str(Path.cwd()),
-            "sys_path": [path or str(Path.cwd()) for path in sys.path],
+            "cwd": str(Path.cwd() if self.shares_files else folder),
+            "sys_path": self._visible_path(),
             "env": {**_threads(ranks * self.machines), **spec.image.env},
             "ranks": [
                 {"rank": rank, "env": _visible(node, rank)} for node in nodes for rank in node.ranks
@@ -178,17 +191,22 @@ class Local:
         started = subprocess.run(
             [sys.executable, "-m", "jupyter_sky.node", str(folder)],
             env={**os.environ, "PYTHONPATH": _import_path()},
+            cwd=str(settings["cwd"]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
         )
-        machine = LocalMachine(folder, blobs, 0, tuple(nodes))
+        machine = LocalMachine(folder, blobs, 0, tuple(nodes), shares_files=self.shares_files)
         if started.returncode:
             log = folder / "agent.log"
             said = log.read_text() if log.exists() else started.stderr
             asyncio.run(machine.remove())
             raise SkyError(f"a local node did not start: {_last_line(said)}")
-        return LocalMachine(folder, blobs, json.loads(started.stdout)["pid"], tuple(nodes))
+        return replace(machine, pid=json.loads(started.stdout)["pid"])
+
+    def _visible_path(self) -> list[str]:
+        entries = [path or str(Path.cwd()) for path in sys.path]
+        return entries if self.shares_files else [path for path in entries if not is_own(path)]
 
 
 def _nodes(spec: ClusterSpec, gpus: Sequence[str]) -> list[Node]:

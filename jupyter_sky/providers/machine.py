@@ -58,6 +58,13 @@ class Machine(Protocol):
     def nodes(self) -> Sequence[Node]:
         """The nodes that the machine stands for."""
 
+    @property
+    def shares_files(self) -> bool:
+        """Whether its ranks see the files of the notebook, at the same places.
+
+        They import the person's own modules from there then. Otherwise these are sent.
+        """
+
     async def open(self) -> socket.socket:
         """Return a new connection to the agent; ``OSError`` when it is gone."""
 
