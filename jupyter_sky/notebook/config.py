@@ -9,6 +9,7 @@ from traitlets import Bool, TraitType
 from traitlets.config import Configurable
 
 from jupyter_sky.cluster.frame import Limits
+from jupyter_sky.cluster.outbox import HUGE
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook import kinds
 from jupyter_sky.notebook.kinds import Kind, NotOfKind
@@ -90,6 +91,12 @@ class Sky(Configurable):
         True,
         help="Whether a cluster that starts shows its panel, where the notebook can show one.",
     ).tag(config=True)
+    large = Setting(
+        kinds.SIZE,
+        '"4GB"',
+        "Size above which data is sent only where a cell says --allow-large.",
+        HUGE,
+    )
     grace = _seconds(
         Local.grace,
         "Seconds after which local nodes end that no notebook is connected to and that run "

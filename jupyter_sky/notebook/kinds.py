@@ -139,6 +139,11 @@ def _dollars(text: str) -> float:
     return _positive(float(_matching(r"\$?(\d+(?:\.\d+)?)\$?", text)[1]))
 
 
+def _bytes(text: str) -> float:
+    number, unit = _matching(r"(\d+(?:\.\d+)?) ?([kMGT]?)B?", text).groups()
+    return _positive(float(number) * 1000 ** " kMGT".index(unit or " "))
+
+
 def _positive(number: float) -> float:
     if not 0 < number < math.inf:
         raise ValueError(number)
@@ -256,6 +261,7 @@ RANK = Kind("the number of a rank", _rank, offers=_rank_numbers)
 SWITCH = Kind("`on`, `off` or `status`", _switch, offers=lambda around: _SWITCHES)
 AMOUNT = Kind('a number, with a + for "or more"', _amount)
 TIME = Kind("a time in seconds, or with s, m or h behind it", _seconds)
+SIZE = Kind("a size in bytes, or with MB or GB behind it", _bytes)
 DOLLARS = Kind("an amount in dollars", _dollars)
 WORD = Kind("a name of letters, digits, `.`, `_` and `-`", _word)
 CLUSTER = replace(WORD, offers=lambda around: around.clusters)

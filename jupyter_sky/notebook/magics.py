@@ -10,7 +10,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.outbox import HUGE
 from jupyter_sky.cluster.run import Run, Work
 from jupyter_sky.notebook.background import BackgroundRun
 from jupyter_sky.notebook.choices import check_names, choose_ranks
@@ -54,7 +53,7 @@ class SkyMagics(Magics):
         cluster = self.session.cluster(options)
         ranks = choose_ranks(cluster, options.ranks, "--ranks")
         shown = _shown(cluster, options.stdout, ranks)
-        limit = None if options.allow_large else HUGE
+        limit = None if options.allow_large else self._settings.large
         parcel = cluster.outbox.parcel(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
         sending = SendingLine(self.shell, cluster.name, parcel.sizes)
         sending.update(0, parcel.size)

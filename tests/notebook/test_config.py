@@ -46,6 +46,9 @@ from tests.notebook.conftest import Notebook
         ("stdout", [0, 2], (0, 2)),
         ("stdout", "0,2-3", (0, 2, 3)),
         ("timeout", "1h", 3600.0),
+        ("large", "500 MB", 5e8),
+        ("large", 1000, 1000),
+        ("large", "1.5GB", 1.5e9),
         ("grace", 5, 5.0),
         ("stop_deadline", 0.5, 0.5),
     ],
@@ -76,6 +79,7 @@ def test_what_it_takes(name: str, value: Any, expected: Any) -> None:
         ("stdout", "some", "Sky.stdout takes `all`, `head`, `none`, or numbers of ranks"),
         ("grace", None, '`%config Sky.grace = 60`; "None" is not one.'),
         ("timeout", -1, '"-1" is not one.'),
+        ("large", "much", 'Sky.large = "4GB"`; "much" is not one.'),
     ],
 )
 def test_what_it_refuses_in_one_sentence(name: str, value: Any, sentence: str) -> None:
@@ -161,6 +165,14 @@ def test_runs_end_at_the_usual_timeout(notebook: Notebook) -> None:
     notebook.run("%config Sky.timeout = 0.1")
     with pytest.raises(TimedOut):
         notebook.run("%%sky --nodes 1\nwhile True: pass")
+
+
+def test_what_is_large_is_what_config_says(notebook: Notebook) -> None:
+    notebook.run("%config Sky.large = '1MB'")
+    notebook.namespace["data"] = bytes(2_000_000)
+    with pytest.raises(UsageError, match=r"data .* `--allow-large`"):
+        notebook.run("%%sky --nodes 1\nprint(len(data))")
+    assert notebook.run("%%sky --allow-large\nprint(len(data))") == "2000000\n"
 
 
 def test_the_grace_reaches_the_nodes(notebook: Notebook) -> None:
