@@ -13,7 +13,7 @@ from jupyter_sky.cluster.run import Run, Work
 from jupyter_sky.cluster.runner import Runner
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import background
@@ -73,9 +73,16 @@ class Cluster:
             # Its nodes are well, and another kernel can use them.
             background.wait(conductor.close())
             raise
-        except (OSError, SkyError):
+        except (FileNotFoundError, ConnectionError):
             background.wait(conductor.down(machines))
             return None
+        except (OSError, ClusterLost) as error:
+            # It may be busy, or asleep: nothing of it is touched.
+            background.wait(conductor.close())
+            raise SkyError(
+                f"cluster {row.name} is there but does not answer ({error}): try again, or end it "
+                f"with `%sky down {row.name}`."
+            ) from None
         return cls(conductor)
 
     def run(self, work: Work) -> Run:

@@ -113,7 +113,7 @@ class Conductor:
         welcomes = await self._connect(machines, since=None)
         for connection, welcome in zip(self.connections, welcomes, strict=True):
             if welcome["ending"]:
-                raise ClusterLost("the cluster is about to end")
+                raise ConnectionRefusedError("the cluster is about to end")
             for rank in welcome["ranks"]:
                 self.outbox.remember(rank["rank"], rank["names"])
                 if rank["pid"]:
@@ -260,7 +260,8 @@ class Conductor:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         for listener in self.listeners:
-            listener()
+            with contextlib.suppress(Exception):  # a panel that fails must not stop the cluster
+                listener()
 
     async def change(self) -> None:
         """Wait for the next event."""

@@ -6,9 +6,10 @@ The exception is built here from plain data. Nothing that a node sends is unpick
 from __future__ import annotations
 
 import builtins
+import contextlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,9 +86,7 @@ def remote_error(failures: Sequence[Failure]) -> RemoteError:
     causes = [failure for failure in failures if _remoteness(failure) < _CONSEQUENCE]
     failures = causes or failures
     first = failures[0]
-    original = _known_type(first.error)
-    kind = _remote_type(original) if original else RemoteError
-    error = kind.__new__(kind)
+    error = _new(first.error)
     error.args = tuple(first.error["args"])
     error.rank, error.host = first.rank, first.host
     error.remote_traceback = "\n".join(first.error["traceback"])
@@ -116,15 +115,24 @@ def _remoteness(failure: Failure) -> int:
     return _CONSEQUENCE if _CONSEQUENCES.search(failure.error["text"]) else 1
 
 
-def _known_type(error: Mapping[str, Any]) -> type[Exception] | None:
-    """Return the nearest type of the error that this process already knows."""
+def _new(error: Mapping[str, Any]) -> RemoteError:
+    """Return an exception of the nearest type that is known here and can be made."""
+    for original in _known_types(error):
+        kind = _remote_type(original)
+        with contextlib.suppress(Exception):
+            # Some types, like ExceptionGroup, cannot be made without arguments of their own.
+            return kind.__new__(kind)
+    return RemoteError()
+
+
+def _known_types(error: Mapping[str, Any]) -> Iterator[type[Exception]]:
+    """Yield the types of an error that this process already knows, the nearest first."""
     for module, name in error["bases"]:
         found: Any = sys.modules.get(module)
         for part in name.split("."):
             found = getattr(found, part, None)
         if isinstance(found, type) and issubclass(found, Exception):
-            return found
-    return None
+            yield found
 
 
 def _remote_type(original: type[Exception]) -> type[RemoteError]:

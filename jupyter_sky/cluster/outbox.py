@@ -307,6 +307,13 @@ class Outbox:
                 for key in group["names"]:
                     self._held.get(rank, {}).pop(key, None)
 
+    def missed(self, parcel: Parcel, rank: int, arrived: Collection[str]) -> None:
+        """Note that a rank did not come to bind what it was sent, but for what has ``arrived``."""
+        for group in parcel.groups:
+            if rank in group["ranks"] and group["shipment"] not in arrived:
+                for key in group["digests"]:
+                    self._held.get(rank, {}).pop(key, None)
+
     def ran(
         self, parcel: Parcel, rank: int, bound: Mapping[str, bool] | None, *, well: bool
     ) -> None:

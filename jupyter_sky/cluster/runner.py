@@ -40,7 +40,7 @@ class Runner:
         self._stopping.add(run)
         own = self._runs.get(run)
         if own and not own.sent:
-            own.give_up(SkyError("the run was stopped before it began."))
+            self._fail(own, SkyError("the run was stopped before it began."))
         self._tell_all("interrupt", run=run, deadline=self.conductor.limits.stop)
 
     def kill(self, run: Run) -> None:
@@ -68,6 +68,8 @@ class Runner:
                     raise ClusterLost(f"cluster {conductor.spec.name} is gone.")
                 self._refuse_strangers()
                 await conductor.ready()
+                if run.finished:
+                    return
                 self.watch.begin(run)
                 await self._send(run)
                 while not run.finished:
@@ -79,9 +81,14 @@ class Runner:
         finally:
             run.left.set()
             self._runs.pop(run.id, None)
+            # What was sent is the person's own memory: nothing here may hold on to it.
+            run.work.parcel.blobs.clear()
 
     def _fail(self, run: Run, trouble: SkyError) -> None:
         self.conductor.outbox.lost(run.work.parcel)
+        if run.sent:
+            # Some nodes may have begun with it, which cannot come to an end without the others.
+            self._tell_all("interrupt", run=run.id, deadline=self.conductor.limits.stop)
         run.give_up(trouble)
 
     async def _put(self, run: Run) -> None:
@@ -162,6 +169,8 @@ class Runner:
             self.conductor.outbox.ran(
                 run.work.parcel, event.rank, event.bound, well=event.outcome == "ok"
             )
+            if event.arrived is not None and event.outcome != "ok":
+                self.conductor.outbox.missed(run.work.parcel, event.rank, event.arrived)
         run.handle(event)
         if (
             isinstance(event, RankDone | RankExited)

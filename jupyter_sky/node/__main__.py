@@ -56,7 +56,8 @@ def _start_zygote(folder: Path) -> tuple[socket.socket, int]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     spec = json.loads((folder / "spec.json").read_text())
     theirs.set_inheritable(True)
-    command = [sys.executable, "-m", "jupyter_sky.node.zygote", str(theirs.fileno()), str(folder)]
+    zygote = [sys.executable, "-P", "-m", "jupyter_sky.node.zygote"]
+    command = [*zygote, str(theirs.fileno()), str(folder)]
     pid = os.posix_spawn(sys.executable, command, {**os.environ, **spec["env"]})
     theirs.close()
     return ours, pid

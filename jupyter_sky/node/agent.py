@@ -258,7 +258,8 @@ def _blobs_in(message: Message) -> frozenset[str]:
 def _devices(places: list[dict[str, Any]]) -> dict[int, int]:
     """Return the GPU of each rank that has one."""
     name = "CUDA_VISIBLE_DEVICES"
-    return {place["rank"]: int(place["env"][name]) for place in places if name in place["env"]}
+    ids = {place["rank"]: place["env"].get(name, "") for place in places}
+    return {rank: int(each) for rank, each in ids.items() if each.isdigit()}
 
 
 def _reap(pid: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,8 @@ class Crew:
         self._together = False
         self._deadline = 0.0
         self._stopping: set[str] = set()
+        self._refused: deque[str] = deque(maxlen=100)
+        self._unwanted: set[int] = set()
         self._oom_kills = _oom_kills()
         for rank in self._places:
             log = Log(logs / f"rank{rank}.log")
@@ -141,7 +144,10 @@ class Crew:
             process.close()
             return
         # A rank that ends again and again before it has done anything will not get better.
-        births = self._stillbirths.get(process.rank, 0) + 1 if process.run is None else 0
+        wanted = pid in self._unwanted
+        self._unwanted.discard(pid)
+        alone = process.run is None and not wanted
+        births = self._stillbirths.get(process.rank, 0) + 1 if alone else 0
         self._stillbirths[process.rank] = births
         again = births < _MOST_STILLBIRTHS
         self._bury(process, self._reason(status), again)
@@ -155,7 +161,7 @@ class Crew:
         process.close()
         if process.rank == 0 and self._reserved and not self._reserved.done():
             self._reserved.set_exception(ValueError(f"rank 0 is lost, {reason}"))
-        self._tell(RankExited(process.rank, pid, reason, run, _last_words(process.log), again))
+        self._tell(RankExited(process.rank, pid, reason, run, _last_words(process), again))
         if run and self._together:
             self.stop(run, self._deadline)
 
@@ -174,6 +180,8 @@ class Crew:
 
     def run(self, message: Message) -> str | None:
         """Have ranks do a run; return what is in the way, if something is."""
+        if message["run"] in self._refused:
+            return "the run was stopped before it began"
         processes = [self.ranks[rank] for rank in message["ranks"] if rank in self.ranks]
         for process in processes:
             if process.pid is None:
@@ -184,6 +192,7 @@ class Crew:
         self._deadline = message["deadline"]
         for process in processes:
             process.run = message["run"]
+            process.began = process.log.size
             process.shown = process.rank in message["show"]
             process.gates = {"stdout": Gate(), "stderr": Gate()} if process.shown else {}
             process.send(
@@ -221,6 +230,7 @@ class Crew:
         """End ranks at once; fresh ones take their place."""
         for rank in ranks:
             if rank in self.ranks:
+                self._unwanted.add(self.ranks[rank].pid or 0)
                 self.ranks[rank].signal(signal.SIGKILL)
 
     # Stop
@@ -228,22 +238,25 @@ class Crew:
     def stop(self, run: str, deadline: float) -> None:
         """Interrupt a run: first politely, then out of a collective, in the end by force."""
         processes = self._running(run)
-        if not processes or run in self._stopping:
+        if not processes:
+            # It may be on its way; then it does not begin.
+            self._refused.append(run)
+            return
+        if run in self._stopping:
             return
         self._stopping.add(run)
         for process in processes:
             process.signal(signal.SIGINT)
         loop = asyncio.get_running_loop()
-        loop.call_later(BREAK_AFTER, self._break, run)
+        loop.call_later(BREAK_AFTER, self._break, run, False)
+        loop.call_later(deadline / 2, self._break, run, True)
         loop.call_later(deadline, self._kill_running, run)
 
-    def _break(self, run: str) -> None:
+    def _break(self, run: str, force: bool) -> None:
         pids = [process.pid for process in self.ranks.values() if process.pid]
         for process in self._running(run):
             siblings = [pid for pid in pids if pid != process.pid]
-            process.break_collective(siblings, self._addresses)
-            # Once more, for a rank that had not come to the run when the first one reached it.
-            process.signal(signal.SIGINT)
+            process.break_collective(run, siblings, self._addresses, force)
 
     def _kill_running(self, run: str) -> None:
         self._stopping.discard(run)
@@ -276,6 +289,8 @@ class Crew:
     def _done(self, process: RankProcess, message: Message) -> None:
         self._show_rest(process)
         process.run = None
+        if message["arrived"] is not None:
+            process.bound(message["arrived"])
         self._stillbirths.pop(process.rank, None)
         if message["outcome"] == "error" and self._together:
             loop = asyncio.get_running_loop()
@@ -311,9 +326,10 @@ class Crew:
         self._publish(event.message(), None)
 
 
-def _last_words(log: Log) -> str:
-    """Return the last lines of a log; of a crash, its beginning, which says where it was."""
-    lines = log.tail(60, limit=16 * 1024).decode(errors="replace").splitlines()
+def _last_words(process: RankProcess) -> str:
+    """Return a run's last lines; of a crash, its beginning, which says where it was."""
+    since = process.log.size - process.began
+    lines = process.log.tail(60, limit=min(since, 16 * 1024)).decode(errors="replace").splitlines()
     crashes = [index for index, line in enumerate(lines) if line.startswith("Fatal Python error")]
     return "\n".join(lines[crashes[-1] :][:6] if crashes else lines[-5:])
 

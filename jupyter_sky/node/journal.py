@@ -46,7 +46,11 @@ class Journal:
         message = {**message, "n": self.last + 1}
         frame = encode(message)
         spooled = frame if logged is None else encode({**message, "data": b"", "logged": logged})
-        self._file.write(spooled)
+        try:
+            self._file.write(spooled)
+        except OSError:
+            # No room on the disk: who is connected gets it from memory.
+            spooled = b""
         self._offsets.append(self._offsets[-1] + len(spooled))
         self._recent.append(frame)
         self._recent_bytes += len(frame)

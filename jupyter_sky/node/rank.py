@@ -6,6 +6,7 @@ has to reach the rank while the main thread is inside of a collective.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import io
@@ -19,6 +20,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from IPython.core.async_helpers import get_asyncio_loop
 
 from jupyter_sky.node import collectives, environment
 from jupyter_sky.node.namespace import Namespace, cell_sources, own_frames
@@ -63,7 +66,10 @@ class Rank:
         self._folder = folder
         self._namespace = Namespace(shell.user_ns, folder, rank)
         self._run: str | None = None
+        self._pid = os.getpid()
+        self._ending = threading.Lock()
         self._interrupted = False
+        self._heard = False
         self._held = False
         self._broken = False
         self._displays = 0
@@ -101,12 +107,23 @@ class Rank:
             if message is None:
                 return
             if message["op"] == "break":
-                broken = collectives.break_group(message["siblings"], message["addresses"])
-                self._broken = self._broken or broken
+                self._break(message)
+
+    def _break(self, message: Message) -> None:
+        with self._ending:
+            # A run that is over has nothing to be released from, and one that has heard of the
+            # interrupt may be about to save something.
+            if self._run != message["run"] or (self._heard and not message["force"]):
+                return
+            broken = collectives.break_group(message["siblings"], message["addresses"])
+            self._broken = self._broken or broken
+        # Once more, for a run that had not begun when the first interrupt came.
+        signal.raise_signal(signal.SIGINT)
 
     def _on_interrupt(self, signum: int, frame: object) -> None:
         self._interrupted = True
         if self._shell.interruptible:
+            self._heard = True
             raise KeyboardInterrupt
         self._held = True
 
@@ -163,6 +180,7 @@ class Rank:
 
     def _do_run(self, message: Message) -> None:
         self._run = message["run"]
+        self._shell.begin()
         error: BaseException | None = None
         values = None
         try:
@@ -173,14 +191,31 @@ class Rank:
                 values = self._values(message, result)
         except BaseException as problem:
             error = problem
+        if os.getpid() != self._pid:
+            # A child that the person's code has forked, and that came out of the cell.
+            self._flush()
+            os._exit(0 if error is None else 1)
         self._flush()
-        self._send(self._done(message["run"], error, values))
-        self._run = None
+        with self._ending:
+            self._run = None
+        self._report(message["run"], error, values)
+
+    def _report(self, run: str, error: BaseException | None, values: Message | None) -> None:
+        try:
+            self._send(self._done(run, error, values))
+        except Exception as trouble:
+            # Whatever an error's own methods do, or however large a value is: the rank answers.
+            self._shell.begin()
+            told = RuntimeError(f"what came of it cannot be sent: {trouble}")
+            described = self._shell.describe(told)
+            self._send(RankDone(self.rank, run, "error", described, None, self._broken))
 
     def _execute(self, message: Message) -> Any:
         if message["code"] is not None:
             error = self._shell.run(message["code"])
             if error is not None:
+                if isinstance(error, KeyboardInterrupt):
+                    _cancel_tasks()
                 raise error
             return None
         linecache.cache.update(cell_sources(message["sources"]))
@@ -209,19 +244,21 @@ class Rank:
             raise
 
     def _done(self, run: str, error: BaseException | None, values: Message | None) -> RankDone:
-        bound = self._namespace.changes()
+        bound, arrived = self._namespace.changes(), self._namespace.arrived
         if error is None:
-            return RankDone(self.rank, run, "ok", None, values, self._broken, bound)
+            return RankDone(self.rank, run, "ok", None, values, self._broken, bound, arrived)
         # What a collective raises when it is broken to stop it is no error of the person's.
         interrupted = self._interrupted or isinstance(error, KeyboardInterrupt)
         outcome = "interrupted" if interrupted else "error"
         described = self._shell.describe(error)
-        return RankDone(self.rank, run, outcome, described, None, self._broken, bound)
+        return RankDone(self.rank, run, outcome, described, None, self._broken, bound, arrived)
 
     @contextlib.contextmanager
     def _interruption(self) -> Iterator[None]:
         """Let an interrupt through while the person's code runs, and only then."""
-        self._interrupted = False
+        # A cell may have put a handler of its own in place.
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        self._interrupted = self._heard = False
         self._shell.interruptible = True
         try:
             yield
@@ -246,6 +283,9 @@ class Rank:
     # What the rank says
 
     def _display(self, kind: str, fields: dict[str, Any]) -> None:
+        if os.getpid() != self._pid:
+            print(fields["data"].get("text/plain", ""))
+            return
         self._displays += 1
         event = Display(self.rank, self._run, kind, **fields).message()
         self._send_message({**event, "number": self._displays})
@@ -270,6 +310,17 @@ class Rank:
 
 
 _libc = ctypes.CDLL(None)
+
+
+def _cancel_tasks() -> None:
+    """End what a cell has left on IPython's loop: it would go on in the next cell that awaits."""
+    loop = get_asyncio_loop()
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks and not loop.is_running():
+        with contextlib.suppress(BaseException):
+            loop.run_until_complete(asyncio.wait(tasks, timeout=0.2))
 
 
 def take_streams(out: int, err: int) -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from IPython.core.displayhook import DisplayHook
@@ -15,6 +15,8 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
+
+_LONGEST = 20_000  # characters of an error's text
 
 Send = Callable[[str, dict[str, Any]], None]
 """Sends something to display: its kind, and the fields of the event."""
@@ -59,6 +61,8 @@ class RankShell(InteractiveShell):
     cell = ""
     send: Send | None = None
     interruptible = False
+    _lines: Sequence[str] = ()
+    _pending: tuple[BaseException, list[str]] | None = None
 
     def show(self, kind: str, fields: dict[str, Any]) -> None:
         """Send something to display, behind what was printed before it."""
@@ -70,9 +74,16 @@ class RankShell(InteractiveShell):
     def run(self, code: str) -> BaseException | None:
         """Run a cell and return the exception that ended it, if one did."""
         self.cell = code
-        self._lines: list[str] = []
         result = self.run_cell(code, store_history=False)
-        return result.error_before_exec or result.error_in_exec
+        error = result.error_before_exec or result.error_in_exec
+        if error is not None and self._pending and self._pending[0] is error:
+            self._lines, self._pending = self._pending[1], None
+        self._print_pending()
+        return error
+
+    def begin(self) -> None:
+        """Forget the traceback of the run before."""
+        self._lines, self._pending = [], None
 
     def system(self, cmd: str) -> None:
         """Run ``!cmd``; it writes to the rank's own streams, and Stop ends the cell with it."""
@@ -82,12 +93,23 @@ class RankShell(InteractiveShell):
         )
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        # A Stop that comes now has nothing left to stop, and would only garble the traceback.
-        self.interruptible = False
-        super().showtraceback(*args, **kwargs)
+        # A Stop that comes now would only garble the traceback; it is repeated a moment later.
+        interruptible, self.interruptible = self.interruptible, False
+        try:
+            super().showtraceback(*args, **kwargs)
+        finally:
+            self.interruptible = interruptible
 
     def _showtraceback(self, etype, evalue, stb: list[str]) -> None:
-        self._lines = list(stb)
+        # IPython shows errors in the middle of a cell too, of a failing `_repr_html_` for instance.
+        # Which one has ended the cell is known when it is over: `run` tells.
+        self._print_pending()
+        self._pending = (evalue, list(stb))
+
+    def _print_pending(self) -> None:
+        if self._pending:
+            print("\n".join(self._pending[1]), file=sys.stderr)
+        self._pending = None
 
     def describe(self, error: BaseException) -> dict[str, Any]:
         """Return an error as plain data, with the traceback that the shell made of it last."""
@@ -98,10 +120,10 @@ class RankShell(InteractiveShell):
             "type": kind.__qualname__,
             "module": kind.__module__,
             "bases": [(base.__module__, base.__qualname__) for base in kind.__mro__],
-            "text": _text(error),
-            "args": _plain(list(error.args)),
+            "text": _shortened(_text(error)),
+            "args": _plain(list(error.args)) if isinstance(error.args, tuple) else [],
             "attributes": _plain(dict(vars(error))) if hasattr(error, "__dict__") else {},
-            "traceback": self._lines,
+            "traceback": [_shortened(line) for line in self._lines[-500:]],
         }
 
     def format(self, error: BaseException, skip: int) -> None:
@@ -147,16 +169,26 @@ def _text(error: BaseException) -> str:
         return f"<{type(error).__qualname__} that cannot be shown>"
 
 
+def _shortened(text: str) -> str:
+    """Return a text that a message can carry and a person may want to read."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}… ({len(text):,} characters)"
+
+
 def _plain(value: Any, depth: int = 4) -> Any:
     """Return ``value`` as data that a frame can carry; what is none becomes its text."""
-    if value is None or isinstance(value, (bool, float, str)):
+    if isinstance(value, str):
+        return _shortened(value)
+    if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, int):
         return value if abs(value) < 2**63 else str(value)
     if depth and isinstance(value, (list, tuple)):
         return [_plain(item, depth - 1) for item in value[:100]]
     if depth and isinstance(value, dict):
-        return {str(key): _plain(item, depth - 1) for key, item in list(value.items())[:100]}
+        items = [(key, item) for key, item in list(value.items())[:100] if isinstance(key, str)]
+        return {key: _plain(item, depth - 1) for key, item in items}
     try:
         return repr(value)[:1000]
     except Exception:

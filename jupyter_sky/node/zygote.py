@@ -53,7 +53,10 @@ def main(agent_fd: int, folder: Path) -> None:
 
 
 def _place(spec: dict[str, Any]) -> None:
-    """Stand where the notebook stands: its folder and its import path."""
+    """Stand where the notebook stands: its folder, its import path, its environment."""
+    os.environ.pop("PYTHONPATH", None)
+    if spec["python_path"] is not None:
+        os.environ["PYTHONPATH"] = spec["python_path"]
     with contextlib.suppress(OSError):
         os.chdir(spec["cwd"])
     sys.path[:] = [*spec["sys_path"], *(path for path in sys.path if path not in spec["sys_path"])]

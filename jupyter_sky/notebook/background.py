@@ -36,6 +36,7 @@ class BackgroundRun:
         self._title = title
         self._bind = bind
         self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._future.set_running_or_notify_cancel()
         self._output: deque[bytes] = deque()
         self._size = 0
         self._handles: list[DisplayHandle] = []
@@ -73,7 +74,8 @@ class BackgroundRun:
         self._run.stop()
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
-        yield from asyncio.wrap_future(self._future).__await__()
+        # Who stops waiting does not stop the run.
+        yield from asyncio.shield(asyncio.wrap_future(self._future)).__await__()
         return self._bind(self._run.values())
 
     def __repr__(self) -> str:

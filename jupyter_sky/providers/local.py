@@ -119,7 +119,7 @@ class Local:
                     f"run `%pip install {name}`, or say `--plugin none` to go without it."
                 )
         if spec.accelerator is not None:
-            _check_accelerator(spec.accelerator, _gpus(), spec.nodes)
+            _check_accelerator(spec.accelerator, [name for _, name in _gpus()], spec.nodes)
         _check_size("cpus", spec.cpus, os.cpu_count() or 1, "processors")
         _check_size("memory", spec.memory, psutil.virtual_memory().total / 2**30, "GB of memory")
 
@@ -128,14 +128,15 @@ class Local:
     ) -> list[Machine]:
         """Start the agents, each with its share of the nodes."""
         progress(f"starting {spec.nodes} local node{'s' * (spec.nodes > 1)}")
-        nodes = _nodes(spec, _gpus())
+        gpus = _gpus()
+        nodes = _nodes(spec, gpus)
         count = min(self.machines, len(nodes))
         shares = [
             nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count] for i in range(count)
         ]
         loop = asyncio.get_running_loop()
         starts = [
-            loop.run_in_executor(None, self._start, spec, identity, index, share, preload)
+            loop.run_in_executor(None, self._start, spec, identity, index, share, preload, gpus)
             for index, share in enumerate(shares)
         ]
         done = await asyncio.gather(*starts, return_exceptions=True)
@@ -165,6 +166,7 @@ class Local:
         index: int,
         nodes: Sequence[Node],
         preload: Sequence[str],
+        gpus: Sequence[tuple[str, str]],
     ) -> LocalMachine:
         folder = runtime() / f"{identity}-{index}"
         folder.mkdir(mode=0o700)
@@ -181,15 +183,19 @@ class Local:
             "preload": list(preload),
             "cwd": str(Path.cwd() if self.shares_files else folder),
             "sys_path": self._visible_path(),
+            "python_path": os.environ.get("PYTHONPATH"),
             "env": {**_threads(ranks * self.machines), **spec.image.env},
             "ranks": [
-                {"rank": rank, "env": _visible(node, rank)} for node in nodes for rank in node.ranks
+                {"rank": rank, "env": _visible(node, rank, gpus)}
+                for node in nodes
+                for rank in node.ranks
             ],
         }
         with open(folder / "spec.json", "w", opener=_private) as file:
             json.dump(settings, file)
         started = subprocess.run(
-            [sys.executable, "-m", "jupyter_sky.node", str(folder)],
+            # Not from the folder it stands in: a `types.py` of the person's is not the library's.
+            [sys.executable, "-P", "-m", "jupyter_sky.node", str(folder)],
             env={**os.environ, "PYTHONPATH": _import_path()},
             cwd=str(settings["cwd"]),
             stdin=subprocess.DEVNULL,
@@ -209,7 +215,7 @@ class Local:
         return entries if self.shares_files else [path for path in entries if not is_own(path)]
 
 
-def _nodes(spec: ClusterSpec, gpus: Sequence[str]) -> list[Node]:
+def _nodes(spec: ClusterSpec, gpus: Sequence[tuple[str, str]]) -> list[Node]:
     """Share the GPUs that are here among the nodes; ranks share them only if they have to."""
     wanted = spec.accelerator if isinstance(spec.accelerator, Accelerator) else None
     each = wanted.count if wanted else len(gpus) // spec.nodes
@@ -219,23 +225,34 @@ def _nodes(spec: ClusterSpec, gpus: Sequence[str]) -> list[Node]:
     for number in range(spec.nodes):
         ranks = tuple(range(number * per_node, (number + 1) * per_node))
         count = each or min(1, len(gpus))
-        name = gpus[0] if gpus else None
+        name = gpus[0][1] if gpus else None
         nodes.append(Node(number, _LOOPBACK, "lo", ranks, count, shared, name))
     return nodes
 
 
-def _visible(node: Node, rank: int) -> dict[str, str]:
-    if not node.accelerators:
+def _visible(node: Node, rank: int, gpus: Sequence[tuple[str, str]]) -> dict[str, str]:
+    if not gpus:
         return {}
-    if node.shared_accelerators:
-        device = rank % max(1, node.accelerators)
-    else:
-        device = node.node * node.accelerators + node.ranks.index(rank)
-    return {"CUDA_VISIBLE_DEVICES": str(device)}
+    place = rank if node.shared_accelerators else _first(node) + node.ranks.index(rank)
+    return {"CUDA_VISIBLE_DEVICES": gpus[place % len(gpus)][0]}
 
 
-def _gpus() -> list[str]:
-    """Return the names of the NVIDIA GPUs of this machine."""
+def _first(node: Node) -> int:
+    return node.node * node.accelerators
+
+
+def _gpus() -> list[tuple[str, str]]:
+    """Return id and name of the NVIDIA GPUs that this process may use."""
+    names = _all_gpus()
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is None:
+        return [(str(number), name) for number, name in enumerate(names)]
+    ids = [each.strip() for each in allowed.split(",") if each.strip() not in ("", "-1")]
+    known = dict(enumerate(names))
+    return [(each, known.get(int(each), "") if each.isdigit() else "GPU") for each in ids]
+
+
+def _all_gpus() -> list[str]:
     import pynvml
 
     try:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 INLINE = 32 * 1024
 """Bytes up to which a part travels inside the message."""
 
+_INLINE_IN_ALL = 1024 * 1024
+
 PIECE = 512 * 1024
 """Bytes of a piece of a blob: small enough to stay in a processor's cache on its way."""
 
@@ -51,10 +53,13 @@ def pack(
     """
     digests = {} if digests is None else digests
     blobs: dict[str, memoryview] = {}
+    room = _INLINE_IN_ALL
 
     def part(data: Buffer) -> bytes | dict[str, Any]:
+        nonlocal room
         view = memoryview(data).cast("B")
-        if view.nbytes <= INLINE:
+        if view.nbytes <= min(INLINE, room):
+            room -= view.nbytes
             return bytes(view)
         place = _address(view)
         key = digests.get(place) if place else None

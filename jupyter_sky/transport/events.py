@@ -124,6 +124,8 @@ class RankDone(Event):
     bound
         Of the names that the run was watched for: those that the rank has, each with whether it
         stands for another object than before.
+    arrived
+        The shipments of names that the rank came to bind before the run; ``None`` if it cannot say.
     """
 
     rank: int
@@ -133,6 +135,7 @@ class RankDone(Event):
     values: dict[str, Any] | None = None
     broken: bool = False
     bound: dict[str, bool] = field(default_factory=dict)
+    arrived: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

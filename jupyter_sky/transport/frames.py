@@ -36,14 +36,25 @@ class ProtocolError(Exception):
 
 def encode(message: Mapping[str, Any], payload_size: int = 0) -> bytes:
     """Return prefix and message; a payload of ``payload_size`` bytes has to follow."""
-    body: bytes = msgpack.packb(message, use_bin_type=True)
+    body: bytes = msgpack.packb(
+        message, use_bin_type=True, unicode_errors="surrogatepass", default=_plain
+    )
+    if len(body) > LARGEST_MESSAGE:
+        raise ProtocolError(f"a message of {len(body) / 1e6:,.0f} MB is too large")
     return PREFIX.pack(len(body), payload_size) + body
+
+
+def _plain(value: Any) -> Any:
+    """Return what a message can hold in place of something that it cannot, like a NumPy number."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def decode_message(body: Buffer) -> Message:
     """Return the message in ``body``."""
     try:
-        message = msgpack.unpackb(body, raw=False, strict_map_key=False)
+        message = msgpack.unpackb(
+            body, raw=False, strict_map_key=False, unicode_errors="surrogatepass"
+        )
     except Exception as error:
         raise ProtocolError("a frame does not hold a message") from error
     if not isinstance(message, dict):
@@ -58,26 +69,41 @@ def _in_memory(message: Message, size: int) -> memoryview:
 class Decoder:
     """Takes bytes as they arrive and gives whole frames.
 
-    Large payloads go straight from the socket to where ``destination`` wants them: the caller asks
-    ``buffer()`` where to receive, and says with ``received(n)`` how much came.
+    Large messages and payloads go straight from the socket to where they belong, payloads to where
+    ``destination`` wants them: the caller asks ``buffer()`` where to receive, and says with
+    ``received(n)`` how much came.
     """
 
     def __init__(self, destination: Destination = _in_memory) -> None:
         self._destination = destination
         self._scratch = memoryview(bytearray(256 * 1024))
         self._pending = bytearray()
+        self._body: memoryview | None = None
+        self._payload_size = 0
         self._message: Message | None = None
         self._payload = memoryview(b"")
         self._filled = 0
 
     def buffer(self) -> memoryview:
         """Return where the next bytes of the stream should be received."""
+        if self._body is not None:
+            return self._body[self._filled :]
         if self._message is not None:
             return self._payload[self._filled :]
         return self._scratch
 
     def received(self, count: int) -> Iterator[tuple[Message, memoryview]]:
         """Take note of ``count`` bytes in ``buffer()`` and yield each frame that they complete."""
+        if self._body is not None:
+            self._filled += count
+            if self._filled == len(self._body):
+                message, self._body, self._filled = decode_message(self._body), None, 0
+                if not self._payload_size:
+                    yield message, memoryview(b"")
+                else:
+                    self._message = message
+                    self._payload = self._destination(message, self._payload_size)
+            return
         if self._message is not None:
             self._filled += count
             if self._filled == len(self._payload):
@@ -96,7 +122,12 @@ class Decoder:
                 raise ProtocolError(f"a message of {message_size} bytes is too large")
             start = position + PREFIX.size
             if len(data) - start < message_size:
-                break
+                if message_size <= len(self._scratch):
+                    break
+                self._body, self._payload_size = memoryview(bytearray(message_size)), payload_size
+                self._filled = len(data) - start
+                self._body[: self._filled] = data[start:]
+                return
             message = decode_message(data[start : start + message_size])
             position = start + message_size
             if not payload_size:

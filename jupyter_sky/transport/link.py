@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,15 @@ class Link:
         if self.unsent_bytes <= HIGH_WATER:
             self._wake()
 
+    def _hand_over(self, message: Message, payload: memoryview) -> None:
+        try:
+            self._on_message(message, payload)
+        except ProtocolError:
+            raise
+        except Exception:
+            # What goes wrong with one message must not cost those behind it.
+            logging.getLogger(__name__).exception("a message could not be handled")
+
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -156,7 +166,7 @@ class Link:
                 return
             try:
                 for message, payload in self._decoder.received(count):
-                    self._on_message(message, payload)
+                    self._hand_over(message, payload)
                     if self.closed:
                         return
             except ProtocolError:
