@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import io
 import itertools
 import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.transport.modules import own_file
 
 Parts = Iterator[tuple[str, Any]]
 Try = Callable[[Any], object]
@@ -18,7 +21,8 @@ Try = Callable[[Any], object]
 _DEEPEST = 20
 _MOST_PARTS = 10_000
 
-_SAID_ALREADY = ("cannot pickle", "can't pickle", "Cannot pickle", "cannot serialize")
+# What exceptions say that the sentence says better.
+_SAID_ALREADY = ("cannot pickle", "can't pickle", "Cannot pickle", "cannot be pickled", "serialize")
 
 _WORDS = {
     "_thread.lock": "a lock",
@@ -36,8 +40,11 @@ _WORDS = {
     "builtins.frame": "a frame",
     "builtins.generator": "a generator",
     "builtins.traceback": "a traceback",
+    "socket.socket": "a socket",
     "sqlite3.Connection": "a connection to a database",
     "sqlite3.Cursor": "a cursor of a database",
+    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter": "an iterator of a DataLoader",
+    "torch.utils.data.dataloader._SingleProcessDataLoaderIter": "an iterator of a DataLoader",
     "weakref.ReferenceType": "a weak reference",
 }
 
@@ -62,60 +69,99 @@ def obstacle(
     used_by
         The function of the person's that uses it, if nobody named it.
     """
-    steps, culprit, error = _follow(value, error, attempt)
-    path = name + "".join(steps)
+    way = _follow(value, error, attempt)
     what = "brought to the notebook" if back else "sent to another process"
     user = f", which {used_by} uses," if used_by else ""
-    if isinstance(error, RecursionError) or "recursion" in str(error):
+    if "recursion" in f"{type(way[-1].error).__name__} {way[-1].error}".lower():
         return UsageError(
             f"{name}{user} cannot be {what}: it is a chain of objects that is too long to follow. "
             "Put them in a list."
         )
+    shown = _worth_showing(way)
+    culprit = shown[-1].value
+    path = name + "".join(found.step for found in shown)
+    words = _described(culprit, way[-1].error)
+    if len(shown) < len(way):
+        words = f"{_named(culprit)} with {_named(way[-1].value)} in it"
     return UsageError(
-        f"{path}{user} cannot be {what}: it is {_described(culprit, error)}. "
-        f"{_advice(name, path, steps, culprit, back)}"
+        f"{path}{user} cannot be {what}: it is {words}. {_advice(name, path, shown, back)}"
     )
 
 
-def _follow(value: Any, error: Exception, attempt: Try) -> tuple[list[str], Any, Exception]:
+@dataclass(frozen=True)
+class _Found:
+    """A value that cannot be pickled, the step that led to it, and what pickling it raised."""
+
+    step: str
+    value: Any
+    error: Exception
+
+
+def _follow(value: Any, error: Exception, attempt: Try) -> list[_Found]:
     """Go down to the first part that cannot be pickled, and in it again."""
-    steps: list[str] = []
-    way = {id(value)}
+    way = [_Found("", value, error)]
+    seen = {id(value)}
     while len(way) <= _DEEPEST:
-        for step, part in itertools.islice(_parts(value), _MOST_PARTS):
-            if id(part) in way:
+        for step, part in itertools.islice(_parts(way[-1].value), _MOST_PARTS):
+            if id(part) in seen:
                 continue
             try:
                 attempt(part)
             except Exception as inner:
-                steps.append(step)
-                value, error = part, inner
-                way.add(id(part))
+                way.append(_Found(step, part, inner))
+                seen.add(id(part))
                 break
         else:
             break
-    return steps, value, error
+    return way
+
+
+def _worth_showing(way: list[_Found]) -> list[_Found]:
+    """Leave out what lies behind a private attribute of an object that is not the person's."""
+    for index in range(1, len(way)):
+        owner = way[index - 1].value
+        private = way[index].step.startswith("._") and not way[index].step.endswith("__")
+        if private and not _is_persons(owner) and not _is_module(owner):
+            return way[:index]
+    return way
+
+
+def _is_persons(value: Any) -> bool:
+    name = type(value).__module__
+    return name == "__main__" or bool((module := sys.modules.get(name)) and own_file(module))
+
+
+def _is_module(value: Any) -> bool:
+    """Return whether it is a module of torch, whose hooks are found behind a private name."""
+    return isinstance(getattr(value, "_modules", None), dict)
+
+
+def _named(value: Any) -> str:
+    kind = type(value)
+    full = f"{kind.__module__}.{kind.__qualname__}"
+    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else full
+    return _WORDS.get(full) or f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def _described(culprit: Any, error: Exception) -> str:
-    kind = type(culprit)
-    full = f"{kind.__module__}.{kind.__qualname__}"
-    words = _WORDS.get(full) or f"{'an' if kind.__name__[:1] in 'AEIOUaeiou' else 'a'} " + (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else full
-    )
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return words if reason.startswith(_SAID_ALREADY) else f"{words} ({reason})"
+    said = any(words in reason for words in _SAID_ALREADY)
+    return _named(culprit) if said else f"{_named(culprit)} ({reason})"
 
 
-def _advice(name: str, path: str, steps: list[str], culprit: Any, back: bool) -> str:
+def _advice(name: str, path: str, way: list[_Found], back: bool) -> str:
+    value, culprit = way[0].value, way[-1].value
     if isinstance(culprit, types.GeneratorType):
-        return f"Make a list of it, `list({path})`, where it is."
+        return f"{'Ask for' if back else 'Send'} `list({path})` instead."
     if back:
-        return f"Ask for the parts of {name} that you need." if steps else "It can stay there."
-    inside = f"Create {name} inside of the cell"
-    if not steps or not all(step.startswith((".", "[")) for step in steps):
-        return f"{inside}."
-    return f"{inside}, or set {path} to None before."
+        return f"Ask for the parts of {name} that you need." if way[1:] else "It can stay there."
+    verb = "Define" if isinstance(value, (type, types.FunctionType)) else "Create"
+    if isinstance(value, io.IOBase):
+        verb = "Open"
+    inside = f"{verb} {name} inside of the cell"
+    if way[1:] and all(found.step.startswith((".", "[")) for found in way[1:]):
+        return f"{inside}, or set {path} to None before."
+    return f"{inside}."
 
 
 def _parts(value: Any) -> Parts:
@@ -202,13 +248,16 @@ def _parts_of_state(value: Any) -> Parts:
             yield from _attributes(attributes)
         elif attributes is not None:
             yield "", attributes
+    if type(value).__module__ == "__main__":
+        yield f" → {type(value).__qualname__}", type(value)
 
 
 def _attributes(state: dict[Any, Any]) -> Parts:
     for name, part in state.items():
         # Modules of torch keep here what a person reaches as attributes.
         if name in ("_modules", "_parameters", "_buffers") and isinstance(part, dict):
-            yield from ((f".{inner}", each) for inner, each in part.items())
+            for inner, each in part.items():
+                yield f"[{inner}]" if inner.isdigit() else f".{inner}", each
         else:
             yield f".{name}", part
 

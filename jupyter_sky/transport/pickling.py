@@ -149,7 +149,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 if self._apart and obj is not self._value:
                     self.classes[identity] = obj
                     return _class_named, (identity,)
-        elif isinstance(obj, types.FunctionType):
+            return _settled(obj, super().reducer_override(obj))
+        if isinstance(obj, types.FunctionType):
             self._note_module(obj.__module__)
         elif isinstance(obj, types.ModuleType):
             self._note_module(obj.__name__)
@@ -157,6 +158,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduce_cell(obj)
         else:
             reduced = reduce(obj)
+            if reduced is NotImplemented and self._apart and type(obj).__module__ == "__main__":
+                reduced = _without_cached(obj)
             if reduced is not NotImplemented:
                 return reduced
         return super().reducer_override(obj)
@@ -324,6 +327,31 @@ def _is_named(kind: type) -> bool:
     for part in kind.__qualname__.split("."):
         found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
     return found is kind
+
+
+def _settled(kind: type, reduced: Any) -> Any:
+    """Correct how cloudpickle takes a class apart: slots that it forgets, caches that it keeps."""
+    match reduced:
+        case (_, (_, _, _, dict() as creation, *_), (dict() as attributes, _), *_):
+            if attributes.get("__slots__"):
+                creation["__slots__"] = kind.__dict__["__slots__"]
+            attributes.pop("__slotnames__", None)
+            if not attributes.get("__annotations__", True):
+                del attributes["__annotations__"]
+    return reduced
+
+
+def _without_cached(obj: Any) -> Any:
+    """Leave out what an object has computed when it was asked for, and could compute again."""
+    attributes = [item for base in type(obj).__mro__[:-1] for item in vars(base).items()]
+    computed = {name for name, value in attributes if isinstance(value, cached_property)}
+    if not computed:
+        return NotImplemented
+    match obj.__reduce_ex__(5):
+        case (make, arguments, dict() as state, *rest):
+            kept = {name: value for name, value in state.items() if name not in computed}
+            return make, arguments, kept or None, *rest
+    return NotImplemented
 
 
 def _class_named(identity: str) -> Any:
