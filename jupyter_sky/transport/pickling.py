@@ -304,22 +304,36 @@ def load_with_memo(stream: Buffer, buffers: Iterable[Buffer] = ()) -> tuple[Any,
 def class_identity(kind: type) -> str:
     """Return what a class of ``__main__`` is called in pickles.
 
-    A class that can be reached by its name is called after its content. So the same class that
-    each rank defines for itself is one class in the notebook, and one that is defined anew without
-    a change, when its cell is run again, goes on being the class of what was made before.
+    A class that can be reached by its name is called after its content, wherever in a cell it
+    stands. So the same class that each rank defines for itself is one class in the notebook, and
+    one that is defined anew without a change, when its cell is run again, goes on being the class
+    of what was made before.
     """
     tracked: str | None = _internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(kind)
     if tracked is None and _is_named(kind):
         by_class = _internals._DYNAMIC_CLASS_TRACKER_BY_CLASS
         by_class[kind] = ""  # its own content can mention it
         try:
-            content = _Pickler(kind, apart=True).run()
+            content = _IdentityPickler(kind, apart=True).run()
         finally:
             del by_class[kind]
         tracked = blake3.blake3(kind.__qualname__.encode() + content.stream).hexdigest()[:32]
         by_class[kind] = tracked
         _internals._DYNAMIC_CLASS_TRACKER_BY_ID[tracked] = kind
     return tracked or str(_internals._get_or_create_tracker_id(kind))
+
+
+class _IdentityPickler(_Pickler):
+    """Leaves out where code comes from."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.CodeType):
+            bare = obj.replace(co_filename="", co_firstlineno=1, co_linetable=b"")
+            return _internals._code_reduce(bare)
+        reduced = super().reducer_override(obj)
+        if obj is self._value:
+            reduced[2][0].pop("__firstlineno__", None)
+        return reduced
 
 
 def _is_named(kind: type) -> bool:

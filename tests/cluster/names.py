@@ -1,0 +1,86 @@
+"""A notebook beside a cluster: cells that run here, and cells that run there, as with the magic."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.transport.names import analyse
+from jupyter_sky.transport.writes import Writes
+
+
+class Notebook:
+    """Runs cells in a ``__main__`` of its own and on a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.main = types.ModuleType("__main__")
+        self.names = vars(self.main)
+
+    def here(self, cell: str) -> None:
+        """Run a cell in the notebook."""
+        names = analyse(cell)
+        writes = Writes(names.writes, self.names)
+        file = f"<cell {hash(cell)}>"
+        linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
+        exec(compile(cell, file, "exec", dont_inherit=True), self.names)
+        anew = {name for name, other in writes.bound(self.names).items() if other}
+        self.cluster.outbox.assigned(anew | names.surely)
+
+    def start(
+        self,
+        cell: str,
+        *,
+        out: Sequence[str] = (),
+        gather: Sequence[str] = (),
+        ranks: Sequence[int] | None = None,
+    ) -> Run:
+        """Start a cell on the ranks."""
+        ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
+        names = analyse(cell)
+        parcel = self.cluster.outbox.parcel(names.reads, self.names, ranks, cell=names)
+        values = {rank: list(gather) for rank in ranks} if gather else {}
+        if out:
+            values = {**values, ranks[0]: [*out, *gather]}
+        return self.cluster.run(Work(ranks, code=cell, parcel=parcel, values=values))
+
+    def there(self, cell: str, **options: Any) -> list[dict[str, Any]]:
+        """Run a cell on the ranks, bind what it was asked for, and return it by rank."""
+        run = self.start(cell, **options)
+        run.follow()
+        values = run.values()
+        bound = {name: values[run.work.ranks[0]][name] for name in options.get("out", ())}
+        for name in options.get("gather", ()):
+            bound[name] = [values[rank][name] for rank in run.work.ranks]
+        self.names.update(bound)
+        self.cluster.outbox.returned(bound, self.names, run.bound)
+        return [values[rank] for rank in sorted(values)]
+
+    def ask(self, expression: str, **options: Any) -> list[Any]:
+        """Return an expression's value on every rank."""
+        run = self.start(f"_asked = {expression}", gather=["_asked"], **options)
+        run.follow()
+        values = run.values()
+        return [values[rank]["_asked"] for rank in sorted(values)]
+
+    def sent(self, cell: str) -> set[str]:
+        """Return the names that would be sent for a cell."""
+        names = analyse(cell)
+        parcel = self.cluster.outbox.parcel(
+            names.reads, self.names, self.cluster.all_ranks, cell=names
+        )
+        return {name for group in parcel.groups for name in group["names"] if " " not in name}
+
+
+def open_notebook(cluster: Cluster, patch: Any) -> Notebook:
+    """Open a notebook on a cluster on which other tests have left names."""
+    notebook = Notebook(cluster)
+    patch.setitem(sys.modules, "__main__", notebook.main)
+    held = cluster.outbox._held
+    cluster.outbox.assigned({name for names in held.values() for name in names})
+    return notebook
