@@ -62,6 +62,7 @@ class Conductor:
         self._forming = asyncio.Lock()
         self._form_errors: dict[int, dict[str, Any]] = {}
         self._versions: dict[str, handshake.Versions] = {}
+        self._launch: asyncio.Task[list[Machine]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -93,7 +94,10 @@ class Conductor:
 
     async def start(self, progress: Progress) -> None:
         """Bring the machines up, wait for the ranks, form the group."""
-        machines = await self.provider.launch(self.spec, self.id, self.frame.preload, progress)
+        # Stop may come while machines start: whoever ends the cluster then waits for them.
+        launch = self.provider.launch(self.spec, self.id, self.frame.preload, progress)
+        self._launch = asyncio.get_running_loop().create_task(launch)
+        machines = await asyncio.shield(self._launch)
         registry.record_machines(self.id, [machine.row() for machine in machines])
         await self._connect(machines, since=0)
         if self.frame.preload:
@@ -165,6 +169,9 @@ class Conductor:
             connection.close()
             await connection.machine.remove()
 
+        if self._launch and not self.connections:
+            with contextlib.suppress(Exception):
+                machines = [*machines, *await self._launch]
         await asyncio.gather(*(end(connection) for connection in self.connections))
         for machine in machines:
             await machine.remove()

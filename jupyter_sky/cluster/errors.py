@@ -55,7 +55,11 @@ class RemoteError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this: the person sees their own lines, not the way that led here.
-        lines = [*self.failures[0].error["traceback"], *_summary(self.failures)]
+        lines, summary = list(self.failures[0].error["traceback"]), _summary(self.failures)
+        if len(lines) == len(summary) == 1:
+            lines = [f"{lines[0]} ({summary[0]})"]
+        else:
+            lines += summary
         return lines if _colours_are_wanted() else [_COLOUR.sub("", line) for line in lines]
 
     def __str__(self) -> str:

@@ -153,9 +153,9 @@ def _processes() -> Iterator[tuple[str, psutil.Process, bool]]:
             if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
             match process.cmdline():
-                case [_, "-m", "jupyter_sky.node", folder]:
+                case [_, "-P", "-m", "jupyter_sky.node", folder]:
                     identity, is_agent = _FOLDER.fullmatch(Path(folder).name), True
-                case [_, "-m", "jupyter_sky.node.zygote", _, folder]:
+                case [_, "-P", "-m", "jupyter_sky.node.zygote", _, folder]:
                     identity, is_agent = _FOLDER.fullmatch(Path(folder).name), False
                 case _:
                     # What ranks start inherits their variables.

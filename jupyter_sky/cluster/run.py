@@ -199,9 +199,19 @@ class Run:
         packed = {rank: done.values for rank, done in self._done.items() if done.values}
         conductor = self._runner.conductor
         learn = conductor.outbox.learn
-        return {
-            rank: conductor.connection(rank).load(packed[rank], learn) for rank in sorted(packed)
-        }
+        found = {}
+        for rank in sorted(packed):
+            try:
+                found[rank] = conductor.connection(rank).load(packed[rank], learn)
+            except SkyError:
+                raise
+            except Exception as error:
+                what = ", ".join(self.work.values.get(rank, ())) or "the returned value"
+                raise SkyError(
+                    f"{what} of rank {rank} came back, but cannot be made here: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        return found
 
     @property
     def bound(self) -> dict[int, frozenset[str]]:

@@ -27,8 +27,6 @@ class Namespace:
         The namespace of its shell.
     folder
         Where the node's blobs are.
-    rank
-        Whose they are.
 
     Attributes
     ----------
@@ -36,10 +34,9 @@ class Namespace:
         The shipments of the present run that were bound.
     """
 
-    def __init__(self, names: dict[str, Any], folder: Path, rank: int) -> None:
+    def __init__(self, names: dict[str, Any], folder: Path) -> None:
         self.names = names
         self._folder = folder
-        self._rank = rank
         self._sources = Sources()
         self._sources.note(since=0)
         # Objects hold on to their class, but not every class that is sent has objects yet.
@@ -53,7 +50,7 @@ class Namespace:
         self._writes = Writes((), self.names)
         self._since = time.time()
         self.arrived = []
-        arrivals.release(self.names)
+        arrivals.release()
         for group in groups:
             if group["kind"] == "source":
                 self._load(group).install(self._folder)
@@ -73,7 +70,6 @@ class Namespace:
             self._classes.update(bound)
             return
         self.names.update(bound)
-        arrivals.bound(group["shipment"], bound)
 
     def _load(self, group: Message) -> Any:
         shipment = None if group["linked"] else group["shipment"]
@@ -90,6 +86,7 @@ class Namespace:
     def changes(self) -> dict[str, bool]:
         """Return the watched names that are bound, each with whether it was bound anew."""
         self._sources.note(self._since)
+        arrivals.release()
         return self._writes.bound(self.names)
 
     def pack(self, value: Any) -> Message:
@@ -102,7 +99,7 @@ class Namespace:
             return None
         if missing := [name for name in wanted if name not in self.names]:
             names = ", ".join(missing)
-            raise NameError(f"{names} was asked for, but rank {self._rank} has no such name")
+            raise NameError(f"{names} was asked for, but the cell has left no such name")
         values = {name: self.names[name] for name in wanted}
         pickled = pickling.dump(values, names=wanted, back=True)
         tokens = arrivals.tokens(pickled.memo)

@@ -23,6 +23,7 @@ from typing import Any
 
 from IPython.core.async_helpers import get_asyncio_loop
 
+from jupyter_sky.errors import SkyError
 from jupyter_sky.node import collectives, environment
 from jupyter_sky.node.namespace import Namespace, cell_sources, own_frames
 from jupyter_sky.node.shell import RankShell
@@ -64,7 +65,7 @@ class Rank:
         self._side = BlockingFrames(side)
         self._sending = threading.Lock()
         self._folder = folder
-        self._namespace = Namespace(shell.user_ns, folder, rank)
+        self._namespace = Namespace(shell.user_ns, folder)
         self._run: str | None = None
         self._pid = os.getpid()
         self._ending = threading.Lock()
@@ -235,12 +236,13 @@ class Rank:
             raise
 
     def _values(self, message: Message, result: Any) -> Message | None:
-        if message["code"] is None:
-            return self._namespace.pack(result)
         try:
+            if message["code"] is None:
+                return self._namespace.pack(result)
             return self._namespace.pack_names(message["values"])
-        except NameError as problem:
-            self._shell.format(problem, skip=0)
+        except (NameError, SkyError) as problem:
+            # It is about what was asked for, not about a line of the person's.
+            self._shell.say(problem)
             raise
 
     def _done(self, run: str, error: BaseException | None, values: Message | None) -> RankDone:

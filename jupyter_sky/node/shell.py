@@ -126,6 +126,10 @@ class RankShell(InteractiveShell):
             "traceback": [_shortened(line) for line in self._lines[-500:]],
         }
 
+    def say(self, error: BaseException) -> None:
+        """Have an error shown as one sentence."""
+        self._lines = [f"{type(error).__name__}: {error}"]
+
     def format(self, error: BaseException, skip: int) -> None:
         """Make the traceback of an error that was raised outside of a cell.
 

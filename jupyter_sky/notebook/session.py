@@ -14,6 +14,7 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.identity import cluster_name
@@ -141,7 +142,14 @@ class Session:
         spec, frame = assemble(spec, _plugins(options.plugin))
         self.panels.prepare()
         with ProgressLine(self._shell, name) as progress:
-            cluster = Cluster.start(spec, provider, frame, progress.say, self._settings.limits())
+            try:
+                cluster = Cluster.start(
+                    spec, provider, frame, progress.say, self._settings.limits()
+                )
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"{name} was stopped while it started; nothing of it is left."
+                ) from None
             progress.say(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
         _warn(cluster)
         self._clusters[name] = cluster

@@ -140,7 +140,7 @@ def test_large_values_come_back(cells) -> None:
 
 
 def test_asking_for_a_name_that_is_not_there(cells) -> None:
-    with pytest.raises(NameError, match="rank 1 has no such name"):
+    with pytest.raises(NameError, match="left no such name"):
         cells.run("pass", values={1: ["nowhere"]})
 
 

@@ -42,7 +42,9 @@ class Cell:
                 self.shown.append(content["data"]["text/plain"])
             case "update_display_data":
                 place = content["transient"]["display_id"]
-                self.shown[self._places[place]] = content["data"]["text/plain"]
+                # What another cell has shown, like the panel, is updated from here too.
+                if place in self._places:
+                    self.shown[self._places[place]] = content["data"]["text/plain"]
             case "error":
                 self.error = content
             case "status" if content["execution_state"] == "idle":

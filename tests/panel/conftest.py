@@ -38,7 +38,7 @@ def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[
     InteractiveShell.clear_instance()
 
 
-# Playwright runs an event loop in this thread for as long as it is up, where other tests run theirs.
+# Playwright runs an event loop in this thread for as long as it is up; other tests run theirs.
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
