@@ -6,12 +6,10 @@ from pathlib import Path
 
 import nbclient
 import nbformat
-import papermill
 import psutil
 import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
-from papermill.exceptions import PapermillExecutionError
 
 from tests.conftest import processes_of
 from tests.notebook.kernels import LiveNotebook, without_colours
@@ -48,15 +46,6 @@ def test_a_failing_cell_fails_the_notebook(others: None, tmp_path: Path) -> None
     assert "check(dist.get_rank())" in shown
     assert shown.endswith("LookupError: rank 1 has no data\non rank 1 (node 1)\n")
     assert "jupyter_sky" not in shown
-    assert not after.exists()
-
-
-def test_a_failing_cell_fails_papermill(others: None, tmp_path: Path) -> None:
-    after = tmp_path / "after"
-    source, target = tmp_path / "in.ipynb", tmp_path / "out.ipynb"
-    nbformat.write(notebook_that_fails(after), source)
-    with pytest.raises(PapermillExecutionError, match="rank 1 has no data"):
-        papermill.execute_notebook(source, target, kernel_name="python3", progress_bar=False)
     assert not after.exists()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import psutil
@@ -94,18 +93,3 @@ def test_a_cluster_whose_agent_is_killed_is_lost_in_one_line_and_started_anew(op
     assert psutil.wait_procs(everything, timeout=30)[1] == []
     assert notebook.succeed("%%sky\nprint('again')").stdout == "again\n"
     assert clusters("killed-") == [name]
-
-
-def test_status_says_what_there_is(opened) -> None:
-    notebook = opened("status")
-    notebook.succeed("%sky up --nodes 2")
-    [name] = clusters("status-")
-    shown = notebook.succeed("%sky status").stdout
-    assert re.search(rf"^\* +{name} +local +2 × 1 +idle ", shown, flags=re.MULTILINE)
-    assert re.findall(r"rank (\d) +node (\d) +CPU +idle$", shown, flags=re.MULTILINE) == [
-        ("0", "0"),
-        ("1", "1"),
-    ]
-    assert name in notebook.succeed("%sky down").stdout
-    assert not clusters("status-")
-    assert name not in notebook.succeed("%sky status").stdout

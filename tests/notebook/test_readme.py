@@ -21,7 +21,7 @@ def test_the_cell(opened) -> None:
     assert LOAD == "%load_ext jupyter_sky\n"
     cell = notebook.succeed(CELL)
     assert re.fullmatch("".join(rf"epoch {i}: loss \d\.\d{{3}}\n" for i in range(5)), cell.stdout)
-    assert notebook.value("type(network).__name__, images_seen") == ("Linear", [450] * 4)
+    assert notebook.value("type(model).__name__, images_seen") == ("Linear", [450] * 4)
 
 
 def test_the_script(tmp_path: Path) -> None:

@@ -23,14 +23,20 @@ class Document:
     """A document, by the number that its file name begins with."""
 
     number: str
+    folders: tuple[Path, ...] = (SEEDS, PATTERNS)
 
     @property
     def text(self) -> str:
         """The document itself where it is at hand, else what this project wrote after it."""
-        for folder in (SEEDS, PATTERNS):
+        for folder in self.folders:
             for path in folder.glob(f"{self.number}*"):
                 return path.read_text()
         raise FileNotFoundError(self.number)
+
+    @property
+    def pattern(self) -> Document:
+        """What this project wrote after it."""
+        return Document(self.number, (PATTERNS,))
 
     def blocks(self, language: str) -> list[str]:
         """Return its blocks in a language, without those that only include a file."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import importlib.util
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jupyter_sky.notebook.options import parse_cell
-from tests.seeds.documents import Document, indented, local
+from tests.notebook.kernels import LiveNotebook
+from tests.seeds.documents import SEEDS, Document, indented, local
 
 PYTORCH = Document("000")
 GUIDE = Document("002")
@@ -79,17 +87,12 @@ def finetune():
     assert out.splitlines()[-1] == "[(2, 'hf_xxx'), (2, 'hf_xxx')]"
 
 
-def test_the_guide_piece_by_piece(tmp_path: Path) -> None:
-    pool = GUIDE.find("with sky.Compute(", "as compute:")
-    head = GUIDE.find(
-        "@sky.function\ndef", '"""Train a neural network with DistributedDataParallel."""'
-    )
+def pieces_of_the_guide() -> list[str]:
+    """The body of its training function, with the loop that is between its pieces."""
     model = GUIDE.find("model = nn.Sequential(", "model = DDP(model)")
     data = GUIDE.find("x = torch.randn(10000, 100)", "batch_size=batch_size, sampler=sampler)")
     stats = GUIDE.find("stats = torch.tensor(", "stats[2].item()")
-    program = [
-        SKY,
-        head,
+    return [
         indented(
             "import torch\nimport torch.distributed as dist\nfrom torch import nn\n"
             "from torch.nn.parallel import DistributedDataParallel as DDP\n"
@@ -112,12 +115,33 @@ def test_the_guide_piece_by_piece(tmp_path: Path) -> None:
             "        total += len(labels)"
         ),
         indented(stats),
-        indented("return {'loss': avg_loss, 'seen': stats[2].item()}"),
-        pool,
-        indented("results = train(epochs=1, batch_size=100, lr=0.1) @ compute"),
-        "print(results[0] == results[1], results[0]['seen'])",
+        indented(
+            "return {'loss': avg_loss, 'seen': stats[2].item(), 'type': type(model).__name__}"
+        ),
     ]
-    assert run(tmp_path, *program).splitlines()[-1] == "True 10000.0"
+
+
+TRAINED = (
+    "results = train(epochs=1, batch_size=100, lr=0.1) @ compute\n"
+    "print(results[0] == results[1], results[0]['seen'], results[0]['type'])"
+)
+
+
+def test_the_guide_piece_by_piece(tmp_path: Path) -> None:
+    pool = GUIDE.find("with sky.Compute(", "as compute:")
+    head = GUIDE.find(
+        "@sky.function\ndef", '"""Train a neural network with DistributedDataParallel."""'
+    )
+    out = run(tmp_path, SKY, head, *pieces_of_the_guide(), pool, indented(TRAINED))
+    assert out.splitlines()[-1] == "True 10000.0 DistributedDataParallel"
+
+
+def test_the_guide_with_the_integration_in_place_of_the_plugin(tmp_path: Path) -> None:
+    # The other guide names only the lines of a file. They are these, below two decorators.
+    head = "@sky.compute\n@sky.integrations.torch\ndef train(epochs, batch_size, lr):"
+    pool = "with sky.ComputePool(provider=sky.Local(), nodes=2) as compute:"
+    out = run(tmp_path, SKY, head, *pieces_of_the_guide(), pool, indented(TRAINED))
+    assert out.splitlines()[-1] == "True 10000.0 DistributedDataParallel"
 
 
 def test_how_it_works(tmp_path: Path) -> None:
@@ -126,8 +150,19 @@ def test_how_it_works(tmp_path: Path) -> None:
 
 
 def test_jax_and_keras_plugins(tmp_path: Path) -> None:
-    out = run(tmp_path, SKY, CONCEPTS.blocks("python")[1], "print([p.name for p in plugins])")
-    assert out.splitlines()[-1] == "['jax', 'keras']"
+    # The tests do not install JAX. A single rank does without: it has nothing to connect to.
+    nodes = 2 if importlib.util.find_spec("jax") else 1
+    after = f"""
+@sky.compute
+def backend():
+    import os
+    return os.environ["KERAS_BACKEND"]
+
+with sky.ComputePool(provider=sky.Local(), nodes={nodes}, plugins=plugins) as pool:
+    print(backend() @ pool)
+"""
+    out = run(tmp_path, SKY, CONCEPTS.blocks("python")[1], after)
+    assert out.splitlines()[-1] == str(["jax"] * nodes)
 
 
 def on_a_pool(call: str, nodes: int) -> str:
@@ -161,38 +196,110 @@ def test_output_control(tmp_path: Path) -> None:
     before = "epoch, loss = 7, 0.25"
     out = run(tmp_path, SKY, before, CONCEPTS.blocks("python")[4], on_a_pool("train()", 4))
     assert out.splitlines() == ["Epoch 7: loss=0.2500", "[None, None, None, None]"]
+    out = run(tmp_path, SKY, CONCEPTS.blocks("python")[5], on_a_pool("train()", 2))
+    assert out.splitlines() == ["[None, None]"]
+
+
+def test_output_control_in_its_other_forms(tmp_path: Path) -> None:
+    functions = """
+@sky.compute
+@sky.stdout(only=lambda info: info.node < 2)
+def train():
+    print("shown")
+    return unheard.local()
+
+@sky.silent
+def quiet():
+    print("never shown")
+    return "done"
+
+unheard = sky.compute(quiet)
+"""
+    out = run(tmp_path, SKY, functions, on_a_pool("train()", 4))
+    assert out.splitlines() == ["shown", "shown", str(["done"] * 4)]
 
 
 MAIN = """
-import os, torch, torch.distributed as dist
+import torch, torch.distributed as dist
 dist.init_process_group("gloo")
-x = torch.ones(1)
-dist.all_reduce(x)
-print("sum", int(x.item()), "of", os.environ["WORLD_SIZE"])
+total = torch.tensor(10 ** dist.get_rank())
+dist.all_reduce(total)
+print(f"rank {dist.get_rank()}: {total}", flush=True)
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_the_real_torchrun(tmp_path: Path, index: int) -> None:
+@pytest.mark.parametrize(("index", "port"), [(0, 8008), (1, 29500)], ids=["plain", "rendezvous"])
+def test_the_real_torchrun_in_a_cell(torchrun: LiveNotebook, index: int, port: int) -> None:
+    script = TORCHRUN.blocks("yaml")[index].removeprefix("run: |\n")
+    script = textwrap.dedent(script).replace(str(port), str(free_port(port)))
+    cell = torchrun.succeed(f"%%sky --nodes 2 --stdout all\n%%bash\n{script}")
+    # The group of each node's script spans both nodes: its sum has a digit of either rank.
+    found = sorted(re.findall(r"^([01]) │ rank ([01]): 11$", cell.stdout, flags=re.MULTILINE))
+    assert [node for node, _ in found] == ["0", "1"], cell.stdout
+    assert sorted(rank for _, rank in found) == ["0", "1"]
+    # The rendezvous gives ranks to those who come; without it the node's own rank counts.
+    assert index == 1 or found == [("0", "0"), ("1", "1")]
+    # And the group of the cluster is as it was.
+    torchrun.succeed(
+        "%%sky --out total\nimport torch, torch.distributed as dist\n"
+        "total = torch.ones(1)\ndist.all_reduce(total)"
+    )
+    assert torchrun.value("total.item()") == 2.0
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path) -> Iterator[LiveNotebook]:
+    """A notebook beside the script of the example."""
     folder = tmp_path / "examples" / "mingpt"
     folder.mkdir(parents=True)
     (folder / "main.py").write_text(MAIN)
-    script = TORCHRUN.blocks("yaml")[index].removeprefix("run: |\n")
-    launch = f"""
-@sky.compute
-def launch():
-    import subprocess
-    return subprocess.run(["bash", "-ec", {script!r}], cwd={str(tmp_path)!r}, check=True,
-                          capture_output=True, text=True).stdout
-"""
+    # Where an environment is active its programs are found, on the nodes as in the kernel.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    before = f"import os\nos.environ['PATH'] = {path!r}\nos.environ['GLOO_SOCKET_IFNAME'] = 'lo'"
-    out = run(tmp_path, SKY, before, launch, on_a_pool("launch()", 2))
-    assert out.count("sum 2 of 2") == 2
+    notebook = LiveNotebook(tmp_path / "torchrun.ipynb", PATH=path)
+    try:
+        notebook.succeed("%load_ext jupyter_sky")
+        yield notebook
+    finally:
+        notebook.close()
+
+
+def free_port(wanted: int) -> int:
+    """Return the port that the example has, or another one where somebody has that."""
+    for port in (wanted, 0):
+        with contextlib.suppress(OSError), socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("", port))
+            return int(sock.getsockname()[1])
+    raise OSError("this machine has no free port")
 
 
 def test_the_options_of_the_larger_launch() -> None:
     line = next(line for line in TORCHRUN.text.splitlines() if "--num-nodes 4" in line)
     options = parse_cell(line[line.index("--num-nodes") :])
     assert (options.nodes, options.gpu, options.cpus) == (4, "L4:4", "8+")
+
+
+def test_no_block_was_left_out() -> None:
+    # What is above runs every one of them by its number.
+    assert len(PYTORCH.blocks("python")) == 5
+    assert len(CONCEPTS.blocks("python")) == 6
+    assert len(TORCHRUN.blocks("yaml")) == 2
+
+
+@pytest.mark.skipif(not SEEDS.is_dir(), reason="the documents are not beside the repository")
+@pytest.mark.parametrize("document", [PYTORCH, CONCEPTS], ids=["torch plugin", "concepts"])
+def test_patterns_call_what_the_documents_call(document: Document) -> None:
+    blocks = document.blocks("python"), document.pattern.blocks("python")
+    assert [calls(block) for block in blocks[0]] == [calls(block) for block in blocks[1]]
+
+
+def calls(code: str) -> set[str]:
+    """Return what code uses of ours: names, and the keywords that are given to them."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Attribute) and (name := ast.unparse(node)).startswith("sky."):
+            found.add(name)
+        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)).startswith("sky."):
+            found.update(f"{name}({keyword.arg}=)" for keyword in node.keywords)
+    return found
