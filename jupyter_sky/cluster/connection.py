@@ -15,7 +15,6 @@ from jupyter_sky.transport.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.pickling import load_with_memo
-from jupyter_sky.transport.sharing import Token
 
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank."""
@@ -146,7 +145,7 @@ class Connection:
             del self._fetching[number]
 
     def load(
-        self, packed: Message, learn: Callable[[dict[Token, Any]], None] = lambda objects: None
+        self, packed: Message, learn: Callable[[dict[int, Any]], None] = lambda objects: None
     ) -> Any:
         """Fetch the parts of a packed value and unpickle it; for the person's thread.
 
@@ -165,7 +164,7 @@ class Connection:
 
         buffers = [part(buffer) for buffer in packed["buffers"]]
         value, memo = load_with_memo(part(packed["stream"]), buffers)
-        learn({(name, at): memo[place] for place, name, at in packed.get("tokens", ())})
+        learn({token: memo[place] for place, token in packed.get("tokens", {}).items()})
         return value
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.modules import Place, Tree, trees
 from jupyter_sky.transport.names import CellNames
 from jupyter_sky.transport.pickling import Pickled
-from jupyter_sky.transport.sharing import Token
+from jupyter_sky.transport.sharing import Departures, Places, Tokens
 
 # A rank's shell has these of its own.
 _OF_THE_SHELL = frozenset(
@@ -43,7 +44,8 @@ class Item:
         self.value = value
         self._digests = digests
         name = value.__qualname__ if self.is_class else key
-        self.pickled = pickling.dump(value, name, apart=True, used_by=used_by)
+        described = {key.removeprefix(_CLASS)} if self.is_class else ()
+        self.pickled = pickling.dump(value, name, describe=described, bare=True, used_by=used_by)
 
     @property
     def is_name(self) -> bool:
@@ -70,10 +72,19 @@ class Item:
         """The digest of its content."""
         return blobs.content(self.packed[0])
 
+    def size(self, without: Collection[str]) -> int:
+        """Return the bytes in all, without those blobs."""
+        message, parts = self.packed
+        inline = [
+            part for part in (message["stream"], *message["buffers"]) if isinstance(part, bytes)
+        ]
+        blobs = [part.nbytes for key, part in parts.items() if key not in without]
+        return sum(map(len, inline)) + sum(blobs)
+
     @property
     def whole(self) -> Pickled:
-        """What can be loaded."""
-        return pickling.dump(self.value) if self.pickled.classes else self.pickled
+        """What can be loaded, where the classes in it are known."""
+        return pickling.dump(self.value, describe=()) if self.pickled.left_out else self.pickled
 
 
 class Items:
@@ -214,38 +225,61 @@ def connected(items: Sequence[Item]) -> list[list[Item]]:
     return list({id(members): members for members in group.values()}.values())
 
 
+@dataclass(frozen=True)
+class Group:
+    """Names that are sent as one, so that they share what they share here.
+
+    Attributes
+    ----------
+    message
+        How it goes over the wire, but for the ranks that it is for.
+    blobs
+        Its large parts.
+    shared, tokens
+        The objects in it that what comes later may refer to, and their tokens.
+    """
+
+    message: Message
+    blobs: Mapping[str, memoryview]
+    shared: Places
+    tokens: Tokens
+
+
 def pack_together(
-    items: Sequence[Item], ranks: Sequence[int], tokens: Mapping[int, Token] | None = None
-) -> tuple[Message, dict[str, memoryview], Pickled]:
-    """Return names as one group, in which they share what they share here.
+    items: Sequence[Item], departures: Departures, links: Mapping[int, int] | None = None
+) -> Group:
+    """Return names, classes, or one module as one group.
 
     Parameters
     ----------
     items
-        The names, or one class or module.
-    ranks
-        The ranks that it is for.
-    tokens
-        The tokens of objects that these ranks have.
+        What is in it.
+    departures
+        What gives tokens to the objects in it.
+    links
+        The tokens of objects that the receivers have, by identity.
     """
-    shipment = uuid.uuid4().hex[:12]
+    kind = items[0].kind
     values = [item.value for item in items]
-    if tokens:
-        pickled = pickling.dump_linked(values, shipment, tokens)
-    elif len(items) > 1:
-        pickled = pickling.dump(values, names=[item.key for item in items])
-    else:
+    if links:
+        pickled = pickling.link(values, links)
+    elif len(items) == 1 and kind != "class":
         pickled = items[0].whole
-    packed, parts = blobs.pack(pickled, items[0]._digests)
-    group = {
+    else:
+        described = {item.key.removeprefix(_CLASS) for item in items} if kind == "class" else ()
+        pickled = pickling.dump(values, names=[item.key for item in items], describe=described)
+    shared = pickled.shared if kind == "name" else {}
+    tokens = departures.prepare(shared)
+    whole = pickling.enclose(pickled, values, tokens) if links else pickled
+    packed, parts = blobs.pack(whole, items[0]._digests)
+    message = {
+        "shipment": uuid.uuid4().hex[:12],
         "names": [item.key for item in items],
         "digests": {item.key: item.digest for item in items},
-        "kind": items[0].kind,
+        "kind": kind,
         "packed": packed,
-        "together": len(items) > 1 or bool(tokens),
-        "linked": bool(tokens),
-        "shipment": shipment,
-        "ranks": list(ranks),
+        "together": len(items) > 1 or bool(links) or kind == "class",
+        "tokens": None if links or not shared else [tokens.first, dict(tokens.known)],
         "sources": dict(pickled.sources),
     }
-    return group, parts, pickled
+    return Group(message, parts, shared, tokens)

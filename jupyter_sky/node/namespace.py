@@ -14,7 +14,7 @@ from jupyter_sky.node.sources import Sources
 from jupyter_sky.transport import blobs, pickling
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.pickling import Pickled
-from jupyter_sky.transport.sharing import arrivals
+from jupyter_sky.transport.sharing import Tokens, arrivals
 from jupyter_sky.transport.writes import Writes
 
 
@@ -72,9 +72,9 @@ class Namespace:
         self.names.update(bound)
 
     def _load(self, group: Message) -> Any:
-        shipment = None if group["linked"] else group["shipment"]
+        tokens = None if group["tokens"] is None else Tokens(*group["tokens"])
         try:
-            return blobs.unpack(group["packed"], self._folder, shipment)
+            return blobs.unpack(group["packed"], self._folder, tokens)
         except BaseException as error:
             error.add_note(f"while receiving {', '.join(group['names'])}")
             raise
@@ -103,10 +103,7 @@ class Namespace:
         values = {name: self.names[name] for name in wanted}
         pickled = pickling.dump(values, names=wanted, back=True)
         tokens = arrivals.tokens(pickled.memo)
-        return {
-            **self._pack(pickled),
-            "tokens": [[place, *token] for place, token in tokens.items()],
-        }
+        return {**self._pack(pickled), "tokens": tokens}
 
     def _pack(self, pickled: Pickled) -> Message:
         packed, parts = blobs.pack(pickled)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.cluster.outbox import describe_size
+from jupyter_sky.cluster.sizes import describe_size
 from jupyter_sky.notebook.progress import ProgressLine
 
 LARGE = 32_000_000

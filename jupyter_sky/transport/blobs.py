@@ -16,6 +16,7 @@ import blake3
 
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.pickling import Pickled, load
+from jupyter_sky.transport.sharing import Tokens
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -107,7 +108,7 @@ def pieces(view: memoryview) -> Iterator[tuple[int, memoryview]]:
         yield offset, view[offset : offset + PIECE]
 
 
-def unpack(packed: Message, folder: Path, shipment: str | None = None) -> Any:
+def unpack(packed: Message, folder: Path, tokens: Tokens | None = None) -> Any:
     """Unpickle a packed value whose blobs are files in ``folder``.
 
     Parameters
@@ -116,8 +117,8 @@ def unpack(packed: Message, folder: Path, shipment: str | None = None) -> Any:
         What ``pack`` made.
     folder
         Where the blobs are.
-    shipment
-        The shipment that it came with, if what comes later may share objects with it.
+    tokens
+        Those of the objects in it, if what comes later may refer to them.
     """
 
     def part(data: Any) -> Buffer:
@@ -127,7 +128,7 @@ def unpack(packed: Message, folder: Path, shipment: str | None = None) -> Any:
         return bytearray(data)
 
     buffers = [part(buffer) for buffer in packed["buffers"]]
-    return load(part(packed["stream"]), buffers, shipment)
+    return load(part(packed["stream"]), buffers, tokens)
 
 
 def map_privately(path: Path, size: int) -> mmap.mmap:

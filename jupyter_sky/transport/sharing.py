@@ -1,12 +1,13 @@
 """Objects that the notebook and a rank both have.
 
 An optimizer that is made in the notebook after its model was sent has to find the model that is on
-the rank, trained and wrapped as it may be there, not a copy. So whatever is sent gets a number, a
-*token*: the shipment that it came with, and its place in the memo of the pickle, which is the same
-on both sides. A later pickle names the objects that it shares with earlier ones by their tokens.
+the rank, trained and wrapped as it may be there, not a copy. So every object that is sent gets a
+number, its *token*. Sender and receiver know which is which by the memo of the pickle, where an
+object has the same place on both sides. A later pickle names what it shares with earlier ones by
+their tokens, and an object that comes back still has the one that it was sent with.
 
-Neither side keeps an object alive for that. What cannot be referred to weakly, like a list, can be
-found again only while it is small, and while a name that came with it is bound as it was.
+Neither side keeps an object alive for that. What cannot be referred to weakly, like a list, is held
+only while others hold it too, and only if it is small and without tensors and the like.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from __future__ import annotations
 import enum
 import io
 import pickle
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Token = tuple[str, int]
-"""The shipment that an object came with, and its place in the memo."""
+Places = Mapping[int, tuple[int, Any]]
+"""Objects by identity, each with its place in the memo of a pickle."""
 
 MOST = 100_000
 """Objects in a value above which it is bulk data, and nothing in it is looked for elsewhere."""
@@ -76,67 +78,111 @@ def _is_plain(obj: Any) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of the objects in one pickle.
+
+    Attributes
+    ----------
+    first
+        The token of what is at the first place in its memo, if it is new; and so on.
+    known
+        The tokens of those that have one already, by their place.
+    """
+
+    first: int
+    known: Mapping[int, int] = field(default_factory=dict)
+
+    def of(self, place: int) -> int:
+        """Return the token of what is at a place."""
+        return self.known.get(place, self.first + place)
+
+
+class Departures:
+    """What the notebook knows of the objects that it has sent."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._tokens: dict[int, tuple[Callable[[], Any], int]] = {}
+        self._ranks: dict[int, frozenset[int]] = {}
+        self._sweep_at = 1000
+
+    def prepare(self, shared: Places) -> Tokens:
+        """Give tokens to the objects of a pickle."""
+        known = {
+            place: self._tokens[identity][1]
+            for identity, (place, obj) in shared.items()
+            if self._has_token(identity, obj)
+        }
+        first = self._next
+        self._next += 1 + max((place for place, _ in shared.values()), default=0)
+        return Tokens(first, known)
+
+    def note(self, ranks: Iterable[int], shared: Places, tokens: Tokens) -> None:
+        """Take note that ranks get the objects of a pickle."""
+        if len(self._tokens) > self._sweep_at:
+            self._sweep()
+        all_of_them = frozenset(ranks)
+        for identity, (place, obj) in shared.items():
+            if is_referable(obj):
+                token = tokens.of(place)
+                self._tokens[identity] = _reference(obj), token
+                self._ranks[token] = self._ranks.get(token, frozenset()) | all_of_them
+
+    def learn(self, objects: Mapping[int, Any]) -> None:
+        """Take note of objects that came back: here they stand for those of the ranks."""
+        for token, obj in objects.items():
+            if token in self._ranks and is_referable(obj):
+                self._tokens[id(obj)] = _reference(obj), token
+
+    def forget(self, rank: int) -> None:
+        """Note that a rank lost everything."""
+        self._ranks = {token: ranks - {rank} for token, ranks in self._ranks.items()}
+
+    def known_to(self, rank: int, shared: Places) -> dict[int, int]:
+        """Return the tokens of those objects that a rank has, by identity."""
+        found = {}
+        for identity, (_, obj) in shared.items():
+            if self._has_token(identity, obj):
+                token = self._tokens[identity][1]
+                if rank in self._ranks.get(token, ()):
+                    found[identity] = token
+        return found
+
+    def _has_token(self, identity: int, obj: Any) -> bool:
+        return identity in self._tokens and self._tokens[identity][0]() is obj
+
+    def _sweep(self) -> None:
+        """Forget objects that are gone, and those that nobody else holds."""
+        for identity in list(self._tokens):
+            reference = self._tokens[identity][0]
+            gone = reference() is None
+            if gone or (isinstance(reference, _Strong) and reference.is_ours_alone()):
+                del self._tokens[identity]
+        used = {token for _, token in self._tokens.values()}
+        self._ranks = {token: ranks for token, ranks in self._ranks.items() if token in used}
+        self._sweep_at = 1000 + 2 * len(self._tokens)
+
+
+class _Strong:
+    """Stands in for a weak reference where there can be none."""
+
+    def __init__(self, obj: Any) -> None:
+        self._obj = obj
+
+    def __call__(self) -> Any:
+        return self._obj
+
+    def is_ours_alone(self) -> bool:
+        """Return whether nobody else holds the object."""
+        return sys.getrefcount(self._obj) <= 2  # here, and to count
+
+
 def _reference(obj: Any) -> Callable[[], Any]:
     try:
         return weakref.ref(obj)
     except TypeError:
-        return lambda: obj
-
-
-@dataclass(frozen=True)
-class _Shipment:
-    name: str
-    ranks: set[int]
-    objects: dict[int, tuple[Callable[[], Any], int]]
-
-
-class Shipments:
-    """What the notebook knows of the objects that it has sent."""
-
-    def __init__(self) -> None:
-        self._shipments: dict[str, _Shipment] = {}
-
-    def note(self, name: str, ranks: Iterable[int], shared: Mapping[int, tuple[int, Any]]) -> None:
-        """Take note of a shipment: its objects by identity, each with its place in the memo."""
-        objects = {
-            identity: (_reference(obj), place)
-            for identity, (place, obj) in shared.items()
-            if is_referable(obj)
-        }
-        for former in list(self._shipments.values()):
-            if former.ranks <= set(ranks):
-                for identity in former.objects.keys() & objects.keys():
-                    del former.objects[identity]
-            if not former.ranks or not any(ref() is not None for ref, _ in former.objects.values()):
-                del self._shipments[former.name]
-        if objects:
-            self._shipments[name] = _Shipment(name, set(ranks), objects)
-
-    def learn(self, objects: Mapping[Token, Any]) -> None:
-        """Take note of objects that came back: they are those of the ranks from here on."""
-        for (name, place), obj in objects.items():
-            if name in self._shipments and is_referable(obj):
-                self._shipments[name].objects[id(obj)] = (_reference(obj), place)
-
-    def forget(self, rank: int) -> None:
-        """Note that a rank lost everything."""
-        for shipment in self._shipments.values():
-            shipment.ranks.discard(rank)
-
-    def known_to(self, rank: int) -> tuple[str, ...]:
-        """Return the shipments that a rank got, in order."""
-        return tuple(each.name for each in self._shipments.values() if rank in each.ranks)
-
-    def tokens(self, rank: int, shared: Mapping[int, tuple[int, Any]]) -> dict[int, Token]:
-        """Return the tokens of those objects that a rank has, by identity."""
-        found: dict[int, Token] = {}
-        for shipment in self._shipments.values():  # what came later counts
-            if rank in shipment.ranks:
-                for identity in shipment.objects.keys() & shared.keys():
-                    reference, place = shipment.objects[identity]
-                    if reference() is shared[identity][1]:
-                        found[identity] = (shipment.name, place)
-        return found
+        return _Strong(obj)
 
 
 class Gone(Exception):
@@ -147,48 +193,43 @@ class Arrivals:
     """What a rank knows of the objects that it got."""
 
     def __init__(self) -> None:
-        self._objects: weakref.WeakValueDictionary[Token, Any] = weakref.WeakValueDictionary()
-        self._plain: dict[Token, Any] = {}
-        self._bound: dict[str, dict[str, int]] = {}
+        self._objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._plain: dict[int, _Strong] = {}
 
-    def note(self, shipment: str, memo: Mapping[int, Any]) -> None:
-        """Take note of what came with a shipment: the memo of its pickle."""
+    def note(self, tokens: Tokens, memo: Mapping[int, Any]) -> None:
+        """Take note of what arrived: the memo of its pickle."""
         if len(memo) > MOST:
             return
         for place, obj in memo.items():
             if not is_mutable(obj):
                 continue
             if type(obj).__weakrefoffset__:
-                self._objects[shipment, place] = obj
+                self._objects[tokens.of(place)] = obj
             elif _is_plain(obj):
-                self._plain[shipment, place] = obj
+                self._plain[tokens.of(place)] = _Strong(obj)
 
-    def find(self, token: Token) -> Any:
+    def find(self, token: int) -> Any:
         """Return the object of a token; ``Gone`` when it is not there any more."""
         obj = self._objects.get(token)
-        if obj is None:
-            obj = self._plain.get(token)
-        if obj is None:
-            raise Gone
-        return obj
+        if obj is not None:
+            return obj
+        if token in self._plain:
+            return self._plain[token]()
+        raise Gone
 
-    def tokens(self, memo: Mapping[int, tuple[int, Any]]) -> dict[int, Token]:
+    def tokens(self, memo: Places) -> dict[int, int]:
         """Return the tokens of the objects in a pickler's memo, by their place in it."""
-        known = {id(obj): token for token, obj in [*self._objects.items(), *self._plain.items()]}
+        known = {id(obj): token for token, obj in self._objects.items()}
+        known |= {id(reference()): token for token, reference in self._plain.items()}
         return {
             place: known[identity] for identity, (place, _) in memo.items() if identity in known
         }
 
-    def bound(self, shipment: str, names: Mapping[str, Any]) -> None:
-        """Take note of the names that a shipment was bound to."""
-        self._bound[shipment] = {name: id(value) for name, value in names.items()}
-
-    def release(self, namespace: Mapping[str, Any]) -> None:
-        """Let go of what is kept alive here, if no name that came with it is bound as it was."""
-        for shipment, names in list(self._bound.items()):
-            if not any(id(namespace.get(name)) == value for name, value in names.items()):
-                del self._bound[shipment]
-        self._plain = {token: obj for token, obj in self._plain.items() if token[0] in self._bound}
+    def release(self) -> None:
+        """Let go of what nobody else holds any more."""
+        self._plain = {
+            token: each for token, each in self._plain.items() if not each.is_ours_alone()
+        }
 
 
 arrivals = Arrivals()
@@ -196,17 +237,17 @@ arrivals = Arrivals()
 
 
 class _Finder(pickle.Unpickler):
-    def persistent_load(self, token: Token) -> Any:
+    def persistent_load(self, token: int) -> Any:
         return arrivals.find(token)
 
 
-def restore(shipment: str, stream: Buffer, buffers: Iterable[Buffer], copies: Any) -> Any:
-    """Unpickle what names objects of earlier shipments.
+def restore(tokens: Tokens, stream: Buffer, buffers: Iterable[Buffer], copies: Any) -> Any:
+    """Unpickle what names objects that came before.
 
     Parameters
     ----------
-    shipment
-        The name of this one.
+    tokens
+        Those of what comes now.
     stream, buffers
         The pickle.
     copies
@@ -217,5 +258,5 @@ def restore(shipment: str, stream: Buffer, buffers: Iterable[Buffer], copies: An
         values = unpickler.load()
     except Gone:
         return copies
-    arrivals.note(shipment, unpickler.memo.copy())
+    arrivals.note(tokens, unpickler.memo.copy())
     return values

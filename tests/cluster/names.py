@@ -81,6 +81,6 @@ def open_notebook(cluster: Cluster, patch: Any) -> Notebook:
     """Open a notebook on a cluster on which other tests have left names."""
     notebook = Notebook(cluster)
     patch.setitem(sys.modules, "__main__", notebook.main)
-    held = cluster.outbox._held
+    held = cluster.outbox._ledger._held
     cluster.outbox.assigned({name for names in held.values() for name in names})
     return notebook

@@ -13,6 +13,7 @@ import queue
 import random
 import socket
 import sqlite3
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -406,19 +407,19 @@ USED: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("name", USED)
 def test_what_is_only_used_is_unchanged(notebook: Any, name: str) -> None:
     main = notebook(CELL)
-    before = digest(main[name], apart=True)
+    before = digest(main[name], describe=(), bare=True)
     USED[name](main)
-    assert digest(main[name], apart=True) == before
+    assert digest(main[name], describe=(), bare=True) == before
 
 
 def test_an_object_is_unchanged_when_its_class_is_not(notebook: Any) -> None:
     main = notebook("class Net:\n  count = 0\n\nnet = Net()")
-    before = digest(main["net"], apart=True)
+    before = digest(main["net"], describe=(), bare=True)
     main["Net"].count += 1
     main["Net"].forward = lambda self: 1
-    assert digest(main["net"], apart=True) == before
+    assert digest(main["net"], describe=(), bare=True) == before
     main["net"].width = 3
-    assert digest(main["net"], apart=True) != before
+    assert digest(main["net"], describe=(), bare=True) != before
 
 
 # Functions
@@ -467,7 +468,7 @@ def test_functions(notebook: Any, elsewhere: Any, cell: str) -> None:
     for name in [name for name in main if not name.startswith("_")]:
         setattr(elsewhere.main, name, elsewhere.load(dump(main[name])))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(pickling.sys.modules, "__main__", elsewhere.main)
+        patch.setitem(sys.modules, "__main__", elsewhere.main)
         assert eval(FUNCTIONS[cell], vars(elsewhere.main))
 
 
@@ -530,7 +531,7 @@ def test_classes(notebook: Any, elsewhere: Any, cell: str) -> None:
     for name in [name for name in main if not name.startswith("_")]:
         setattr(elsewhere.main, name, elsewhere.load(dump(main[name])))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(pickling.sys.modules, "__main__", elsewhere.main)
+        patch.setitem(sys.modules, "__main__", elsewhere.main)
         assert eval(CLASSES[cell], vars(elsewhere.main))
 
 
