@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from jupyter_sky.cluster.errors import Interrupted
+from tests.cluster.conftest import Cells, start
+
+
+@pytest.fixture(scope="module")
+def cells() -> Iterator[Cells]:
+    """A cluster of these tests' own: what they do to ranks stays with them."""
+    made = start()
+    made.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
+    yield made
+    made.cluster.down()
 
 
 def stop(cells, code: str) -> Interrupted:
