@@ -39,7 +39,7 @@ class Parcel:
     effects
         What the run that it is for may do to names.
     losses
-        How many namespaces the outbox knew to be lost when the parcel was made.
+        How many things that ranks did not get, or not keep, the outbox knew of by then.
     """
 
     groups: list[Message] = field(default_factory=list)
@@ -150,7 +150,7 @@ class Outbox:
         return parcel
 
     def current(self, parcel: Parcel) -> Parcel:
-        """Return the parcel, with what a rank needs in addition that lost its namespace since."""
+        """Return the parcel, with what was found to be lost since it was made."""
         if parcel.losses == self._losses:
             return parcel
         more = self.parcel(
@@ -263,12 +263,14 @@ class Outbox:
             self._ledger.end(parcel.effects, rank, None, well=False)
         for group in parcel.groups:
             self._ledger.lose(group["ranks"], group["names"])
+        self._losses += 1
 
     def missed(self, parcel: Parcel, rank: int, arrived: Collection[str]) -> None:
         """Note that a rank did not come to bind what it was sent, but for what has ``arrived``."""
         for group in parcel.groups:
             if rank in group["ranks"] and group["shipment"] not in arrived:
                 self._ledger.lose([rank], group["names"])
+                self._losses += 1
 
     def ran(self, parcel: Parcel, rank: int, bound: Mapping[str, bool], *, well: bool) -> None:
         """Note what a rank did to the names that its run was watched for.

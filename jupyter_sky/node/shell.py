@@ -60,7 +60,7 @@ class RankShell(InteractiveShell):
 
     cell = ""
     send: Send | None = None
-    interruptible = False
+    hold: Callable[..., Any] | None = None
     _lines: Sequence[str] = ()
     _pending: tuple[BaseException, list[str]] | None = None
 
@@ -94,11 +94,11 @@ class RankShell(InteractiveShell):
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         # A Stop that comes now would only garble the traceback; it is repeated a moment later.
-        interruptible, self.interruptible = self.interruptible, False
-        try:
-            super().showtraceback(*args, **kwargs)
-        finally:
-            self.interruptible = interruptible
+        show = super().showtraceback
+        if self.hold:
+            self.hold(show, *args, **kwargs)
+        else:
+            show(*args, **kwargs)
 
     def _showtraceback(self, etype, evalue, stb: list[str]) -> None:
         # IPython shows errors in the middle of a cell too, of a failing `_repr_html_` for instance.

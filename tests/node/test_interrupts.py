@@ -1,0 +1,74 @@
+"""Interrupts: raised in the person's code, wherever it is, and nowhere else."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from jupyter_sky.node.interrupts import Interrupts
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    before = signal.getsignal(signal.SIGINT)
+    yield Interrupts()
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_it_is_raised_in_what_is_allowed(interrupts: Interrupts) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.hold(lambda: interrupts.allow(interrupt))
+    assert interrupts.asked and interrupts.heard
+
+
+def test_it_is_not_raised_around_that(interrupts: Interrupts) -> None:
+    def around() -> str:
+        interrupts.allow(lambda: None)
+        interrupt()
+        return "went on"
+
+    assert interrupts.hold(around) == "went on"
+    assert not interrupts.heard
+
+
+def test_it_waits_for_the_end_of_what_holds_it(interrupts: Interrupts) -> None:
+    done = []
+
+    def inner() -> None:
+        interrupt()
+        done.append("inner")
+
+    def outer() -> None:
+        interrupts.hold(inner)
+        interrupts.hold(lambda: done.append("outer"))
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.hold(lambda: interrupts.allow(lambda: interrupts.hold(outer)))
+    assert done == ["inner", "outer"]
+
+
+def test_another_thread_wakes_a_system_call(interrupts: Interrupts) -> None:
+    def sleep() -> None:
+        threading.Thread(target=interrupts.send).start()
+        time.sleep(600)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.allow(sleep)
+
+
+def test_a_handler_of_the_persons_lasts_for_one_run(interrupts: Interrupts) -> None:
+    def cell() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        interrupt()
+
+    interrupts.allow(cell)
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.allow(interrupt)
