@@ -48,8 +48,9 @@ class Cluster:
         SkyError
             In one sentence, when it does not come up; nothing of it is left then.
         """
-        provider.check(spec, frame.preload)
+        warnings = provider.check(spec, frame.preload)
         conductor = Conductor(spec, uuid.uuid4().hex[:8], provider, frame, limits)
+        conductor.warnings = warnings
         background.wait(conductor.record())
         try:
             background.wait(conductor.start(progress))
@@ -63,7 +64,14 @@ class Cluster:
         cls, row: registry.Row, provider: Provider, frame: Frame, limits: Limits = USUAL
     ) -> Cluster | None:
         """Return the cluster of a registry row, or ``None`` if it is gone; its row goes then."""
-        wanted = {name: value for name, value in row.spec.items() if name != "plugins"}
+        if row.is_elsewhere:
+            raise SkyError(
+                f"cluster {row.name} runs on {row.machines[0]['computer']}, which shares its "
+                "registry with this computer: use it there, or another name here with "
+                "`--cluster NAME`."
+            )
+        others = ("plugins", "starter")
+        wanted = {name: value for name, value in row.spec.items() if name not in others}
         spec = ClusterSpec(name=row.name, **wanted)
         conductor = Conductor(spec, row.id, provider, frame, limits)
         machines = [provider.machine(machine) for machine in row.machines]

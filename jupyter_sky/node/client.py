@@ -59,7 +59,7 @@ class Client:
                 store.add(message["blob"], message["offset"], payload, message["size"])
             case "hello":
                 since = message["since"]
-                self._link.send({"re": message["id"], **self._agent.welcome()})
+                self._link.send({"re": message["id"], "welcome": True, **self._agent.welcome()})
                 self._next = (self._journal.last if since is None else since) + 1
                 self.pump()
             case "fetch":
