@@ -38,6 +38,8 @@ class Parcel:
         Bytes that leave for each name; what nodes were sent before does not leave again.
     effects
         What the run that it is for may do to names.
+    outdated
+        Names that a rank has to let go of before.
     losses
         How many namespaces the outbox knew to be lost when the parcel was made.
     """
@@ -49,6 +51,7 @@ class Parcel:
     namespace: Mapping[str, Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
     effects: Effects = field(default_factory=Effects)
+    outdated: dict[int, list[str]] = field(default_factory=dict)
     losses: int = 0
     packed: list[tuple[Group, list[int]]] = field(default_factory=list)
 
@@ -128,12 +131,12 @@ class Outbox:
             ),
         )
         found += items.sources(found, cell, shared=self.shares_files)
-        effects = self._ledger.foresee(cell, namespace)
         parcel = Parcel(
             names=names,
             namespace=namespace,
             ranks=tuple(ranks),
-            effects=effects,
+            effects=(effects := self._ledger.foresee(cell, namespace)),
+            outdated={rank: self._ledger.outdated(rank, effects) for rank in ranks},
             losses=self._losses,
         )
         # Ranks that lack the same are sent the same.

@@ -45,8 +45,18 @@ class Namespace:
         self._since = 0.0
         self.arrived: list[str] = []
 
-    def receive(self, groups: Sequence[Message]) -> None:
-        """Bind what the notebook sent, and load anew what was edited of the person's modules."""
+    def receive(self, groups: Sequence[Message], outdated: Iterable[str] = ()) -> None:
+        """Bind what the notebook sent, and load anew what was edited of the person's modules.
+
+        Parameters
+        ----------
+        groups
+            What it sent.
+        outdated
+            Names whose values it has replaced since; they are unbound.
+        """
+        for name in outdated:
+            self.names.pop(name, None)
         self._writes = Writes((), self.names)
         self._since = time.time()
         self.arrived = []

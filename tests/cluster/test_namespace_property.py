@@ -70,11 +70,10 @@ STATEMENTS = [
     "new = isinstance(box, Box), isinstance(other, Box)",
     "class Box(Box): extra = 1",
     "del b",
-    "new = 0\ndel new",
     "if a > 2: b = 7",
     "if a > 2: items = []",
     "for a in range(3): items.append(a)",
-    "try: new = new.items\nexcept Exception: new = None",
+    "try: new = new.new\nexcept Exception: new = None",
     "1 / 0",
     "raise ValueError(a)",
 ]
