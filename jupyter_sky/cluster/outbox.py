@@ -81,6 +81,7 @@ class Outbox:
         self._departures = Departures()
         self._bodies: dict[str, frozenset[str]] = {}
         self._submodules: dict[str, set[str]] = {}
+        self._modules: set[str] = set()
         self._gone_out: set[str] = set()
         self._losses = 0
 
@@ -130,7 +131,12 @@ class Outbox:
                 name not in forced and all(stands(rank, name, value) for rank in ranks)
             ),
         )
-        found += items.sources(found, cell, shared=self.shares_files)
+        if self.shares_files:
+            found.append(items.place())
+        else:
+            # Those that earlier cells have imported may have been edited since.
+            self._modules.update(cell.imports, *(item.pickled.modules for item in found))
+            found += items.trees(self._modules)
         parcel = Parcel(
             names=names,
             namespace=namespace,
