@@ -70,6 +70,19 @@ class Ledger:
         held = self._held.get(rank, {}).get(name)
         return held is not None and held.replaces == id(value)
 
+    def outdated(self, rank: int, effects: Effects) -> list[str]:
+        """Return names that a run may only bind, and whose values the notebook has replaced.
+
+        Were they left there, a rank could not tell whether a number was bound to such a name again.
+        """
+        held = self._held.get(rank, {})
+        return [
+            name
+            for name in sorted(effects.cell.writes - effects.cell.reads)
+            if (identity := effects.identities[name])
+            and (name not in held or held[name].replaces not in (None, identity))
+        ]
+
     def held_by(self, ranks: Sequence[int]) -> set[str]:
         """Return what all of these ranks have."""
         return set.intersection(*(set(self._held.get(rank, {})) for rank in ranks))
@@ -150,7 +163,7 @@ class Ledger:
                 self._replace(rank, name, effects.identities[name])
             elif name in before:
                 former = before[name]
-                if former is None or (bound is not None and name not in bound):
+                if former is None:
                     held.pop(name, None)
                 else:
                     held[name] = former

@@ -12,7 +12,7 @@ from typing import Any
 
 from jupyter_sky.transport import blobs, pickling
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.modules import Place, Tree, trees
+from jupyter_sky.transport.modules import Place, trees
 from jupyter_sky.transport.names import CellNames
 from jupyter_sky.transport.pickling import Pickled
 from jupyter_sky.transport.sharing import Departures, Places, Tokens
@@ -167,25 +167,13 @@ class Items:
             self._items[name] = Item(name, value, self._digests, used_by)
         return self._items[name]
 
-    def sources(self, found: Iterable[Item], cell: CellNames, *, shared: bool) -> list[Item]:
-        """Return what makes the person's own modules importable.
+    def place(self) -> Item:
+        """Return where the notebook stands, for ranks that see its files."""
+        return Item(_PLACE, Place.here(), self._digests)
 
-        Parameters
-        ----------
-        found
-            What is needed of the notebook.
-        cell
-            The cell that needs it.
-        shared
-            Whether the ranks see the notebook's files.
-        """
-        values: dict[str, Place | Tree] = {}
-        if shared:
-            values[_PLACE] = Place.here()
-        else:
-            used = {module for item in found for module in item.pickled.modules}
-            values = {_MODULE + tree.name: tree for tree in trees(used | cell.imports)}
-        return [Item(key, value, self._digests) for key, value in values.items()]
+    def trees(self, modules: Iterable[str]) -> list[Item]:
+        """Return the person's own among these modules, for ranks that do not see their files."""
+        return [Item(_MODULE + tree.name, tree, self._digests) for tree in trees(modules)]
 
     def _reached(self, module: ModuleType, cell: CellNames) -> frozenset[str]:
         """Return the submodules that are imported here, and that cells reach through a module."""

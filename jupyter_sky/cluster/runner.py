@@ -115,6 +115,7 @@ class Runner:
             "sources": dict(work.sources),
             "values": {rank: list(names) for rank, names in work.values.items()},
             "watched": sorted(work.parcel.watched.union(*work.values.values())),
+            "outdated": work.parcel.outdated,
             "show": list(work.show),
             "together": conductor.frame.together and len(conductor.ranks) > 1,
             "deadline": conductor.limits.stop,

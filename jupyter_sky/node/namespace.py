@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import linecache
-import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jupyter_sky.node.sources import Sources
+from jupyter_sky.node.sources import Sources, now
 from jupyter_sky.transport import blobs, pickling
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.pickling import Pickled
@@ -42,13 +41,23 @@ class Namespace:
         # Objects hold on to their class, but not every class that is sent has objects yet.
         self._classes: dict[str, type] = {}
         self._writes = Writes((), names)
-        self._since = 0.0
+        self._since = 0
         self.arrived: list[str] = []
 
-    def receive(self, groups: Sequence[Message]) -> None:
-        """Bind what the notebook sent, and load anew what was edited of the person's modules."""
+    def receive(self, groups: Sequence[Message], outdated: Iterable[str] = ()) -> None:
+        """Bind what the notebook sent, and load anew what was edited of the person's modules.
+
+        Parameters
+        ----------
+        groups
+            What it sent.
+        outdated
+            Names whose values it has replaced since; they are unbound.
+        """
+        for name in outdated:
+            self.names.pop(name, None)
         self._writes = Writes((), self.names)
-        self._since = time.time()
+        self._since = now()
         self.arrived = []
         arrivals.release()
         for group in groups:

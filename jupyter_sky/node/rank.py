@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,8 @@ class Rank:
         values = None
         try:
             with self._interruption():
-                self._receive_names(message["names"])
+                outdated = message["outdated"].get(self.rank, ())
+                self._receive_names(message["names"], outdated)
                 self._namespace.watch(message["watched"])
                 result = self._execute(message)
                 values = self._values(message, result)
@@ -227,9 +228,9 @@ class Rank:
             self._shell.format(error, skip=2)
             raise
 
-    def _receive_names(self, groups: list[Message]) -> None:
+    def _receive_names(self, groups: list[Message], outdated: Sequence[str] = ()) -> None:
         try:
-            self._namespace.receive(groups)
+            self._namespace.receive(groups, outdated)
         except BaseException as error:
             error.add_note(f"on rank {self.rank}, before the cell began")
             self._shell.format(error, skip=own_frames(error.__traceback__))
