@@ -36,8 +36,8 @@ def count():
 """
 NAMES = ["a", "b", "items", "pair", "table", "box", "other", "f", "g", "count", "Box", "new", "h"]
 
-# They share objects. Of two names that do, the first may be sent, and what it shared be let go of on
-# the rank, before the second is needed; then that gets a copy. So they are sent at once here.
+# They share objects. Of two names that do, the first may be sent, and what it shared be let go of
+# on the rank, before the second is needed; then that gets a copy. So they are sent at once here.
 TOGETHER = "_ = items, pair, table, box, other"
 
 # What a program is made of; the first name is one that it gets, the others are those it uses.
@@ -105,7 +105,7 @@ def _survey():
         if isinstance(value, (list, tuple)):
             return f"{{type(value).__name__}}({{', '.join(map(told, value))}})"
         if isinstance(value, dict):
-            return f"{{{{{{', '.join(f'{{key}}: {{told(each)}}' for key, each in value.items())}}}}}}"
+            return f"dict({{', '.join(f'{{key}}: {{told(each)}}' for key, each in value.items())}})"
         if isinstance(value, type): return f"class {{value.__name__}} {{value.made}}"
         if callable(value): return f"function {{value.__name__}} {{value.__code__.co_code}}"
         return f"{{told(type(value))}} with {{told(vars(value))}}"
