@@ -264,10 +264,12 @@ class Outbox:
             self._departures.note(ranks, group.shared, group.tokens)
         parcel.packed.clear()
         self._gone_out.update(parcel.blobs)
+        self._ledger.let_go(parcel.outdated)
         self._ledger.begin(parcel.effects, parcel.ranks)
 
     def lost(self, parcel: Parcel) -> None:
         """Note that a parcel did not arrive."""
+        self._ledger.keep(parcel.outdated, parcel.effects)
         for rank in parcel.ranks:
             self._ledger.end(parcel.effects, rank, None, well=False)
         for group in parcel.groups:
@@ -323,6 +325,12 @@ class Outbox:
         """Note that the notebook has assigned names; they are sent when they are needed next."""
         names = list(names)
         self._ledger.assign(names)
+        for name in names:
+            self._bodies.pop(name, None)
+
+    def deleted(self, names: Collection[str]) -> None:
+        """Note that the notebook has deleted names; the ranks let go of them too."""
+        self._ledger.delete(names)
         for name in names:
             self._bodies.pop(name, None)
 

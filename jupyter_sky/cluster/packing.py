@@ -10,19 +10,13 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
+from jupyter_sky.cluster.given import is_given
 from jupyter_sky.transport import blobs, pickling
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.modules import Place, trees
 from jupyter_sky.transport.names import CellNames
 from jupyter_sky.transport.pickling import Pickled
 from jupyter_sky.transport.sharing import Departures, Places, Tokens
-
-# A rank's shell has these of its own.
-_OF_THE_SHELL = frozenset(
-    {"In", "Out", "get_ipython", "exit", "quit", "open", "display"}
-    | {"_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh"}
-    | {"__builtins__", "__builtin__", "__name__", "__doc__", "__loader__", "__spec__"}
-)
 
 _CLASS, _MODULE, _PLACE = "class ", "module ", "place "
 
@@ -130,7 +124,7 @@ class Items:
         waiting: list[tuple[str, str | None]] = [(name, None) for name in sorted(names)[::-1]]
         while waiting:
             name, user = waiting.pop()
-            if name in found or name in _OF_THE_SHELL:
+            if name in found or is_given(name, self.namespace):
                 continue
             needs = set(self._bodies.get(name, ()))
             if name in self.namespace and not skip(name, self.namespace[name]):

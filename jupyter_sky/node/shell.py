@@ -156,6 +156,9 @@ def make_shell() -> RankShell:
     config.InteractiveShell.cache_size = 0
     config.Completer.use_jedi = False
     shell = RankShell.instance(config=config)
+    # No outputs are kept here; that the last one seems to be an empty text would only mislead.
+    for name in ("_", "__", "___"):
+        shell.user_ns.pop(name, None)
     builtins.input = _no_input
     return shell
 

@@ -86,6 +86,8 @@ ASSIGNMENTS = [
     "new = {'n': [0]}",
     "def g(x): return x - 1",
     "def f(x): return g(x) * a",
+    "b = 0\ndel b",
+    "g = 0\ndel g",
 ]
 
 cells = st.one_of(
