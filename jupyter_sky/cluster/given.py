@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jupyter_sky.transport.cells import shell_of
+
 _BY_PYTHON = frozenset(
     {"__builtins__", "__builtin__", "__name__", "__doc__", "__loader__", "__spec__", "get_ipython"}
 )
@@ -29,6 +31,5 @@ def is_given(name: str, namespace: Mapping[str, Any]) -> bool:
     if name not in _BY_IPYTHON or name not in namespace:
         return False
     # IPython tells in the same way which names `%who` does not show. A script has no shell.
-    shell = getattr(namespace.get("get_ipython"), "__self__", None)
-    hidden: Mapping[str, Any] = getattr(shell, "user_ns_hidden", {})
+    hidden: Mapping[str, Any] = getattr(shell_of(namespace), "user_ns_hidden", {})
     return name in hidden and hidden[name] is namespace[name]

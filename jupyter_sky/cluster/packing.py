@@ -262,6 +262,6 @@ def pack_together(
         "packed": packed,
         "together": len(items) > 1 or bool(links) or kind == "class",
         "tokens": None if links or not shared else [tokens.first, dict(tokens.known)],
-        "sources": dict(pickled.sources),
+        "cells": dict(pickled.cells),
     }
     return Group(message, parts, shared, tokens)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from jupyter_sky.node.sources import Sources, now
-from jupyter_sky.transport import blobs, pickling
+from jupyter_sky.transport import blobs, cells, pickling
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.pickling import Pickled
 from jupyter_sky.transport.sharing import Tokens, arrivals
@@ -71,7 +70,7 @@ class Namespace:
                 self.arrived.append(group["shipment"])
 
     def _bind(self, group: Message) -> None:
-        linecache.cache.update(cell_sources(group["sources"]))
+        cells.learn(group["cells"])
         received = self._load(group)
         values = received if group["together"] else [received]
         bound = dict(zip(group["names"], values, strict=True))
@@ -128,14 +127,6 @@ class Namespace:
                     part.unlink(missing_ok=True)
                     raise
         return packed
-
-
-def cell_sources(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the texts of cells as tracebacks look them up."""
-    return {
-        name: (len(text), None, text.splitlines(keepends=True), name)
-        for name, text in texts.items()
-    }
 
 
 def own_frames(traceback: TracebackType | None) -> int:
