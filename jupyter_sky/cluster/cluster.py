@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.conductor import Conductor
+from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.handshake import VersionMismatch
 from jupyter_sky.cluster.run import Run, Work
 from jupyter_sky.cluster.runner import Runner
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
-from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.providers.machine import Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import background
@@ -94,7 +95,18 @@ class Cluster:
         return cls(conductor)
 
     def run(self, work: Work) -> Run:
-        """Start a run; runs of a cluster take turns."""
+        """Start a run; runs of a cluster take turns.
+
+        Raises
+        ------
+        UsageError
+            When it is for no rank at all, or for one that is not there.
+        """
+        there = describe_ranks(self.all_ranks)
+        if not work.ranks:
+            raise UsageError(f"no rank was chosen: {self.name} has {there}.")
+        if missing := sorted(set(work.ranks) - set(self.all_ranks)):
+            raise UsageError(f"there is no rank {missing[0]}: {self.name} has {there}.")
         self.outbox.sent(work.parcel)
         run = Run(self._runner, work)
         background.call(self._runner.start, run)

@@ -38,6 +38,8 @@ class Parcel:
         Bytes that leave for each name; what nodes were sent before does not leave again.
     effects
         What the run that it is for may do to names.
+    outdated
+        Names that a rank has to let go of before.
     losses
         How many things that ranks did not get, or not keep, the outbox knew of by then.
     """
@@ -49,6 +51,7 @@ class Parcel:
     namespace: Mapping[str, Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
     effects: Effects = field(default_factory=Effects)
+    outdated: dict[int, list[str]] = field(default_factory=dict)
     losses: int = 0
     packed: list[tuple[Group, list[int]]] = field(default_factory=list)
 
@@ -78,6 +81,7 @@ class Outbox:
         self._departures = Departures()
         self._bodies: dict[str, frozenset[str]] = {}
         self._submodules: dict[str, set[str]] = {}
+        self._modules: set[str] = set()
         self._gone_out: set[str] = set()
         self._losses = 0
 
@@ -127,13 +131,18 @@ class Outbox:
                 name not in forced and all(stands(rank, name, value) for rank in ranks)
             ),
         )
-        found += items.sources(found, cell, shared=self.shares_files)
-        effects = self._ledger.foresee(cell, namespace)
+        if self.shares_files:
+            found.append(items.place())
+        else:
+            # Those that earlier cells have imported may have been edited since.
+            self._modules.update(cell.imports, *(item.pickled.modules for item in found))
+            found += items.trees(self._modules)
         parcel = Parcel(
             names=names,
             namespace=namespace,
             ranks=tuple(ranks),
-            effects=effects,
+            effects=(effects := self._ledger.foresee(cell, namespace)),
+            outdated={rank: self._ledger.outdated(rank, effects) for rank in ranks},
             losses=self._losses,
         )
         # Ranks that lack the same are sent the same.
@@ -255,10 +264,12 @@ class Outbox:
             self._departures.note(ranks, group.shared, group.tokens)
         parcel.packed.clear()
         self._gone_out.update(parcel.blobs)
+        self._ledger.let_go(parcel.outdated)
         self._ledger.begin(parcel.effects, parcel.ranks)
 
     def lost(self, parcel: Parcel) -> None:
         """Note that a parcel did not arrive."""
+        self._ledger.keep(parcel.outdated, parcel.effects)
         for rank in parcel.ranks:
             self._ledger.end(parcel.effects, rank, None, well=False)
         for group in parcel.groups:
@@ -316,6 +327,12 @@ class Outbox:
         """Note that the notebook has assigned names; they are sent when they are needed next."""
         names = list(names)
         self._ledger.assign(names)
+        for name in names:
+            self._bodies.pop(name, None)
+
+    def deleted(self, names: Collection[str]) -> None:
+        """Note that the notebook has deleted names; the ranks let go of them too."""
+        self._ledger.delete(names)
         for name in names:
             self._bodies.pop(name, None)
 

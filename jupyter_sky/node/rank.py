@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import ctypes
 import io
-import linecache
 import os
 import select
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ from IPython.core.async_helpers import get_asyncio_loop
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node import collectives, environment
 from jupyter_sky.node.interrupts import Interrupts
-from jupyter_sky.node.namespace import Namespace, cell_sources, own_frames
+from jupyter_sky.node.namespace import Namespace, own_frames
 from jupyter_sky.node.shell import RankShell
-from jupyter_sky.transport import blobs
+from jupyter_sky.transport import blobs, cells
 from jupyter_sky.transport.events import Display, Event, Formed, RankDone
 from jupyter_sky.transport.frames import BlockingFrames, Message
 
@@ -200,29 +200,29 @@ class Rank:
             self._send(RankDone(self.rank, run, "error", described, None, self._broken))
 
     def _perform(self, message: Message) -> Message | None:
-        self._receive_names(message["names"])
+        self._receive_names(message["names"], message["outdated"].get(self.rank, ()))
         self._namespace.watch(message["watched"])
         return self._values(message, self._execute(message))
 
     def _execute(self, message: Message) -> Any:
         if message["code"] is not None:
-            error = self._shell.run(message["code"])
+            error = self._shell.run(message["code"], *message["place"])
             if error is not None:
                 if isinstance(error, KeyboardInterrupt):
                     _cancel_tasks()
                 raise error
             return None
-        linecache.cache.update(cell_sources(message["sources"]))
+        cells.learn(message["cells"])
         try:
             call = blobs.unpack(message["call"], self._folder)
             return call()
         except BaseException as error:
-            self._shell.format(error, skip=2)
+            self._shell.format(error, skip=own_frames(error.__traceback__))
             raise
 
-    def _receive_names(self, groups: list[Message]) -> None:
+    def _receive_names(self, groups: list[Message], outdated: Sequence[str] = ()) -> None:
         try:
-            self._namespace.receive(groups)
+            self._namespace.receive(groups, outdated)
         except BaseException as error:
             error.add_note(f"on rank {self.rank}, before the cell began")
             self._shell.format(error, skip=own_frames(error.__traceback__))

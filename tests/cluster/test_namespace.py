@@ -69,6 +69,19 @@ def test_a_name_that_is_deleted_on_a_rank_is_gone_there(notebook) -> None:
     assert notebook.ask("x") == [1] * 4
 
 
+def test_a_name_that_is_deleted_in_the_notebook_is_gone_on_ranks(notebook) -> None:
+    notebook.here("list, own, x = 1, 2, [3]")
+    notebook.there("own = list + own\nx")
+    notebook.here("own = x; del list, own, x")
+    assert notebook.ask("list((1,)), 'own' in globals(), 'x' in globals()") == (
+        [([1], False, False)] * 4
+    )
+    notebook.there("x = 4")
+    assert notebook.ask("x") == [4] * 4
+    notebook.here("x = 5; del x; x = 6")
+    assert notebook.ask("x") == [6] * 4
+
+
 def test_what_is_changed_in_place_is_sent_again(notebook) -> None:
     notebook.here("numbers = [1]")
     notebook.there("numbers.append(rank)")
