@@ -13,6 +13,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
+_AGAIN = signal.SIGRTMAX
+"""Repeats an interrupt; as another SIGINT it would come twice where the first was slow."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -31,14 +34,15 @@ class Interrupts:
     def __init__(self) -> None:
         self.asked = False
         self.heard = False
-        self._held = False
+        self._held = self._force = False
         self._main = threading.get_ident()
 
     def allow(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function that an interrupt may end."""
         # A cell may have put a handler of its own in place.
         signal.signal(signal.SIGINT, self._on_signal)
-        self.asked = self.heard = self._held = False
+        signal.signal(_AGAIN, self._on_repetition)
+        self.asked = self.heard = self._held = self._force = False
         return function(*args, **kwargs)
 
     def hold(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -51,10 +55,22 @@ class Interrupts:
             raise KeyboardInterrupt
         return result
 
-    def send(self) -> None:
-        """Interrupt the main thread, from another one."""
+    def repeat(self, force: bool = False) -> None:
+        """Interrupt the main thread, from another one, if it has not heard of it.
+
+        Parameters
+        ----------
+        force
+            Whether to do so even if it has.
+        """
+        self._force = force
         # Not `raise_signal`: only the thread that a signal is sent to wakes from a system call.
-        signal.pthread_kill(self._main, signal.SIGINT)
+        signal.pthread_kill(self._main, _AGAIN)
+
+    def _on_repetition(self, signum: int, frame: FrameType | None) -> None:
+        if self._force or not self.heard:
+            self._force = False
+            self._on_signal(signum, frame)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         self.asked = True

@@ -119,7 +119,7 @@ class Rank:
             broken = collectives.break_group(message["siblings"], message["addresses"])
             self._broken = self._broken or broken
             # Once more, for a run that had not begun when the first interrupt came.
-            self._interrupts.send()
+            self._interrupts.repeat(message["force"])
 
     # The process group
 

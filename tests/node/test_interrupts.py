@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -55,13 +55,31 @@ def test_it_waits_for_the_end_of_what_holds_it(interrupts: Interrupts) -> None:
     assert done == ["inner", "outer"]
 
 
-def test_another_thread_wakes_a_system_call(interrupts: Interrupts) -> None:
-    def sleep() -> None:
-        threading.Thread(target=interrupts.send).start()
+def sleep_till(wake: Callable[[], None]) -> None:
+    """Sleep, and have another thread interrupt that."""
+    thread = threading.Thread(target=wake)
+    thread.start()
+    try:
         time.sleep(600)
+    finally:
+        thread.join()
 
+
+def test_a_repetition_wakes_a_system_call(interrupts: Interrupts) -> None:
     with pytest.raises(KeyboardInterrupt):
-        interrupts.allow(sleep)
+        interrupts.allow(sleep_till, interrupts.repeat)
+
+
+def test_a_repetition_is_for_those_who_have_not_heard(interrupts: Interrupts) -> None:
+    def cell() -> str:
+        with pytest.raises(KeyboardInterrupt):
+            interrupt()
+        interrupts.repeat()
+        with pytest.raises(KeyboardInterrupt):
+            sleep_till(lambda: interrupts.repeat(force=True))
+        return "saved"
+
+    assert interrupts.allow(cell) == "saved"
 
 
 def test_a_handler_of_the_persons_lasts_for_one_run(interrupts: Interrupts) -> None:
