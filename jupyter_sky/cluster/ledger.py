@@ -87,6 +87,11 @@ class Ledger:
         }
         return sorted(replaced | self._deleted.get(rank, set()))
 
+    def news(self, rank: int, names: Iterable[str]) -> set[str]:
+        """Return names that were assigned in the notebook since a rank got them, if it did."""
+        held = self._held.get(rank, {})
+        return {name for name in names if name in self._assigned and name not in held}
+
     def held_by(self, ranks: Sequence[int]) -> set[str]:
         """Return what all of these ranks have."""
         return set.intersection(*(set(self._held.get(rank, {})) for rank in ranks))

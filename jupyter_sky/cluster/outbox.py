@@ -11,7 +11,9 @@ has already. If only one of them has changed, only that one is sent; the others 
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import Any
@@ -80,6 +82,8 @@ class Outbox:
         self._ledger = Ledger()
         self._departures = Departures()
         self._bodies: dict[str, frozenset[str]] = {}
+        self._later: set[str] = set()
+        self._imported: set[str] = set()
         self._submodules: dict[str, set[str]] = {}
         self._modules: set[str] = set()
         self._gone_out: set[str] = set()
@@ -122,20 +126,14 @@ class Outbox:
         names = tuple(names)
         forced = frozenset(names) if force else frozenset[str]()
         self._bodies.update(cell.bodies)
+        self._imported = (self._imported - cell.writes) | cell.imported
         items = Items(namespace, self._bodies, self._submodules)
-        stands = self._ledger.stands
-        found = items.find(
-            names,
-            cell,
-            skip=lambda name, value: (
-                name not in forced and all(stands(rank, name, value) for rank in ranks)
-            ),
-        )
+        found = self._find(items, names, cell, ranks, forced)
         if self.shares_files:
             found.append(items.place())
         else:
             # Those that earlier cells have imported may have been edited since.
-            self._modules.update(cell.imports, *(item.pickled.modules for item in found))
+            self._modules.update(cell.modules, *(item.pickled.modules for item in found))
             found += items.trees(self._modules)
         parcel = Parcel(
             names=names,
@@ -157,6 +155,36 @@ class Outbox:
                 self._add(parcel, group, links, receivers)
         refuse_huge(parcel.sizes, limit)
         return parcel
+
+    def _find(
+        self,
+        items: Items,
+        names: Iterable[str],
+        cell: CellNames,
+        ranks: Sequence[int],
+        forced: Collection[str],
+    ) -> list[Item]:
+        """Return what is needed of the notebook."""
+        stands = self._ledger.stands
+
+        def skip(name: str, value: Any) -> bool:
+            return name not in forced and all(stands(rank, name, value) for rank in ranks)
+
+        found = items.find(names, cell, skip)
+        self._later.update(cell.later, *(item.pickled.needs for item in found))
+        if any(self._is_unknown(name, items.namespace, ranks) for name in items.visited):
+            # It may be an object whose methods look up what the notebook has assigned since.
+            for name in set().union(*(self._ledger.news(rank, self._later) for rank in ranks)):
+                with suppress(UsageError):  # nobody has asked for it
+                    more = items.find([name], cell, skip)
+                    found += [item for item in more if item not in found]
+        return found
+
+    def _is_unknown(self, name: str, namespace: Mapping[str, Any], ranks: Sequence[int]) -> bool:
+        """Return whether a name has a value on ranks that the notebook does not know."""
+        if name not in namespace:
+            return name not in self._imported and not hasattr(builtins, name)
+        return any(self._ledger.stands(rank, name, namespace[name]) for rank in ranks)
 
     def current(self, parcel: Parcel) -> Parcel:
         """Return the parcel, with what was found to be lost since it was made."""
@@ -206,10 +234,8 @@ class Outbox:
             # Pickling them takes time, so that what shares nothing with anything is left out.
             if not (is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))):
                 continue
-            try:
+            with suppress(UsageError):  # it has become something that cannot be sent
                 found.append(items.item(name))
-            except UsageError:  # it has become something that cannot be sent, and nobody asked
-                continue
         return found
 
     def _outlook(self, rest: Sequence[Item], rank: int) -> Any:

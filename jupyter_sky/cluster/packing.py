@@ -92,6 +92,11 @@ class Items:
         What functions that are defined on ranks look up, by their names.
     submodules
         For the name of a module, those of its submodules that cells reach through it.
+
+    Attributes
+    ----------
+    visited
+        The names that were looked for, also those that the notebook does not have.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class Items:
         self.namespace = namespace
         self._bodies = bodies
         self._submodules = submodules
+        self.visited: set[str] = set()
         self._items: dict[str, Item] = {}
         self._digests: dict[tuple[int, int], str] = {}
 
@@ -126,6 +132,7 @@ class Items:
             name, user = waiting.pop()
             if name in found or is_given(name, self.namespace):
                 continue
+            self.visited.add(name)
             needs = set(self._bodies.get(name, ()))
             if name in self.namespace and not skip(name, self.namespace[name]):
                 for part in self.parts(name, cell, user):

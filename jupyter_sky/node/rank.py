@@ -224,7 +224,7 @@ class Rank:
         try:
             self._namespace.receive(groups, outdated)
         except BaseException as error:
-            error.add_note(f"on rank {self.rank}, before the cell began")
+            error.add_note("before the cell began")
             self._shell.format(error, skip=own_frames(error.__traceback__))
             raise
 

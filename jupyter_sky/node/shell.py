@@ -178,6 +178,9 @@ class RankShell(InteractiveShell):
         skip
             How many of the outermost frames are ours, not the person's.
         """
+        if isinstance(error, SyntaxError):  # it is about a file, not about who imports that
+            self._lines = "".join(traceback.format_exception_only(error)).splitlines()
+            return
         frames = error.__traceback__
         for _ in range(skip):
             if frames is not None and frames.tb_next is not None:

@@ -11,12 +11,13 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.run import CellPlace, Run, Work
 from jupyter_sky.notebook.background import BackgroundRun
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.commands import Commands
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.errors import InvalidCell
+from jupyter_sky.notebook.errors import InvalidCell, advise
 from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell
 from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.results import bind
@@ -84,7 +85,11 @@ class SkyMagics(Magics):
         finally:
             renderer.finish()
             self.session.panels.finish(cluster, run)
-        finish(run.values())
+        try:
+            finish(run.values())
+        except RemoteError as error:
+            advise(error, self.shell.user_ns)
+            raise
         return None
 
     def _needed(self, options: CellOptions, names: CellNames) -> frozenset[str]:

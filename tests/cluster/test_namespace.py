@@ -180,6 +180,27 @@ def test_a_function_that_is_defined_on_ranks_finds_the_names_of_the_notebook(not
     assert notebook.ask("train()") == [0, 1, 2, 3]
 
 
+def test_an_object_of_the_ranks_finds_what_the_notebook_assigned_since(notebook) -> None:
+    notebook.here(
+        "lr = 1\ndef scale(): return 1\nclass Trainer:\n  def step(self): return lr * scale()"
+    )
+    notebook.there("trainer = Trainer(); step = lambda: lr; alias = scale")
+    notebook.here("lr = 2")
+    assert notebook.ask("trainer.step(), step()") == [(2, 2)] * 4
+    notebook.here("def scale(): return 10")
+    assert notebook.ask("trainer.step()") == [20] * 4
+    notebook.there("class Late:\n  def get(self): return late\nlate_one = Late()")
+    notebook.here("late = 3")
+    assert notebook.ask("late_one.get()") == [3] * 4
+    # What cannot be sent does not stand in the way of a cell that does not name it.
+    notebook.here("late = (i for i in ())")
+    assert notebook.ask("trainer.step()") == [20] * 4
+    # And what is large does not travel for nothing.
+    notebook.here("lr = 3")
+    notebook.there("import math as m")
+    assert notebook.sent("print(m.pi)") == set()
+
+
 def test_a_function_comes_back_and_sees_the_notebook(notebook) -> None:
     notebook.there("def there(x): return x + here", out=["there"])
     notebook.here("here = 1\nresult = there(1)")

@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.cluster.names import Notebook, open_notebook
@@ -97,8 +98,9 @@ def test_a_mistake_in_an_edit_is_an_error_of_the_cell(notebook, module) -> None:
     write(module, "x = 1")
     notebook.there(f"import {module}")
     write(module, "x = (")
-    with pytest.raises(SyntaxError):
+    with pytest.raises(RemoteError) as raised:
         notebook.there("pass")
+    assert f'{module}.py", line 1\n    x = (\n        ^\n' in raised.value.remote_traceback
     write(module, "x = 2")
     assert notebook.ask(f"{module}.x") == [2] * 2
 

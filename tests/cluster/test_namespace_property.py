@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jupyter_sky.api.assemble import assemble
@@ -21,6 +21,7 @@ class Box:
     made = 0
     def __init__(self, **parts): vars(self).update(parts)
     def add(self, item): items.append(item); self.last = item; return self
+    def total(self): return g(a) + b
 a, b = 1, 2
 items = [1, 2]
 pair = (items, {"items": items})
@@ -34,7 +35,22 @@ def count():
     a += 1
     return a
 """
-NAMES = ["a", "b", "items", "pair", "table", "box", "other", "f", "g", "count", "Box", "new", "h"]
+NAMES = [
+    "a",
+    "b",
+    "items",
+    "pair",
+    "table",
+    "box",
+    "other",
+    "f",
+    "g",
+    "count",
+    "Box",
+    "new",
+    "h",
+    "k",
+]
 
 # They share objects. Of two names that do, the first may be sent, and what it shared be let go of
 # on the rank, before the second is needed; then that gets a copy. So they are sent at once here.
@@ -67,6 +83,12 @@ STATEMENTS = [
     "def g(x): return x + b",
     "def h(): return f(b) + a",
     "b = h()",
+    "k = f",
+    "k = lambda x: g(x) + a",
+    "b = k(b)",
+    "box.k = k",
+    "b = box.k(b)",
+    "a = box.total()",
     "new = isinstance(box, Box), isinstance(other, Box)",
     "class Box(Box): extra = 1",
     "del b",
@@ -79,8 +101,8 @@ STATEMENTS = [
 ]
 # What the notebook assigns in between, without looking at what only the rank has.
 ASSIGNMENTS = [
-    "a = 1",
-    "b = 2",
+    "a = 5",
+    "b = 6",
     "items = [1, 2]",
     "table = {'k': 0, 'n': 0}",
     "new = {'n': [0]}",
@@ -151,8 +173,11 @@ def told_there(notebook: Notebook, program: list[tuple[str, list[str]]]) -> list
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+@example([("there", ["k = f"]), ("here", ["a = 5"]), ("there", ["b = k(b)"])])
+@example([("there", ["k = lambda x: g(x) + a"]), ("here", ["a = 5"]), ("there", ["b = k(b)"])])
+@example([("there", ["box = Box()"]), ("here", ["b = 6"]), ("there", ["a = box.total()"])])
 @given(programs)
 def test_cells_on_a_rank_do_what_they_do_here(
     cluster: Cluster, program: list[tuple[str, list[str]]]

@@ -27,6 +27,34 @@ def test_names_that_ipython_has_are_those_of_the_rank(notebook: Notebook) -> Non
         notebook.run("%%sky\n_")
 
 
+def test_a_name_that_nobody_could_see_is_told_how_to_get_there(notebook: Notebook) -> None:
+    notebook.run("hidden = 1")
+    with pytest.raises(NameError) as raised:
+        notebook.run("%%sky\neval('hidden')")
+    assert raised.value._render_traceback_()[-1] == (
+        "the notebook has hidden: `%sky push hidden` sends it to the ranks"
+    )
+    notebook.run("%sky push hidden")
+    assert notebook.run("%%sky\nprint(eval('hidden'))") == "1\n"
+    with pytest.raises(NameError) as raised:
+        notebook.run("%%sky\nunknown")
+    assert raised.value._render_traceback_()[-1].startswith("on ranks 0-1")
+
+
+def test_what_is_pushed_says_its_size_and_what_is_wrong_with_it(notebook: Notebook) -> None:
+    notebook.run("large = bytes(40_000_000)")
+    assert "sending large (40.0 MB): sent in" in notebook.run("%sky push large")
+    notebook.run(
+        "class Picky:\n"
+        "    def __reduce__(self): return Picky.make, ()\n"
+        "    @staticmethod\n"
+        "    def make(): raise LookupError('not here')\n"
+        "picky = Picky()"
+    )
+    with pytest.raises(LookupError, match="not here"):
+        notebook.run("%sky push picky")
+
+
 def test_what_is_deleted_here_is_deleted_there(notebook: Notebook) -> None:
     notebook.run("list, x, y = [1], 2, 3")
     notebook.run("%%sky\nlist, x, y")
