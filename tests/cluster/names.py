@@ -48,7 +48,9 @@ class Notebook:
         values = {rank: list(gather) for rank in ranks} if gather else {}
         if out:
             values = {**values, ranks[0]: [*out, *gather]}
-        return self.cluster.run(Work(ranks, code=cell, parcel=parcel, values=values))
+        run = self.cluster.run(Work(ranks, code=cell, parcel=parcel, values=values))
+        run.begin()
+        return run
 
     def there(self, cell: str, **options: Any) -> list[dict[str, Any]]:
         """Run a cell on the ranks, bind what it was asked for, and return it by rank."""
