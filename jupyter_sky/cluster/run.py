@@ -295,10 +295,11 @@ class Run:
     def _what_stopped(self) -> str:
         seconds = time.monotonic() - self.started
         text = f"{describe_ranks(self.work.ranks)} stopped after {seconds:.1f} s"
-        if self._waiting:
+        if self._waiting and not self.finished:
+            limit = self._runner.conductor.limits.stop
             text += (
-                f"; {describe_ranks(list(self._waiting))} did not react yet and will be "
-                "ended, which loses what is in memory there"
+                f"; {describe_ranks(list(self._waiting))} did not react yet: what has not after "
+                f"{limit:g} s is ended, which loses what is in memory there"
             )
         return text + "."
 
