@@ -84,6 +84,7 @@ class Outbox:
         self._bodies: dict[str, frozenset[str]] = {}
         self._later: set[str] = set()
         self._imported: set[str] = set()
+        self._returned: dict[str, int] = {}
         self._submodules: dict[str, set[str]] = {}
         self._modules: set[str] = set()
         self._gone_out: set[str] = set()
@@ -341,15 +342,21 @@ class Outbox:
         """
         items = Items(namespace, {}, {})
         for name in names:
+            self._returned[name] = id(namespace[name])
             try:
                 held = {item.key: Held(item.digest) for item in items.parts(name)}
             except UsageError:
                 held = {name: Held(None, id(namespace[name]))}
             self._ledger.bring_back(name, held, has)
 
-    def assigned(self, names: Iterable[str]) -> None:
-        """Note that the notebook has assigned names; they are sent when they are needed next."""
-        names = list(names)
+    def assigned(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:
+        """Note that the notebook has assigned names; they are sent when they are needed next.
+
+        What they have come to hold because it was returned is no assignment.
+        """
+        names = [
+            name for name in names if self._returned.pop(name, None) != id(namespace.get(name))
+        ]
         self._ledger.assign(names)
         for name in names:
             self._bodies.pop(name, None)
