@@ -138,7 +138,7 @@ class Conductor:
         self.connections = [
             Connection(machine, self._on_event, self._on_lost) for machine in machines
         ]
-        self.outbox.shares_files = all(machine.shares_files for machine in machines)
+        self.outbox.needs.shares_files = all(machine.shares_files for machine in machines)
         for connection in self.connections:
             connection.on_report = self._on_report
         return await asyncio.gather(*(each.open(since) for each in self.connections))
