@@ -322,6 +322,7 @@ class Outbox:
         """Note that the notebook has deleted names; the ranks let go of them too."""
         self._ledger.delete(names)
         for name in names:
+            self._returned.pop(name, None)
             self.needs.forget(name)
 
     def learn(self, objects: Mapping[int, Any]) -> None:

@@ -30,7 +30,7 @@ class Assignments:
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
         self._shell = shell
         self._session = session
-        self._running: list[_Running] = []
+        self._running: list[_Running | None] = []
         shell.events.register("pre_run_cell", self._before)
         shell.events.register("post_run_cell", self._after)
 
@@ -41,20 +41,24 @@ class Assignments:
 
     def take_note(self) -> None:
         """Tell what the cell that runs has done so far: what a run does comes after that."""
-        if self._running:
-            cell = self._running.pop()
+        if self._running and (cell := self._running[-1]):
             changed, deleted = cell.writes.changed(), cell.writes.deleted()
             self._tell(changed, deleted)
             rest = cell.surely - changed - deleted
-            self._running.append(_Running(rest, Writes(self._shell.user_ns)))
+            self._running[-1] = _Running(rest, Writes(self._shell.user_ns))
 
     def _before(self, info: Any) -> None:
-        self._running.append(_Running(_surely_in(info), Writes(self._shell.user_ns)))
+        code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
+        if code.lstrip().startswith(("%%sky", "get_ipython().run_cell_magic('sky'")):
+            self._running.append(None)  # it does nothing here
+        else:
+            self._running.append(_Running(_surely_in(code), Writes(self._shell.user_ns)))
 
     def _after(self, result: Any) -> None:
-        if not self._running:  # it is the cell in which the extension was loaded
+        # There is none of the cell in which the extension was loaded.
+        cell = self._running.pop() if self._running else None
+        if cell is None:
             return
-        cell = self._running.pop()
         surely = cell.surely if result.success else frozenset()
         there = surely & self._shell.user_ns.keys()
         self._tell(cell.writes.changed() | there, cell.writes.deleted() | (surely - there))
@@ -67,11 +71,8 @@ class Assignments:
                 cluster.outbox.deleted(deleted)
 
 
-def _surely_in(info: Any) -> frozenset[str]:
-    """Return the names that a cell surely binds or deletes; one that runs elsewhere has none."""
-    code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
-    if code.lstrip().startswith(("%%sky", "get_ipython().run_cell_magic('sky'")):
-        return frozenset()
+def _surely_in(code: str) -> frozenset[str]:
+    """Return the names that a cell surely binds or deletes."""
     try:
         return analyse(code).surely
     except SyntaxError:
