@@ -145,7 +145,7 @@ class ComputePool:
         work = Work(
             ranks=ranks,
             call=packed,
-            sources=call.sources,
+            cells=call.cells,
             parcel=parcel,
             blobs=parts,
             show=ranks,

@@ -33,7 +33,7 @@ class Conductor:
     state
         What is known; replaced at each event.
     warnings
-        What the person should know of the nodes' versions.
+        What the person should know of the nodes and their versions.
     reports
         What each rank used last.
     on_event
@@ -80,6 +80,11 @@ class Conductor:
     async def record(self) -> None:
         """Write the cluster down, in place of one of its name of which nothing is left."""
         there = registry.find(self.spec.name)
+        if there and there.is_starting:
+            raise SkyError(
+                f"cluster {self.spec.name} is being started by another notebook: wait for it, or "
+                "start one of another name with `--cluster NAME`."
+            )
         if there and not await _answers(there, self.provider):
             registry.remove(there.id)
         try:
@@ -99,14 +104,14 @@ class Conductor:
         self._launch = asyncio.get_running_loop().create_task(launch)
         machines = await asyncio.shield(self._launch)
         registry.record_machines(self.id, [machine.row() for machine in machines])
-        await self._connect(machines, since=0)
+        await self._connect(machines, 0)
         if self.frame.preload:
             progress(f"importing {', '.join(self.frame.preload)}")
         async with _deadline(self.limits.start, "the nodes did not get ready"):
             await self.until(lambda: bool(self.state.versions) and self.state.settled)
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
-        self.warnings = handshake.check(self._versions)
+        self.warnings += handshake.check(self._versions)
         if self.frame.together:
             progress("forming the group")
         self.state = replace(self.state, phase="ready")
@@ -114,26 +119,31 @@ class Conductor:
 
     async def attach(self, machines: Sequence[Machine]) -> None:
         """Take up a cluster that is there already."""
-        welcomes = await self._connect(machines, since=None)
-        for connection, welcome in zip(self.connections, welcomes, strict=True):
-            if welcome["ending"]:
-                raise ConnectionRefusedError("the cluster is about to end")
-            for rank in welcome["ranks"]:
-                self.outbox.remember(rank["rank"], rank["names"])
-                if rank["pid"]:
-                    self.state = reduce(self.state, RankStarted(rank["rank"], rank["pid"]))
-                formed = Formed(rank["rank"], rank["generation"], None)
-                self.state = reduce(self.state, formed)
-                if rank["run"]:
-                    self.state = running(self.state, [rank["rank"]], rank["run"])
-            if welcome["versions"]:
-                self._on_event(connection, Prepared(welcome["versions"], {}))
+        welcomes = await self._connect(machines, None, self._on_welcome)
+        if any(welcome["ending"] for welcome in welcomes):
+            raise ConnectionRefusedError("the cluster is about to end")
         self.warnings = handshake.check(self._versions)
         newest = max(rank.generation for rank in self.state.ranks)
         self.state = replace(self.state, generation=newest)
         self.state = replace(self.state, phase="ready")
 
-    async def _connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
+    def _on_welcome(self, connection: Connection, welcome: Message) -> None:
+        for rank in welcome["ranks"]:
+            self.outbox.remember(rank["rank"], rank["names"])
+            if rank["pid"]:
+                self.state = reduce(self.state, RankStarted(rank["rank"], rank["pid"]))
+            self.state = reduce(self.state, Formed(rank["rank"], rank["generation"], None))
+            if rank["run"]:
+                self.state = running(self.state, [rank["rank"]], rank["run"])
+        if welcome["versions"]:
+            self._on_event(connection, Prepared(welcome["versions"], {}))
+
+    async def _connect(
+        self,
+        machines: Sequence[Machine],
+        since: int | None,
+        on_welcome: Callable[[Connection, Message], None] = lambda connection, welcome: None,
+    ) -> list[Message]:
         self.state = ClusterState.new([node for machine in machines for node in machine.nodes])
         self.connections = [
             Connection(machine, self._on_event, self._on_lost) for machine in machines
@@ -141,6 +151,7 @@ class Conductor:
         self.outbox.shares_files = all(machine.shares_files for machine in machines)
         for connection in self.connections:
             connection.on_report = self._on_report
+            connection.on_welcome = on_welcome
         return await asyncio.gather(*(each.open(since) for each in self.connections))
 
     async def restart(self, ranks: Sequence[int]) -> None:
@@ -324,7 +335,7 @@ def _sentence(error: dict[str, Any]) -> str:
 
 async def _answers(row: registry.Row, provider: Provider) -> bool:
     """Return whether any machine of a cluster is still there; removes what is left if not."""
-    if row.provider != provider.name:
+    if row.provider != provider.name or row.is_elsewhere:
         return True
     machines = [provider.machine(machine) for machine in row.machines]
     for machine in machines:
@@ -343,4 +354,5 @@ def _row(spec: ClusterSpec, frame: Frame) -> dict[str, Any]:
     row["accelerator"] = str(accelerator) if accelerator is not None else None
     row["idle_timeout"] = spec.idle_timeout
     row["plugins"] = list(frame.plugins)
+    row["starter"] = registry.starter()
     return row

@@ -34,6 +34,8 @@ class Connection:
 
     Attributes
     ----------
+    on_welcome
+        Called with the agent's welcome, before any event that comes behind it.
     on_report
         Called while something runs with what ranks use, as ``node.metrics`` measures it.
     """
@@ -46,6 +48,7 @@ class Connection:
     ) -> None:
         self.machine = machine
         self.last = 0
+        self.on_welcome: Callable[[Connection, Message], None] = lambda connection, welcome: None
         self.on_report: Callable[[list[dict[str, Any]]], None] = lambda report: None
         self._on_event = on_event
         self._on_lost = on_lost
@@ -193,6 +196,8 @@ class Connection:
         return whole[message["offset"] : message["offset"] + size]
 
     def _receive(self, message: Message, payload: memoryview) -> None:
+        if "welcome" in message:
+            self.on_welcome(self, message)
         if "re" in message:
             answer = self._answers.get(message["re"])
             if answer and not answer.done():

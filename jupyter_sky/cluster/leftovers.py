@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.survey import START_WITHIN, is_elsewhere, is_starting
+from jupyter_sky.cluster.registry import START_WITHIN
 from jupyter_sky.providers.folders import runtime
 from jupyter_sky.providers.local import BLOBS_OF, SHARED_MEMORY
 
@@ -87,7 +87,7 @@ def find() -> list[Leftover]:
     alive = set()
     # Rows come first: a cluster that ends while we look has its row removed last.
     for row in registry.rows():
-        if row.provider != "local" or is_starting(row, now) or is_elsewhere(row):
+        if row.provider != "local" or row.is_starting or row.is_elsewhere:
             alive.add(row.id)
         else:
             of(row.id).recorded = True

@@ -11,7 +11,9 @@ has already. If only one of them has changed, only that one is sent; the others 
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import Any
@@ -38,8 +40,10 @@ class Parcel:
         Bytes that leave for each name; what nodes were sent before does not leave again.
     effects
         What the run that it is for may do to names.
+    outdated
+        Names that a rank has to let go of before.
     losses
-        How many namespaces the outbox knew to be lost when the parcel was made.
+        How many things that ranks did not get, or not keep, the outbox knew of by then.
     """
 
     groups: list[Message] = field(default_factory=list)
@@ -49,6 +53,7 @@ class Parcel:
     namespace: Mapping[str, Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
     effects: Effects = field(default_factory=Effects)
+    outdated: dict[int, list[str]] = field(default_factory=dict)
     losses: int = 0
     packed: list[tuple[Group, list[int]]] = field(default_factory=list)
 
@@ -77,7 +82,10 @@ class Outbox:
         self._ledger = Ledger()
         self._departures = Departures()
         self._bodies: dict[str, frozenset[str]] = {}
+        self._later: set[str] = set()
+        self._imported: set[str] = set()
         self._submodules: dict[str, set[str]] = {}
+        self._modules: set[str] = set()
         self._gone_out: set[str] = set()
         self._losses = 0
 
@@ -118,22 +126,21 @@ class Outbox:
         names = tuple(names)
         forced = frozenset(names) if force else frozenset[str]()
         self._bodies.update(cell.bodies)
+        self._imported = (self._imported - cell.writes) | cell.imported
         items = Items(namespace, self._bodies, self._submodules)
-        stands = self._ledger.stands
-        found = items.find(
-            names,
-            cell,
-            skip=lambda name, value: (
-                name not in forced and all(stands(rank, name, value) for rank in ranks)
-            ),
-        )
-        found += items.sources(found, cell, shared=self.shares_files)
-        effects = self._ledger.foresee(cell, namespace)
+        found = self._find(items, names, cell, ranks, forced)
+        if self.shares_files:
+            found.append(items.place())
+        else:
+            # Those that earlier cells have imported may have been edited since.
+            self._modules.update(cell.modules, *(item.pickled.modules for item in found))
+            found += items.trees(self._modules)
         parcel = Parcel(
             names=names,
             namespace=namespace,
             ranks=tuple(ranks),
-            effects=effects,
+            effects=(effects := self._ledger.foresee(cell, namespace)),
+            outdated={rank: self._ledger.outdated(rank, effects) for rank in ranks},
             losses=self._losses,
         )
         # Ranks that lack the same are sent the same.
@@ -149,8 +156,38 @@ class Outbox:
         refuse_huge(parcel.sizes, limit)
         return parcel
 
+    def _find(
+        self,
+        items: Items,
+        names: Iterable[str],
+        cell: CellNames,
+        ranks: Sequence[int],
+        forced: Collection[str],
+    ) -> list[Item]:
+        """Return what is needed of the notebook."""
+        stands = self._ledger.stands
+
+        def skip(name: str, value: Any) -> bool:
+            return name not in forced and all(stands(rank, name, value) for rank in ranks)
+
+        found = items.find(names, cell, skip)
+        self._later.update(cell.later, *(item.pickled.needs for item in found))
+        if any(self._is_unknown(name, items.namespace, ranks) for name in items.visited):
+            # It may be an object whose methods look up what the notebook has assigned since.
+            for name in set().union(*(self._ledger.news(rank, self._later) for rank in ranks)):
+                with suppress(UsageError):  # nobody has asked for it
+                    more = items.find([name], cell, skip)
+                    found += [item for item in more if item not in found]
+        return found
+
+    def _is_unknown(self, name: str, namespace: Mapping[str, Any], ranks: Sequence[int]) -> bool:
+        """Return whether a name has a value on ranks that the notebook does not know."""
+        if name not in namespace:
+            return name not in self._imported and not hasattr(builtins, name)
+        return any(self._ledger.stands(rank, name, namespace[name]) for rank in ranks)
+
     def current(self, parcel: Parcel) -> Parcel:
-        """Return the parcel, with what a rank needs in addition that lost its namespace since."""
+        """Return the parcel, with what was found to be lost since it was made."""
         if parcel.losses == self._losses:
             return parcel
         more = self.parcel(
@@ -197,10 +234,8 @@ class Outbox:
             # Pickling them takes time, so that what shares nothing with anything is left out.
             if not (is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))):
                 continue
-            try:
+            with suppress(UsageError):  # it has become something that cannot be sent
                 found.append(items.item(name))
-            except UsageError:  # it has become something that cannot be sent, and nobody asked
-                continue
         return found
 
     def _outlook(self, rest: Sequence[Item], rank: int) -> Any:
@@ -255,20 +290,24 @@ class Outbox:
             self._departures.note(ranks, group.shared, group.tokens)
         parcel.packed.clear()
         self._gone_out.update(parcel.blobs)
+        self._ledger.let_go(parcel.outdated)
         self._ledger.begin(parcel.effects, parcel.ranks)
 
     def lost(self, parcel: Parcel) -> None:
         """Note that a parcel did not arrive."""
+        self._ledger.keep(parcel.outdated, parcel.effects)
         for rank in parcel.ranks:
             self._ledger.end(parcel.effects, rank, None, well=False)
         for group in parcel.groups:
             self._ledger.lose(group["ranks"], group["names"])
+        self._losses += 1
 
     def missed(self, parcel: Parcel, rank: int, arrived: Collection[str]) -> None:
         """Note that a rank did not come to bind what it was sent, but for what has ``arrived``."""
         for group in parcel.groups:
             if rank in group["ranks"] and group["shipment"] not in arrived:
                 self._ledger.lose([rank], group["names"])
+                self._losses += 1
 
     def ran(self, parcel: Parcel, rank: int, bound: Mapping[str, bool], *, well: bool) -> None:
         """Note what a rank did to the names that its run was watched for.
@@ -314,6 +353,12 @@ class Outbox:
         """Note that the notebook has assigned names; they are sent when they are needed next."""
         names = list(names)
         self._ledger.assign(names)
+        for name in names:
+            self._bodies.pop(name, None)
+
+    def deleted(self, names: Collection[str]) -> None:
+        """Note that the notebook has deleted names; the ranks let go of them too."""
+        self._ledger.delete(names)
         for name in names:
             self._bodies.pop(name, None)
 

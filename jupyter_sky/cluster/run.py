@@ -22,6 +22,7 @@ from jupyter_sky.cluster.errors import (
 from jupyter_sky.cluster.outbox import Parcel
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import background
+from jupyter_sky.transport.cells import Cells
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
 from jupyter_sky.transport.frames import Message
 
@@ -38,6 +39,22 @@ Sink = Callable[[Output | Display], object]
 
 
 @dataclass(frozen=True)
+class CellPlace:
+    """Where a cell's code stands, as its tracebacks say it.
+
+    Attributes
+    ----------
+    title
+        What its cell is called in the notebook, like ``In[3]``.
+    above
+        Lines of the cell that stand above it, like that of the magic.
+    """
+
+    title: str = ""
+    above: int = 0
+
+
+@dataclass(frozen=True)
 class Work:
     """What ranks should do: a cell's ``code``, or a packed ``call``.
 
@@ -45,6 +62,10 @@ class Work:
     ----------
     ranks
         The ranks that do it.
+    cells
+        The notebook's cells that functions in ``call`` come from.
+    place
+        Where ``code`` stands in the notebook.
     parcel
         The names that they need for it.
     blobs
@@ -60,7 +81,8 @@ class Work:
     ranks: tuple[int, ...]
     code: str | None = None
     call: Message | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
+    cells: Cells = field(default_factory=dict)
+    place: CellPlace = field(default_factory=CellPlace)
     parcel: Parcel = field(default_factory=Parcel)
     blobs: Mapping[str, memoryview] = field(default_factory=dict)
     values: Mapping[int, Sequence[str]] = field(default_factory=dict)

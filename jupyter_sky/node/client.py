@@ -56,10 +56,10 @@ class Client:
         match message["op"]:
             case "piece":
                 store = self._agent.store
-                store.add(message["blob"], message["offset"], payload, message["size"])
+                store.add(self, message["blob"], message["offset"], payload, message["size"])
             case "hello":
                 since = message["since"]
-                self._link.send({"re": message["id"], **self._agent.welcome()})
+                self._link.send({"re": message["id"], "welcome": True, **self._agent.welcome()})
                 self._next = (self._journal.last if since is None else since) + 1
                 self.pump()
             case "fetch":
@@ -93,4 +93,5 @@ class Client:
 
     def _closed(self) -> None:
         self._agent.clients.discard(self)
+        self._agent.store.leave(self)
         self._agent.watch_grace()

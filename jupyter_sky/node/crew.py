@@ -248,9 +248,15 @@ class Crew:
         for process in processes:
             process.signal(signal.SIGINT)
         loop = asyncio.get_running_loop()
-        loop.call_later(BREAK_AFTER, self._break, run, False)
+        loop.call_later(BREAK_AFTER, self._release_from_collectives, run)
         loop.call_later(deadline / 2, self._break, run, True)
         loop.call_later(deadline, self._kill_running, run)
+
+    def _release_from_collectives(self, run: str) -> None:
+        # More than once: a rank that is slow may not have begun when it is told first.
+        if run in self._stopping and self._running(run):
+            self._break(run, force=False)
+            asyncio.get_running_loop().call_later(BREAK_AFTER, self._release_from_collectives, run)
 
     def _break(self, run: str, force: bool) -> None:
         pids = [process.pid for process in self.ranks.values() if process.pid]

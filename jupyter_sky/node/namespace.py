@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
-import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jupyter_sky.node.sources import Sources
-from jupyter_sky.transport import blobs, pickling
+from jupyter_sky.node.sources import Sources, now
+from jupyter_sky.transport import blobs, cells, pickling
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.pickling import Pickled
 from jupyter_sky.transport.sharing import Tokens, arrivals
@@ -42,13 +40,23 @@ class Namespace:
         # Objects hold on to their class, but not every class that is sent has objects yet.
         self._classes: dict[str, type] = {}
         self._writes = Writes((), names)
-        self._since = 0.0
+        self._since = 0
         self.arrived: list[str] = []
 
-    def receive(self, groups: Sequence[Message]) -> None:
-        """Bind what the notebook sent, and load anew what was edited of the person's modules."""
+    def receive(self, groups: Sequence[Message], outdated: Iterable[str] = ()) -> None:
+        """Bind what the notebook sent, and load anew what was edited of the person's modules.
+
+        Parameters
+        ----------
+        groups
+            What it sent.
+        outdated
+            Names whose values it has replaced since; they are unbound.
+        """
+        for name in outdated:
+            self.names.pop(name, None)
         self._writes = Writes((), self.names)
-        self._since = time.time()
+        self._since = now()
         self.arrived = []
         arrivals.release()
         for group in groups:
@@ -62,7 +70,7 @@ class Namespace:
                 self.arrived.append(group["shipment"])
 
     def _bind(self, group: Message) -> None:
-        linecache.cache.update(cell_sources(group["sources"]))
+        cells.learn(group["cells"])
         received = self._load(group)
         values = received if group["together"] else [received]
         bound = dict(zip(group["names"], values, strict=True))
@@ -119,14 +127,6 @@ class Namespace:
                     part.unlink(missing_ok=True)
                     raise
         return packed
-
-
-def cell_sources(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the texts of cells as tracebacks look them up."""
-    return {
-        name: (len(text), None, text.splitlines(keepends=True), name)
-        for name, text in texts.items()
-    }
 
 
 def own_frames(traceback: TracebackType | None) -> int:

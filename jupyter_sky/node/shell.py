@@ -10,11 +10,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
+
+from jupyter_sky.transport import cells
 
 _LONGEST = 20_000  # characters of an error's text
 
@@ -52,15 +55,32 @@ class _Publisher(DisplayPublisher):
         self.shell.show("clear", {"data": {"wait": wait}})
 
 
+class _Compiler(CachingCompiler):
+    """Knows what cells are called in the notebook; ``title`` is that of the next."""
+
+    title = ""
+
+    def format_code_name(self, name: str) -> tuple[str, str] | None:
+        title = cells.titles.get(name)
+        return ("Cell", title) if title else super().format_code_name(name)
+
+    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
+        name = super().get_code_name(raw_code, transformed_code, number)
+        cells.titles[name] = self.title
+        return name
+
+
 class RankShell(InteractiveShell):
     """An IPython shell without terminal, history or prompt."""
 
+    compiler_class = Type(_Compiler)
     displayhook_class = Type(_Hook)
     display_pub_class = Type(_Publisher)
 
     cell = ""
     send: Send | None = None
-    interruptible = False
+    hold: Callable[..., Any] | None = None
+    _above = 0
     _lines: Sequence[str] = ()
     _pending: tuple[BaseException, list[str]] | None = None
 
@@ -71,15 +91,33 @@ class RankShell(InteractiveShell):
         if self.send:
             self.send(kind, fields)
 
-    def run(self, code: str) -> BaseException | None:
-        """Run a cell and return the exception that ended it, if one did."""
+    def run(self, code: str, title: str, above: int) -> BaseException | None:
+        """Run a cell and return the exception that ended it, if one did.
+
+        Parameters
+        ----------
+        code
+            The cell.
+        title
+            What the notebook's cell is called, for tracebacks.
+        above
+            Lines that the notebook's cell has above the code.
+        """
         self.cell = code
+        self.compile.title = title
+        self._above = above
         result = self.run_cell(code, store_history=False)
         error = result.error_before_exec or result.error_in_exec
         if error is not None and self._pending and self._pending[0] is error:
             self._lines, self._pending = self._pending[1], None
         self._print_pending()
         return error
+
+    def transform_cell(self, raw_cell: str) -> str:
+        above, self._above = self._above, 0
+        # IPython drops empty lines at the top.
+        above += raw_cell.removesuffix(raw_cell.lstrip()).count("\n")
+        return "\n" * above + super().transform_cell(raw_cell)
 
     def begin(self) -> None:
         """Forget the traceback of the run before."""
@@ -94,11 +132,11 @@ class RankShell(InteractiveShell):
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         # A Stop that comes now would only garble the traceback; it is repeated a moment later.
-        interruptible, self.interruptible = self.interruptible, False
-        try:
-            super().showtraceback(*args, **kwargs)
-        finally:
-            self.interruptible = interruptible
+        show = super().showtraceback
+        if self.hold:
+            self.hold(show, *args, **kwargs)
+        else:
+            show(*args, **kwargs)
 
     def _showtraceback(self, etype, evalue, stb: list[str]) -> None:
         # IPython shows errors in the middle of a cell too, of a failing `_repr_html_` for instance.
@@ -140,6 +178,9 @@ class RankShell(InteractiveShell):
         skip
             How many of the outermost frames are ours, not the person's.
         """
+        if isinstance(error, SyntaxError):  # it is about a file, not about who imports that
+            self._lines = "".join(traceback.format_exception_only(error)).splitlines()
+            return
         frames = error.__traceback__
         for _ in range(skip):
             if frames is not None and frames.tb_next is not None:
@@ -156,6 +197,9 @@ def make_shell() -> RankShell:
     config.InteractiveShell.cache_size = 0
     config.Completer.use_jedi = False
     shell = RankShell.instance(config=config)
+    # No outputs are kept here; that the last one seems to be an empty text would only mislead.
+    for name in ("_", "__", "___"):
+        shell.user_ns.pop(name, None)
     builtins.input = _no_input
     return shell
 

@@ -23,34 +23,40 @@ class Store:
         self.folder = folder
         self._limit = limit
         self._sizes: collections.OrderedDict[str, int] = collections.OrderedDict()
-        self._arriving: dict[str, _Arriving] = {}
+        self._arriving: dict[tuple[object, str], _Arriving] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._sizes
 
-    def add(self, key: str, offset: int, piece: memoryview, size: int) -> None:
+    def add(self, sender: object, key: str, offset: int, piece: memoryview, size: int) -> None:
         """Take a piece of an arriving blob; the last one completes it if its digest is right.
 
-        Pieces of a blob come in order. A blob that is damaged, or that there is no room for, is
-        not there in the end, and the run that needs it is told so.
+        Pieces of a blob come in order from each sender, of which several may send the same. A blob
+        that is damaged, or that there is no room for, is not there in the end, and the run that
+        needs it is told so.
         """
-        arriving = self._arriving.get(key)
+        arriving = self._arriving.get((sender, key))
         if offset == 0 and key not in self._sizes:
             if arriving:
                 arriving.discard()
-            arriving = self._arriving[key] = _Arriving(self.folder / file_name(key))
+            arriving = self._arriving[sender, key] = _Arriving(self.folder / file_name(key))
         if arriving is None or offset != arriving.size:
             return
         try:
             arriving.write(piece)
         except OSError:
             arriving.discard()
-            del self._arriving[key]
+            del self._arriving[sender, key]
             return
         if arriving.size >= size:
-            del self._arriving[key]
+            del self._arriving[sender, key]
             if arriving.keep(key):
                 self._sizes[key] = size
+
+    def leave(self, sender: object) -> None:
+        """Drop what a sender that is gone has not come to the end of."""
+        for place in [place for place in self._arriving if place[0] is sender]:
+            self._arriving.pop(place).discard()
 
     def adopt(self, key: str, size: int) -> None:
         """Take over a blob that a rank of this node has written."""
@@ -89,7 +95,7 @@ class _Arriving:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Two clients may send the same blob at once; each file is whole in itself.
+        # Several may send the same blob at once; each file is whole in itself.
         self._part = path.with_name(f"{uuid.uuid4().hex}.part")
         self._file = self._part.open("wb", buffering=0)
         self._hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)

@@ -1,7 +1,8 @@
-"""Watches which names the notebook's own cells assign, so that clusters get those anew."""
+"""Watches which names the notebook's own cells assign or delete, so that clusters follow."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -11,8 +12,17 @@ from jupyter_sky.transport.names import CellNames, analyse
 from jupyter_sky.transport.writes import Writes
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A cell that runs: what it does to names, their values, and all names there were before."""
+
+    names: CellNames
+    writes: Writes
+    before: frozenset[str]
+
+
 class Assignments:
-    """Tells the clusters of a notebook what was assigned here.
+    """Tells the clusters of a notebook what was assigned and deleted here.
 
     That a value is another object, or has other content, tells it of most assignments; of
     ``x = 0`` in a cell that is run again, only the cell itself does.
@@ -21,7 +31,7 @@ class Assignments:
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
         self._shell = shell
         self._session = session
-        self._running: list[tuple[CellNames, Writes]] = []
+        self._running: list[_Running] = []
         shell.events.register("pre_run_cell", self._before)
         shell.events.register("post_run_cell", self._after)
 
@@ -31,21 +41,25 @@ class Assignments:
         self._shell.events.unregister("post_run_cell", self._after)
 
     def _before(self, info: Any) -> None:
-        names = _names_in(info)
-        self._running.append((names, Writes(names.writes, self._shell.user_ns)))
+        names, namespace = _names_in(info), self._shell.user_ns
+        writes = Writes(names.writes, namespace)
+        self._running.append(_Running(names, writes, frozenset(namespace)))
 
     def _after(self, result: Any) -> None:
         if not self._running:  # it is the cell in which the extension was loaded
             return
-        names, writes = self._running.pop()
-        assigned = {
-            name
-            for name, anew in writes.bound(self._shell.user_ns).items()
-            if anew or (result.success and name in names.surely)
-        }
-        if assigned:
-            for cluster in self._session.known():
+        cell = self._running.pop()
+        namespace = self._shell.user_ns
+        surely = cell.names.surely if result.success else frozenset()
+        bound = cell.writes.bound(namespace)
+        assigned = {name for name, anew in bound.items() if anew or name in surely}
+        # Whatever way it was: also `%reset`, or what a function does to `globals()`.
+        deleted = (cell.before | surely) - namespace.keys()
+        for cluster in self._session.known():
+            if assigned:
                 cluster.outbox.assigned(assigned)
+            if deleted:
+                cluster.outbox.deleted(deleted)
 
 
 def _names_in(info: Any) -> CellNames:

@@ -18,6 +18,7 @@ from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.logs import show_log
 from jupyter_sky.notebook.options import CellOptions, parse_line
 from jupyter_sky.notebook.results import bind
+from jupyter_sky.notebook.sending import SendingLine
 from jupyter_sky.notebook.session import Session, describe
 
 
@@ -90,7 +91,11 @@ class Commands:
         parcel = cluster.outbox.parcel(
             options.names, self._shell.user_ns, cluster.all_ranks, force=True, limit=None
         )
-        cluster.run(Work(cluster.all_ranks, code="", parcel=parcel)).follow()
+        sending = SendingLine(self._shell, cluster.name, parcel.sizes)
+        sending.update(0, parcel.size)
+        run = cluster.run(Work(cluster.all_ranks, code="", parcel=parcel))
+        run.follow(sending=sending.update)
+        run.values()
 
     def _pull(self, options: Namespace) -> None:
         cluster = self._running()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -10,17 +11,19 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.cluster.errors import RemoteError
+from jupyter_sky.cluster.run import CellPlace, Run, Work
 from jupyter_sky.notebook.background import BackgroundRun
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.commands import Commands
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.errors import InvalidCell
+from jupyter_sky.notebook.errors import InvalidCell, advise
 from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell
 from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.results import bind
 from jupyter_sky.notebook.sending import SendingLine
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.transport import cells
 from jupyter_sky.transport.names import CellNames, analyse
 
 
@@ -48,7 +51,8 @@ class SkyMagics(Magics):
         return None
 
     def _run(self, options: CellOptions, cell: str) -> BackgroundRun | None:
-        names = _analysed(cell)
+        place = _place(self.shell)
+        names = _analysed(cell, place)
         needed = self._needed(options, names)
         cluster = self.session.cluster(options)
         ranks = choose_ranks(cluster, options.ranks, "--ranks")
@@ -61,6 +65,7 @@ class SkyMagics(Magics):
             Work(
                 ranks=ranks,
                 code=cell,
+                place=place,
                 parcel=parcel,
                 values=_asked_for(options, ranks),
                 show=shown,
@@ -80,7 +85,11 @@ class SkyMagics(Magics):
         finally:
             renderer.finish()
             self.session.panels.finish(cluster, run)
-        finish(run.values())
+        try:
+            finish(run.values())
+        except RemoteError as error:
+            advise(error, self.shell.user_ns)
+            raise
         return None
 
     def _needed(self, options: CellOptions, names: CellNames) -> frozenset[str]:
@@ -103,12 +112,26 @@ class SkyMagics(Magics):
         return bound
 
 
-def _analysed(cell: str) -> CellNames:
+def _place(shell: InteractiveShell) -> CellPlace:
+    """Return where the code of the cell that runs now stands in it."""
+    title = ""
+    frame = sys._getframe().f_back
+    while frame:
+        title = cells.title(frame.f_code.co_filename, shell.user_ns) or title
+        frame = frame.f_back
+    typed = (shell.history_manager.input_hist_raw or [""])[-1]
+    code = typed.lstrip()
+    # `%sky auto` puts no line there that the person could see.
+    above = typed.removesuffix(code).count("\n") + 1 if code.startswith("%%sky") else 0
+    return CellPlace(title, above)
+
+
+def _analysed(cell: str, place: CellPlace) -> CellNames:
     """Return the names that a cell uses; one that does not compile goes no further."""
     try:
         return analyse(cell)
     except SyntaxError as error:
-        raise InvalidCell(error) from None
+        raise InvalidCell(error, place) from None
 
 
 def _title(cell: str) -> str:

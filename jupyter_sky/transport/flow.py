@@ -63,6 +63,10 @@ class Flow:
 
     def __init__(self) -> None:
         self.scope = Scope("cell")
+        # Looked up in functions, so perhaps long after the cell.
+        self.later: set[str] = set()
+        # Bound by import statements of the cell itself.
+        self.imported: set[str] = set()
 
     # Names
 
@@ -270,7 +274,10 @@ class Flow:
     def visit_Import(self, node: ast.Import | ast.ImportFrom, settled: set[str]) -> None:
         for alias in node.names:
             if alias.name != "*":
-                self.bind(alias.asname or alias.name.partition(".")[0], settled)
+                name = alias.asname or alias.name.partition(".")[0]
+                self.bind(name, settled)
+                if self.scope.kind == "cell":
+                    self.imported.add(name)
 
     def visit_Global(self, node: ast.Global, settled: set[str]) -> None:
         self.scope.declared_global.update(node.names)
@@ -349,6 +356,7 @@ class Flow:
         outer, self.scope = self.scope, Scope("function", binds=set(names))
         self.block(body, names | {"__class__"})
         inner, self.scope = self.scope, outer
+        self.later |= inner.global_reads | (inner.reads - inner.binds)
         # A nonlocal name counts as one of its own: it never is one of the cell's.
         return self.leave(inner, inner.reads - inner.binds)
 

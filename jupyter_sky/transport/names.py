@@ -26,7 +26,11 @@ class CellNames:
         Those among them that are bound, or deleted, by every way to the cell's end.
     bodies : mapping
         What functions and classes that the cell defines may look up when they are called.
-    imports : frozenset of str
+    later : frozenset of str
+        What any of its functions may look up, those without a name and methods among them.
+    imported : frozenset of str
+        Those of its writes that import statements bind.
+    modules : frozenset of str
         Modules that an import statement of the cell names, wherever it stands.
     attributes : frozenset of str
         Names that the cell looks up on objects: what stands behind a dot.
@@ -36,7 +40,9 @@ class CellNames:
     writes: frozenset[str]
     surely: frozenset[str] = frozenset()
     bodies: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    imports: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
+    imported: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
 
 
@@ -74,14 +80,16 @@ def analyse(source: str) -> CellNames:
         writes=writes,
         surely=writes & settled,
         bodies={name: frozenset(needs) for name, needs in cell.defined.items()},
-        imports=frozenset(_imports(tree)),
+        later=frozenset(flow.later),
+        imported=frozenset(flow.imported),
+        modules=frozenset(_modules(tree)),
         attributes=frozenset(
             node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
         ),
     )
 
 
-def _imports(tree: ast.AST) -> Iterator[str]:
+def _modules(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

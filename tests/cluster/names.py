@@ -25,12 +25,13 @@ class Notebook:
     def here(self, cell: str) -> None:
         """Run a cell in the notebook."""
         names = analyse(cell)
-        writes = Writes(names.writes, self.names)
+        writes, before = Writes(names.writes, self.names), set(self.names)
         file = f"<cell {hash(cell)}>"
         linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
         exec(compile(cell, file, "exec", dont_inherit=True), self.names)
         anew = {name for name, other in writes.bound(self.names).items() if other}
-        self.cluster.outbox.assigned(anew | names.surely)
+        self.cluster.outbox.assigned((anew | names.surely) & self.names.keys())
+        self.cluster.outbox.deleted((before | names.surely) - self.names.keys())
 
     def start(
         self,

@@ -49,6 +49,35 @@ def test_a_failing_cell_fails_the_notebook(others: None, tmp_path: Path) -> None
     assert not after.exists()
 
 
+def test_a_traceback_has_the_numbers_of_the_notebook(pair: LiveNotebook) -> None:
+    pair.succeed("def here(x):\n    return 1 / x")
+    pair.succeed("%%sky\ndef there(x):\n    return here(x)")
+    number = pair.value("len(In)")  # of the next cell
+    assert [
+        line
+        for line in pair.run("\n%%sky\n\nthere(0)").traceback.splitlines()
+        if line.startswith(("Cell", "---->"))
+    ] == [
+        f"Cell In[{number}], line 4",
+        "----> 4 there(0)",
+        f"Cell In[{number - 2}], line 3, in there(x)",
+        "----> 3     return here(x)",
+        f"Cell In[{number - 3}], line 2, in here(x)",
+        "----> 2     return 1 / x",
+    ]
+    wrong = pair.run("%%sky\nx = = 1")
+    assert wrong.traceback.startswith(f"  Cell In[{number + 1}], line 2\n    x = = 1\n")
+
+
+def test_a_cell_that_auto_sends_has_its_own_lines(pair: LiveNotebook) -> None:
+    pair.succeed("%sky auto on")
+    try:
+        assert "---> 2 1 / 0" in pair.run("x = 0\n1 / 0").traceback
+        assert "---> 3 1 / 0" in pair.run("%%sky\nx = 0\n1 / 0").traceback
+    finally:
+        pair.succeed("%sky auto off")
+
+
 def test_what_was_printed_before_an_error_is_shown(pair: LiveNotebook) -> None:
     cell = pair.run("%%sky\nprint('before')\n1 / 0")
     assert cell.stdout == "before\n"
