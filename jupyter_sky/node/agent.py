@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -267,9 +266,14 @@ def _reap(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
-def main(folder: Path, zygote: socket.socket, zygote_pid: int, ready: Callable[[], None]) -> None:
+def main(
+    folder: Path,
+    spec: dict[str, Any],
+    zygote: socket.socket,
+    zygote_pid: int,
+    ready: Callable[[], None],
+) -> None:
     """Run the agent of ``folder`` until it ends."""
-    spec = json.loads((folder / "spec.json").read_text())
 
     async def serve() -> None:
         await Agent(folder, spec, zygote, zygote_pid).serve(ready)

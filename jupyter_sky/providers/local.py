@@ -21,7 +21,7 @@ import psutil
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.folders import runtime
-from jupyter_sky.providers.machine import Machine, Node, Progress
+from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.transport.modules import is_own
 
@@ -58,6 +58,9 @@ class LocalMachine:
         sock.setblocking(False)
         try:
             await asyncio.get_running_loop().sock_connect(sock, str(self.folder / "agent.sock"))
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            sock.close()
+            raise AgentGone(error.strerror) from None
         except OSError:
             sock.close()
             raise
@@ -104,6 +107,7 @@ class Local:
     shares_files: bool = True
 
     name = "local"
+    usual_nodes = 1
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> None:
         """Refuse GPUs that are not here and frameworks that are not installed."""
@@ -149,7 +153,7 @@ class Local:
 
     def machine(self, row: Mapping[str, Any]) -> LocalMachine:
         """Return the machine that ``row`` describes."""
-        nodes = tuple(Node(**{**node, "ranks": tuple(node["ranks"])}) for node in row["nodes"])
+        nodes = tuple(map(Node.of, row["nodes"]))
         return LocalMachine(
             Path(row["folder"]),
             Path(row["blobs"]),
@@ -175,7 +179,8 @@ class Local:
         settings = {
             "cluster": spec.name,
             "id": identity,
-            "addr": _LOOPBACK,
+            "peer": None,
+            "interface": None,
             "socket": str(folder / "agent.sock"),
             "blobs": str(blobs),
             "blob_limit": None,
@@ -267,9 +272,10 @@ def _all_gpus() -> list[str]:
 
 
 def _check_accelerator(wanted: Accelerator | str, gpus: Sequence[str], nodes: int) -> None:
-    name, count = (wanted.name, wanted.count) if isinstance(wanted, Accelerator) else (wanted, 1)
-    model = name.split("-")[0].lower()
-    fitting = [gpu for gpu in gpus if model in gpu.lower()]
+    if isinstance(wanted, str):
+        wanted = Accelerator(wanted)
+    name, count = wanted.name, wanted.count
+    fitting = [gpu for gpu in gpus if wanted.fits(gpu)]
     if len(fitting) < count * nodes:
         here = ", ".join(sorted(set(gpus))) or "no GPU"
         some = f"{len(fitting)} of them" if fitting else here

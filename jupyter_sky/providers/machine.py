@@ -13,6 +13,10 @@ Progress = Callable[[str], None]
 """Told in a few words what is going on."""
 
 
+class AgentGone(OSError):
+    """An agent has ended: there is nothing to connect to any more."""
+
+
 @dataclass(frozen=True)
 class Node:
     """A node of a cluster.
@@ -27,6 +31,8 @@ class Node:
         The ranks that it runs.
     accelerators
         How many GPUs it has, and whether ranks have to share one.
+    name
+        What the person calls it; ``None`` for a process on this machine.
     """
 
     node: int
@@ -36,15 +42,21 @@ class Node:
     accelerators: int = 0
     shared_accelerators: bool = False
     gpu: str | None = None
+    name: str | None = None
 
     @property
     def host(self) -> str:
         """What a person calls it."""
-        return f"node {self.node}" if self.addr.startswith("127.") else self.addr
+        return self.name or (f"node {self.node}" if self.addr.startswith("127.") else self.addr)
 
     def message(self) -> dict[str, Any]:
         """Return the node as plain data."""
         return asdict(self)
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Node:
+        """Return the node that `message` described."""
+        return cls(**{**message, "ranks": tuple(message["ranks"])})
 
 
 class Machine(Protocol):
@@ -66,7 +78,15 @@ class Machine(Protocol):
         """
 
     async def open(self) -> socket.socket:
-        """Return a new connection to the agent; ``OSError`` when it is gone."""
+        """Return a new connection to the agent.
+
+        Raises
+        ------
+        AgentGone
+            When there is no agent any more.
+        OSError
+            When it cannot be reached now.
+        """
 
     async def remove(self) -> None:
         """End what is left of the agent and its files."""
@@ -79,6 +99,10 @@ class Provider(Protocol):
     """Where nodes come from."""
 
     name: str
+
+    @property
+    def usual_nodes(self) -> int:
+        """How many nodes a cluster has if nobody says."""
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> None:
         """Raise ``UsageError`` for what this provider cannot do, before anything starts."""

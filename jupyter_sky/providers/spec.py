@@ -36,6 +36,10 @@ class Accelerator:
     def __str__(self) -> str:
         return self.name if self.count == 1 else f"{self.name}:{self.count}"
 
+    def fits(self, device: str) -> bool:
+        """Return whether a device is one of these, by the name that its driver gives it."""
+        return self.name.split("-")[0].lower() in device.lower()
+
 
 @dataclass(frozen=True)
 class PipIndex:

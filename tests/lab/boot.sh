@@ -5,7 +5,7 @@ folder=$1
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /dev/shm
 mkdir -p /run/sshd
-for file in passwd hosts; do
+for file in passwd hosts resolv.conf; do
     mount --bind "$folder/etc/$file" "/etc/$file"
 done
 hostname "$(basename "$folder")"

@@ -96,6 +96,8 @@ class Host:
         lines.append("nobody:*:65534:65534::/nonexistent:/usr/sbin/nologin\n")
         (etc / "passwd").write_text("".join(lines))
         (etc / "hosts").write_text(names)
+        # No name server is in reach: one that does not answer would cost seconds for each name.
+        (etc / "resolv.conf").write_text("")
         (etc / "sshd_config").write_text(
             _SSHD.format(
                 address=self.address,
