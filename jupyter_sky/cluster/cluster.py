@@ -14,7 +14,7 @@ from jupyter_sky.cluster.runner import Runner
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.machine import Progress, Provider
+from jupyter_sky.providers.machine import AgentGone, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import background
 
@@ -73,7 +73,7 @@ class Cluster:
             # Its nodes are well, and another kernel can use them.
             background.wait(conductor.close())
             raise
-        except (FileNotFoundError, ConnectionError):
+        except AgentGone:
             background.wait(conductor.down(machines))
             return None
         except (OSError, ClusterLost) as error:

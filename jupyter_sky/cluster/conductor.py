@@ -15,7 +15,7 @@ from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.outbox import Outbox
 from jupyter_sky.cluster.state import ClusterState, reduce, running
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.machine import Machine, Node, Progress, Provider
+from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import Event, Formed, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.frames import Message
@@ -94,7 +94,7 @@ class Conductor:
 
     async def start(self, progress: Progress) -> None:
         """Bring the machines up, wait for the ranks, form the group."""
-        # Stop may come while machines start: whoever ends the cluster then waits for them.
+        # Stop may come while machines start: whoever ends the cluster then ends the launch.
         launch = self.provider.launch(self.spec, self.id, self.frame.preload, progress)
         self._launch = asyncio.get_running_loop().create_task(launch)
         machines = await asyncio.shield(self._launch)
@@ -117,7 +117,7 @@ class Conductor:
         welcomes = await self._connect(machines, since=None)
         for connection, welcome in zip(self.connections, welcomes, strict=True):
             if welcome["ending"]:
-                raise ConnectionRefusedError("the cluster is about to end")
+                raise AgentGone("the cluster is about to end")
             for rank in welcome["ranks"]:
                 self.outbox.remember(rank["rank"], rank["names"])
                 if rank["pid"]:
@@ -170,7 +170,8 @@ class Conductor:
             await connection.machine.remove()
 
         if self._launch and not self.connections:
-            with contextlib.suppress(Exception):
+            self._launch.cancel()
+            with contextlib.suppress(Exception, asyncio.CancelledError):
                 machines = [*machines, *await self._launch]
         await asyncio.gather(*(end(connection) for connection in self.connections))
         for machine in machines:
@@ -328,9 +329,13 @@ async def _answers(row: registry.Row, provider: Provider) -> bool:
         return True
     machines = [provider.machine(machine) for machine in row.machines]
     for machine in machines:
-        with contextlib.suppress(OSError):
+        try:
             (await machine.open()).close()
-            return True
+        except AgentGone:
+            continue
+        except OSError:
+            pass  # it may be there, behind a link that is broken
+        return True
     for machine in machines:
         await machine.remove()
     return False

@@ -143,7 +143,14 @@ class Local:
             loop.run_in_executor(None, self._start, spec, identity, index, share, preload, gpus)
             for index, share in enumerate(shares)
         ]
-        done = await asyncio.gather(*starts, return_exceptions=True)
+        together = asyncio.gather(*starts, return_exceptions=True)
+        try:
+            done = await asyncio.shield(together)
+        except asyncio.CancelledError:
+            for each in await together:
+                if isinstance(each, LocalMachine):
+                    await each.remove()
+            raise
         machines: list[Machine] = [each for each in done if isinstance(each, LocalMachine)]
         if failed := [error for error in done if isinstance(error, BaseException)]:
             for machine in machines:

@@ -110,7 +110,7 @@ class Provider(Protocol):
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
-        """Start the machines of a cluster, all or none of them."""
+        """Start the machines of a cluster, all or none of them, also when it is cancelled."""
 
     def machine(self, row: Mapping[str, Any]) -> Machine:
         """Return the machine that ``row`` describes."""
