@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jupyter_sky.node.client import Client
+from jupyter_sky.node.client import Callers, Client
 from jupyter_sky.node.crew import Crew
 from jupyter_sky.node.journal import Journal
 from jupyter_sky.node.metrics import Metrics
@@ -64,6 +64,7 @@ class Agent:
         blob_folder = Path(spec["blobs"])
         self.store = Store(blob_folder, spec["blob_limit"] or default_limit(blob_folder))
         self.clients: set[Client] = set()
+        self.callers = Callers(self)
         self._requests = {
             "run": self._on_run,
             "reserve": self._on_reserve,
@@ -71,6 +72,7 @@ class Agent:
             "interrupt": self._on_interrupt,
             "kill": self._on_kill,
             "log": self._on_log,
+            "arrived": self._on_arrived,
             "end": self._on_end,
         }
         self._grace: asyncio.TimerHandle | None = None
@@ -214,6 +216,9 @@ class Agent:
             return {"data": process.log.tail(message["tail"]), "size": process.log.size}
         data = process.log.read(message["offset"], message["limit"])
         return {"data": data, "size": process.log.size}
+
+    async def _on_arrived(self, message: Message) -> Message:
+        return {"size": self.store.arrived(message["blob"])}
 
     async def _on_end(self, message: Message) -> Message:
         await asyncio.shield(self.end())

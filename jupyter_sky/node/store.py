@@ -52,6 +52,11 @@ class Store:
             if arriving.keep(key):
                 self._sizes[key] = size
 
+    def arrived(self, key: str) -> int:
+        """Return how many bytes of a blob are here, so that who sends it can go on there."""
+        arriving = self._arriving.get(key)
+        return self._sizes.get(key, arriving.size if arriving else 0)
+
     def adopt(self, key: str, size: int) -> None:
         """Take over a blob that a rank of this node has written."""
         self._sizes[key] = size

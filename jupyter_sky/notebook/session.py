@@ -73,7 +73,9 @@ class Session:
         name = options.cluster or self._current or self.own_name
         cluster = self.find(name)
         if cluster is None:
-            cluster = self._start(name, self._completed(name, options))
+            completed = self._completed(name, options)
+            _check_options(options, _provider_name(completed))
+            cluster = self._start(name, completed)
         else:
             _check_fit(cluster, options, self._settings.expanded(options.hosts))
         self._current = name
@@ -196,16 +198,7 @@ class Session:
         return cluster
 
     def _provider(self, options: CellOptions) -> Provider:
-        name = options.provider or ("ssh" if options.hosts else "local")
-        if name not in _NOT_FOR:
-            raise UsageError(
-                f"provider {name} is not there yet: this version has {' and '.join(_NOT_FOR)}."
-            )
-        for field in _NOT_FOR[name]:
-            if getattr(options, field):
-                option = f"--{field.replace('_', '-')}"
-                raise UsageError(f"{option} has no meaning for {name} nodes: leave it out.")
-        if name == "local":
+        if _provider_name(options) == "local":
             return Local(grace=self._settings.grace)
         return SSH(
             hosts=self._settings.expanded(options.hosts),
@@ -267,6 +260,22 @@ def _plugins(names: tuple[str, ...] | None) -> list[Plugin]:
             f"there is no plugin {unknown[0]}: there are {', '.join(plugins.__all__)}, and `none`."
         )
     return [getattr(plugins, name)() for name in names]
+
+
+def _provider_name(options: CellOptions) -> str:
+    return options.provider or ("ssh" if options.hosts else "local")
+
+
+def _check_options(options: CellOptions, provider: str) -> None:
+    """Refuse what only other providers know; settings for those are no hindrance."""
+    if provider not in _NOT_FOR:
+        raise UsageError(
+            f"provider {provider} is not there yet: this version has {' and '.join(_NOT_FOR)}."
+        )
+    for field in _NOT_FOR[provider]:
+        if getattr(options, field):
+            option = f"--{field.replace('_', '-')}"
+            raise UsageError(f"{option} has no meaning for {provider} nodes: leave it out.")
 
 
 def _hosts(row: registry.Row) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TRIES = 3
 
-_keys: dict[Path, paramiko.PKey] = {}
+_unlocked: dict[Path, paramiko.PKey] = {}
 _asking = threading.Lock()
 
 
@@ -73,7 +73,7 @@ def _candidates(login: Login) -> Iterator[paramiko.PKey]:
     yield from (key for key in agent if not login.only_these or key.asbytes() in wanted)
     later = []
     for path in login.identity_files:
-        if path not in _keys and _is_encrypted(path):
+        if path not in _unlocked and _is_encrypted(path):
             if _public_blob(path) not in held:
                 later.append(path)
         elif key := _load(path, None, login):
@@ -96,16 +96,19 @@ def _agent_keys(login: Login) -> list[paramiko.PKey]:
 def _load(path: Path, passphrase: bytes | None, login: Login) -> paramiko.PKey | None:
     import paramiko
 
-    if path not in _keys:
+    key = _unlocked.get(path)
+    if key is None:
         try:
-            # Takes the certificate beside it along.
-            _keys[path] = paramiko.PKey.from_path(path, passphrase)
+            key = paramiko.PKey.from_path(path, passphrase)
         except (paramiko.SSHException, paramiko.UnknownKeyType, ValueError, TypeError, OSError):
             return None
-    key = _keys[path]
-    for certificate in login.certificates:
-        with contextlib.suppress(ValueError, OSError, paramiko.SSHException):
-            key.load_certificate(str(certificate))
+    if passphrase:
+        _unlocked[path] = key
+    # Certificates are often good for some hours only: a new one may lie there by now.
+    for certificate in (Path(f"{path}-cert.pub"), *login.certificates):
+        if certificate.exists():
+            with contextlib.suppress(ValueError, OSError, paramiko.SSHException):
+                key.load_certificate(str(certificate))
     return key
 
 
@@ -113,7 +116,7 @@ def _unlock(path: Path, login: Login) -> paramiko.PKey | None:
     """Ask for a key's passphrase; other hosts that need the key wait for the answer."""
     with _asking:
         for attempt in range(_TRIES):
-            if path in _keys:
+            if path in _unlocked:
                 return _load(path, None, login)
             again = "That was not it. " if attempt else ""
             try:
@@ -123,7 +126,7 @@ def _unlock(path: Path, login: Login) -> paramiko.PKey | None:
             if not said:
                 return None
             _load(path, said.encode(), login)
-        return _load(path, None, login) if path in _keys else None
+        return _load(path, None, login) if path in _unlocked else None
 
 
 def _is_encrypted(path: Path) -> bool:
