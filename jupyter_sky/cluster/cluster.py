@@ -103,9 +103,15 @@ class Cluster:
         """End rank processes and start fresh ones, with empty namespaces."""
         background.wait(self._conductor.restart(self.all_ranks if ranks is None else ranks))
 
-    def down(self) -> None:
-        """End the cluster, everything of it, and forget it."""
-        background.wait(self._conductor.down())
+    def down(self) -> list[str]:
+        """End the cluster, everything of it, and forget it.
+
+        Returns
+        -------
+        list of str
+            The nodes that could not be reached; what is left there ends by itself.
+        """
+        return background.wait(self._conductor.down())
 
     def close(self) -> None:
         """Let go of the cluster; it goes on until its time is over."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jupyter_sky.cluster import handshake, registry
+from jupyter_sky.cluster import freight, handshake, links, registry
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
@@ -38,6 +38,8 @@ class Conductor:
         What each rank used last.
     on_event
         Called with the connection it came from and each event, after the state has changed.
+    on_notice
+        Called with what the person should know of the links to its nodes.
     on_end
         Called with the reason when the cluster is lost or was ended.
     """
@@ -57,7 +59,9 @@ class Conductor:
         self.warnings: tuple[str, ...] = ()
         self.listeners: list[Callable[[], None]] = []
         self.on_event: Callable[[Connection, Event], None] = lambda connection, event: None
+        self.on_notice: Callable[[str], None] = lambda text: None
         self.on_end: Callable[[SkyError], None] = lambda trouble: None
+        self._links = links.Links((), self.spawn, self._on_notice)
         self._changed = asyncio.Event()
         self._forming = asyncio.Lock()
         self._form_errors: dict[int, dict[str, Any]] = {}
@@ -74,6 +78,11 @@ class Conductor:
     def ranks(self) -> tuple[int, ...]:
         """Every rank, in order."""
         return tuple(rank.rank for rank in self.state.ranks)
+
+    @property
+    def note(self) -> str:
+        """What there is to say of the links to its nodes; empty if all is well."""
+        return self._links.note
 
     # Its life
 
@@ -107,6 +116,9 @@ class Conductor:
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
         self.warnings = handshake.check(self._versions)
+        if len(self.connections) > 1:
+            progress("checking the network")
+        await links.check_ways(self.connections)
         if self.frame.together:
             progress("forming the group")
         self.state = replace(self.state, phase="ready")
@@ -141,6 +153,7 @@ class Conductor:
         self.outbox.shares_files = all(machine.shares_files for machine in machines)
         for connection in self.connections:
             connection.on_report = self._on_report
+        self._links = links.Links(self.connections, self.spawn, self._on_notice)
         return await asyncio.gather(*(each.open(since) for each in self.connections))
 
     async def restart(self, ranks: Sequence[int]) -> None:
@@ -158,26 +171,42 @@ class Conductor:
             )
         await self.form()
 
-    async def down(self, machines: Sequence[Machine] = ()) -> None:
-        """End everything, also what is left of ``machines`` that did not answer."""
+    async def down(self, machines: Sequence[Machine] = ()) -> list[str]:
+        """End everything, also what is left of ``machines`` that did not answer.
+
+        Returns
+        -------
+        list of str
+            The nodes that could not be reached; what is left there ends by itself.
+        """
         self.on_end(ClusterLost(f"cluster {self.spec.name} was ended."))
         self.state = replace(self.state, phase="down")
 
+        left: list[str] = []
+
         async def end(connection: Connection) -> None:
-            with contextlib.suppress(SkyError):
-                await connection.request("end", within=END_WITHIN)
+            if connection.is_up:
+                with contextlib.suppress(SkyError):
+                    await connection.request("end", within=END_WITHIN)
             connection.close()
-            await connection.machine.remove()
+            await remove(connection.machine)
+
+        async def remove(machine: Machine) -> None:
+            try:
+                async with asyncio.timeout(END_WITHIN):
+                    await machine.remove()
+            except (OSError, TimeoutError):
+                left.extend(node.host for node in machine.nodes)
 
         if self._launch and not self.connections:
             self._launch.cancel()
             with contextlib.suppress(Exception, asyncio.CancelledError):
                 machines = [*machines, *await self._launch]
         await asyncio.gather(*(end(connection) for connection in self.connections))
-        for machine in machines:
-            await machine.remove()
+        await asyncio.gather(*map(remove, machines))
         registry.remove(self.id)
         self.wake()
+        return left
 
     async def close(self) -> None:
         """Let go of the agents; they go on."""
@@ -210,7 +239,7 @@ class Conductor:
                 "names": parcel.groups,
             }
             parts = {**parcel.blobs, **self.frame.blobs}
-            await asyncio.gather(*(each.put(parts) for each in self.connections))
+            await freight.deliver(parts, self.connections)
             await asyncio.gather(*(each.request("form", **message) for each in self.connections))
             self.outbox.sent(parcel)
             async with _deadline(self.limits.form, "the process group was not formed"):
@@ -253,12 +282,18 @@ class Conductor:
             return
         self.state = replace(self.state, phase="lost")
         ranks = describe_ranks(connection.ranks)
+        where = f" on {connection.name}" if connection.machine.nodes[0].name else ""
         self.on_end(
             ClusterLost(
-                f"cluster {self.spec.name} is lost: the agent of {ranks} ended. "
-                "Run the cell again to start a new one."
+                f"cluster {self.spec.name} is lost: the agent of {ranks}{where} "
+                f"{connection.trouble}. Run the cell again to start a new one, or type "
+                "`%sky restart`."
             )
         )
+        self.wake()
+
+    def _on_notice(self, text: str) -> None:
+        self.on_notice(text)
         self.wake()
 
     # Waiting

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from jupyter_sky.cluster import freight
 from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.outbox import Parcel
@@ -29,6 +30,7 @@ class Runner:
         self.watch = Watch(conductor)
         conductor.on_event = self._on_event
         conductor.on_end = self._on_end
+        conductor.on_notice = self._on_notice
 
     def start(self, run: Run) -> None:
         """Begin with a run, as soon as those before it are over."""
@@ -95,8 +97,8 @@ class Runner:
         parts = {**run.work.parcel.blobs, **run.work.blobs}
         if parts:
             connections = self.conductor.connections
-            run.to_send = sum(each.missing(parts) for each in connections)
-            await asyncio.gather(*(each.put(parts, run.sending) for each in connections))
+            run.to_send = freight.missing(parts, connections)
+            await freight.deliver(parts, connections, run.sending)
 
     def _refuse_strangers(self) -> None:
         busy = {rank.run for rank in self.conductor.state.ranks if rank.run}
@@ -180,6 +182,10 @@ class Runner:
             # The agent of the rank that failed knows already.
             others = [each for each in self.conductor.connections if each is not connection]
             self._tell_all("interrupt", others, run=run.id, deadline=self.conductor.limits.stop)
+
+    def _on_notice(self, text: str) -> None:
+        for run in self._runs.values():
+            run.notice(text)
 
     def _on_end(self, trouble: SkyError) -> None:
         for run in list(self._runs.values()):

@@ -22,6 +22,8 @@ from jupyter_sky.node.client import Callers, Client
 from jupyter_sky.node.crew import Crew
 from jupyter_sky.node.journal import Journal
 from jupyter_sky.node.metrics import Metrics
+from jupyter_sky.node.peers import Peers
+from jupyter_sky.node.relay import Relay
 from jupyter_sky.node.store import Store, default_limit
 from jupyter_sky.transport import blobs
 from jupyter_sky.transport.events import Forgotten
@@ -63,6 +65,11 @@ class Agent:
         self._journal = Journal(folder / "journal", self._read_log)
         blob_folder = Path(spec["blobs"])
         self.store = Store(blob_folder, spec["blob_limit"] or default_limit(blob_folder))
+        self._relay = Relay(self.store)
+        self._peers = (
+            Peers(folder, spec["credentials"], self._relay.serve) if spec["credentials"] else None
+        )
+        self._relay.peers = self._peers
         self.clients: set[Client] = set()
         self.callers = Callers(self)
         self._requests = {
@@ -73,6 +80,8 @@ class Agent:
             "kill": self._on_kill,
             "log": self._on_log,
             "arrived": self._on_arrived,
+            "pass_on": self._on_pass_on,
+            "reach": self._on_reach,
             "end": self._on_end,
         }
         self._grace: asyncio.TimerHandle | None = None
@@ -80,14 +89,14 @@ class Agent:
         self._ending: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
-    async def serve(self, ready: Callable[[], None]) -> None:
-        """Listen, start the ranks, and go on until the end."""
+    async def serve(self, addr: str, ready: Callable[[int], None]) -> None:
+        """Listen, to other agents at ``addr``, start the ranks, and go on until the end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self.end)
         listener = self._listen()
         self._crew.start()
-        ready()
+        ready(await self._peers.listen(addr) if self._peers else 0)
         self.watch_grace()
         reports = loop.create_task(self._report())
         await self._ended.wait()
@@ -220,6 +229,14 @@ class Agent:
     async def _on_arrived(self, message: Message) -> Message:
         return {"size": self.store.arrived(message["blob"])}
 
+    async def _on_pass_on(self, message: Message) -> Message:
+        key, size = message["blob"], message["size"]
+        return {"failed": await self._relay.pass_on(key, size, message["to"])}
+
+    async def _on_reach(self, message: Message) -> Message:
+        assert self._peers is not None
+        return {"failed": await self._peers.reach(message["peers"])}
+
     async def _on_end(self, message: Message) -> Message:
         await asyncio.shield(self.end())
         return {}
@@ -274,13 +291,14 @@ def _reap(pid: int) -> None:
 def main(
     folder: Path,
     spec: dict[str, Any],
+    addr: str,
     zygote: socket.socket,
     zygote_pid: int,
-    ready: Callable[[], None],
+    ready: Callable[[int], None],
 ) -> None:
-    """Run the agent of ``folder`` until it ends."""
+    """Run the agent of ``folder`` until it ends; ``ready`` is told its port for other agents."""
 
     async def serve() -> None:
-        await Agent(folder, spec, zygote, zygote_pid).serve(ready)
+        await Agent(folder, spec, zygote, zygote_pid).serve(addr, ready)
 
     asyncio.run(serve())

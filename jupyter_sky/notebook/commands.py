@@ -71,7 +71,7 @@ class Commands:
         self._session.cluster(options)
 
     def _down(self, options: Namespace) -> None:
-        print(f"{self._session.down(options.name)}: ended, nothing of it is left")
+        print(self._session.down(options.name))
 
     def _status(self, options: Namespace) -> None:
         self._session.find()
@@ -126,6 +126,8 @@ class Commands:
         print(f"{cluster.name}: {'stopping' if cluster.interrupt() else 'nothing is running'}")
 
     def _restart(self, options: Namespace) -> None:
+        if self._session.revive():
+            return
         cluster = self._running()
         ranks = choose_ranks(cluster, options.ranks, "%sky restart")
         cluster.restart(ranks)
