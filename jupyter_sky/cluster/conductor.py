@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jupyter_sky.cluster import freight, handshake, links, registry
+from jupyter_sky.cluster import freight, handshake, links, registry, survey
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
@@ -17,7 +17,15 @@ from jupyter_sky.cluster.state import ClusterState, reduce, running
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.events import Event, Formed, Prepared, RankExited, RankStarted
+from jupyter_sky.transport.events import (
+    Event,
+    Formed,
+    Prepared,
+    RankExited,
+    RankStarted,
+    RunBegan,
+    decode_event,
+)
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.pickling import main_namespace
 
@@ -40,6 +48,8 @@ class Conductor:
         Called with the connection it came from and each event, after the state has changed.
     on_notice
         Called with what the person should know of the links to its nodes.
+    on_take_up
+        Called with a run that another kernel began, before its events come.
     on_end
         Called with the reason when the cluster is lost or was ended.
     """
@@ -59,6 +69,7 @@ class Conductor:
         self.warnings: tuple[str, ...] = ()
         self.listeners: list[Callable[[], None]] = []
         self.on_event: Callable[[Connection, Event], None] = lambda connection, event: None
+        self.on_take_up: Callable[[RunBegan], None] = lambda began: None
         self.on_notice: Callable[[str], None] = lambda text: None
         self.on_end: Callable[[SkyError], None] = lambda trouble: None
         self._links = links.Links((), self.spawn, self._on_notice)
@@ -89,7 +100,7 @@ class Conductor:
     async def record(self) -> None:
         """Write the cluster down, in place of one of its name of which nothing is left."""
         there = registry.find(self.spec.name)
-        if there and not await _answers(there, self.provider):
+        if there and not await survey.answers(there, self.provider):
             registry.remove(there.id)
         try:
             registry.record(
@@ -140,10 +151,28 @@ class Conductor:
                     self.state = running(self.state, [rank["rank"]], rank["run"])
             if welcome["versions"]:
                 self._on_event(connection, Prepared(welcome["versions"], {}))
+        self._take_up(welcomes)
         self.warnings = handshake.check(self._versions)
         newest = max(rank.generation for rank in self.state.ranks)
         self.state = replace(self.state, generation=newest)
         self.state = replace(self.state, phase="ready")
+
+    def _take_up(self, welcomes: Sequence[Message]) -> None:
+        """Follow the agents from where the run began that nobody has seen the end of."""
+        latest = [each["latest"] for each in welcomes if each["latest"]]
+        unseen = [
+            each
+            for each in latest
+            if each["unseen"] or any(rank.run == each["run"] for rank in self.state.ranks)
+        ]
+        run = unseen[0]["run"] if unseen else None
+        if run:
+            began = decode_event(unseen[0])
+            assert isinstance(began, RunBegan)
+            self.on_take_up(began)
+        for connection, welcome in zip(self.connections, welcomes, strict=True):
+            began_here = welcome["latest"] and welcome["latest"]["run"] == run
+            connection.follow(welcome["latest"]["n"] if began_here else welcome["last"])
 
     async def _connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
         self.state = ClusterState.new([node for machine in machines for node in machine.nodes])
@@ -356,24 +385,6 @@ async def _deadline(seconds: float, trouble: str):
 def _sentence(error: dict[str, Any]) -> str:
     lines = error["text"].strip().splitlines() or [error["type"]]
     return f"{error['type']}: {lines[0]}"
-
-
-async def _answers(row: registry.Row, provider: Provider) -> bool:
-    """Return whether any machine of a cluster is still there; removes what is left if not."""
-    if row.provider != provider.name:
-        return True
-    machines = [provider.machine(machine) for machine in row.machines]
-    for machine in machines:
-        try:
-            (await machine.open()).close()
-        except AgentGone:
-            continue
-        except OSError:
-            pass  # it may be there, behind a link that is broken
-        return True
-    for machine in machines:
-        await machine.remove()
-    return False
 
 
 def _row(spec: ClusterSpec, frame: Frame) -> dict[str, Any]:

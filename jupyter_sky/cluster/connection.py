@@ -127,7 +127,8 @@ class Connection:
         Parameters
         ----------
         since
-            Number of the last event that is known; ``None`` leaves out what happened so far.
+            Number of the last event that is known. With ``None`` events come when `follow` says
+            from where on.
 
         Raises
         ------
@@ -141,6 +142,12 @@ class Connection:
         if self._link is None or self._link.closed:
             self._closed()
         return welcome
+
+    def follow(self, since: int) -> None:
+        """Have events come, from the one after number ``since`` on."""
+        self.last = since
+        if self._link:
+            self._link.send({"op": "follow", "since": since})
 
     def close(self) -> None:
         """Let go of the agent; it goes on."""

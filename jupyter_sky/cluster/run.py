@@ -86,8 +86,8 @@ class Sending:
 class Run:
     """A run that was started: ``follow()`` it, then ask for its ``values()``."""
 
-    def __init__(self, runner: Runner, work: Work) -> None:
-        self.id = uuid.uuid4().hex[:12]
+    def __init__(self, runner: Runner, work: Work, identity: str | None = None) -> None:
+        self.id = identity or uuid.uuid4().hex[:12]
         self.work = work
         self.started = time.monotonic()
         self._runner = runner

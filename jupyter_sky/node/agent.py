@@ -26,7 +26,7 @@ from jupyter_sky.node.peers import Peers
 from jupyter_sky.node.relay import Relay
 from jupyter_sky.node.store import Store, default_limit
 from jupyter_sky.transport import blobs
-from jupyter_sky.transport.events import Forgotten
+from jupyter_sky.transport.events import Forgotten, RunBegan
 from jupyter_sky.transport.frames import Message
 
 FIRST_GRACE = 30.0
@@ -84,6 +84,7 @@ class Agent:
             "reach": self._on_reach,
             "end": self._on_end,
         }
+        self._latest: Message | None = None
         self._grace: asyncio.TimerHandle | None = None
         self._seen_client = False
         self._ending: asyncio.Task[None] | None = None
@@ -130,9 +131,15 @@ class Agent:
             "id": self.spec["id"],
             "last": self._journal.last,
             "versions": self._crew.prepared,
+            "latest": self._latest,
             "ranks": [process.describe() for process in self._crew.ranks.values()],
             "ending": self._ending is not None,
         }
+
+    def seen(self, since: int) -> None:
+        """Note that somebody follows the journal from number ``since`` on."""
+        if self._latest and since <= self._latest["n"]:
+            self._latest["unseen"] = False
 
     def watch_grace(self) -> None:
         """End in a while if nobody is there and nothing runs; called when either may be so."""
@@ -150,6 +157,8 @@ class Agent:
     def _publish(self, message: Message, logged: tuple[int, int] | None = None) -> None:
         if message["event"] == "rank_done" and message["values"]:
             self._adopt(message["values"])
+        if self._latest and message.get("run") == self._latest["run"] and not self.clients:
+            self._latest["unseen"] = True
         self._journal.append(message, logged)
         for client in self.clients:
             client.pump()
@@ -199,7 +208,13 @@ class Agent:
         self._trim(wanted)
         trouble = self._crew.run(message)
         self.watch_grace()
-        return {"error": trouble} if trouble else {}
+        if trouble:
+            return {"error": trouble}
+        show, asked = message["show"], message["values"]
+        began = RunBegan(message["run"], message["everyone"], message["title"], show, asked)
+        self._publish(began.message())
+        self._latest = {"n": self._journal.last, "unseen": False, **began.message()}
+        return {}
 
     async def _on_reserve(self, message: Message) -> Message:
         return {"port": await self._crew.reserve(message)}
