@@ -95,7 +95,7 @@ class Cluster:
         return cls(conductor)
 
     def run(self, work: Work) -> Run:
-        """Start a run; runs of a cluster take turns.
+        """Return a run, which begins when somebody follows it; runs of a cluster take turns.
 
         Raises
         ------
@@ -107,10 +107,7 @@ class Cluster:
             raise UsageError(f"no rank was chosen: {self.name} has {there}.")
         if missing := sorted(set(work.ranks) - set(self.all_ranks)):
             raise UsageError(f"there is no rank {missing[0]}: {self.name} has {there}.")
-        self.outbox.sent(work.parcel)
-        run = Run(self._runner, work)
-        background.call(self._runner.start, run)
-        return run
+        return Run(self._runner, work)
 
     def interrupt(self) -> bool:
         """Stop what the ranks are busy with, whoever started it; say whether there was anything."""

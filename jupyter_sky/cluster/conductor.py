@@ -148,7 +148,7 @@ class Conductor:
         self.connections = [
             Connection(machine, self._on_event, self._on_lost) for machine in machines
         ]
-        self.outbox.shares_files = all(machine.shares_files for machine in machines)
+        self.outbox.needs.shares_files = all(machine.shares_files for machine in machines)
         for connection in self.connections:
             connection.on_report = self._on_report
             connection.on_welcome = on_welcome

@@ -35,7 +35,7 @@ class Effects:
     cell
         The names that it binds.
     identities
-        The notebook's values of these when the run was asked for, by identity; 0 is for none.
+        The notebook's values when the run was asked for, by identity.
     time
         When that was, in assignments.
     before
@@ -82,7 +82,7 @@ class Ledger:
         replaced = {
             name
             for name in effects.cell.writes - effects.cell.reads
-            if (identity := effects.identities[name])
+            if (identity := effects.identities.get(name, 0))
             and (name not in held or held[name].replaces not in (None, identity))
         }
         return sorted(replaced | self._deleted.get(rank, set()))
@@ -150,7 +150,7 @@ class Ledger:
 
     def foresee(self, cell: CellNames, namespace: Mapping[str, Any]) -> Effects:
         """Return what the run of a cell may do."""
-        identities = {name: id(namespace[name]) if name in namespace else 0 for name in cell.writes}
+        identities = {name: id(value) for name, value in dict(namespace).items()}
         return Effects(cell, identities, self._time)
 
     def begin(self, effects: Effects, ranks: Iterable[int]) -> None:
@@ -163,7 +163,7 @@ class Ledger:
             held = self._held.setdefault(rank, {})
             effects.before[rank] = {name: held.get(name) for name in effects.cell.surely}
             for name in effects.cell.surely:
-                self._replace(rank, name, effects.identities[name])
+                self._replace(rank, name, effects.identities.get(name, 0))
 
     def end(
         self, effects: Effects, rank: int, bound: Mapping[str, bool] | None, *, well: bool
@@ -177,19 +177,19 @@ class Ledger:
         rank
             The rank.
         bound
-            The names that the rank has, each with whether it holds another object than before;
-            ``None`` when nothing was run.
+            Names of the rank, each with whether it holds another object than before; ``None`` when
+            nothing was run.
         well
             Whether the run came to its end.
         """
         held = self._held.setdefault(rank, {})
         before = effects.before.pop(rank, {})
-        for name in effects.cell.writes:
+        anew = {name for name, other in (bound or {}).items() if other}
+        for name in effects.cell.writes | anew:
             if self._assigned.get(name, 0) > effects.time:
                 continue  # in the notebook, since
-            anew = bound is not None and bound.get(name, False)
-            if anew or (well and name in effects.cell.surely):
-                self._replace(rank, name, effects.identities[name])
+            if name in anew or (well and name in effects.cell.surely):
+                self._replace(rank, name, effects.identities.get(name, 0))
             elif name in before:
                 former = before[name]
                 if former is None:

@@ -11,7 +11,6 @@ has already. If only one of them has changed, only that one is sent; the others 
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from jupyter_sky.cluster.ledger import Effects, Held, Ledger
+from jupyter_sky.cluster.needs import Needs
 from jupyter_sky.cluster.packing import Group, Item, Items, connected, pack_together
 from jupyter_sky.cluster.sizes import HUGE, refuse_huge
 from jupyter_sky.errors import UsageError
@@ -69,23 +69,19 @@ class Parcel:
 
 
 class Outbox:
-    """Finds out what ranks need, and remembers what they have.
+    """Finds out what ranks lack of what they need, and remembers what they were sent.
 
     Attributes
     ----------
-    shares_files
-        Whether the ranks see the notebook's files.
+    needs
+        What they need.
     """
 
     def __init__(self) -> None:
-        self.shares_files = True
         self._ledger = Ledger()
+        self.needs = Needs(self._ledger)
         self._departures = Departures()
-        self._bodies: dict[str, frozenset[str]] = {}
-        self._later: set[str] = set()
-        self._imported: set[str] = set()
-        self._submodules: dict[str, set[str]] = {}
-        self._modules: set[str] = set()
+        self._returned: dict[str, int] = {}
         self._gone_out: set[str] = set()
         self._losses = 0
 
@@ -125,16 +121,8 @@ class Outbox:
         """
         names = tuple(names)
         forced = frozenset(names) if force else frozenset[str]()
-        self._bodies.update(cell.bodies)
-        self._imported = (self._imported - cell.writes) | cell.imported
-        items = Items(namespace, self._bodies, self._submodules)
-        found = self._find(items, names, cell, ranks, forced)
-        if self.shares_files:
-            found.append(items.place())
-        else:
-            # Those that earlier cells have imported may have been edited since.
-            self._modules.update(cell.modules, *(item.pickled.modules for item in found))
-            found += items.trees(self._modules)
+        items = self.needs.items(namespace)
+        found = self.needs.find(names, items, ranks, cell=cell, forced=forced)
         parcel = Parcel(
             names=names,
             namespace=namespace,
@@ -155,36 +143,6 @@ class Outbox:
                 self._add(parcel, group, links, receivers)
         refuse_huge(parcel.sizes, limit)
         return parcel
-
-    def _find(
-        self,
-        items: Items,
-        names: Iterable[str],
-        cell: CellNames,
-        ranks: Sequence[int],
-        forced: Collection[str],
-    ) -> list[Item]:
-        """Return what is needed of the notebook."""
-        stands = self._ledger.stands
-
-        def skip(name: str, value: Any) -> bool:
-            return name not in forced and all(stands(rank, name, value) for rank in ranks)
-
-        found = items.find(names, cell, skip)
-        self._later.update(cell.later, *(item.pickled.needs for item in found))
-        if any(self._is_unknown(name, items.namespace, ranks) for name in items.visited):
-            # It may be an object whose methods look up what the notebook has assigned since.
-            for name in set().union(*(self._ledger.news(rank, self._later) for rank in ranks)):
-                with suppress(UsageError):  # nobody has asked for it
-                    more = items.find([name], cell, skip)
-                    found += [item for item in more if item not in found]
-        return found
-
-    def _is_unknown(self, name: str, namespace: Mapping[str, Any], ranks: Sequence[int]) -> bool:
-        """Return whether a name has a value on ranks that the notebook does not know."""
-        if name not in namespace:
-            return name not in self._imported and not hasattr(builtins, name)
-        return any(self._ledger.stands(rank, name, namespace[name]) for rank in ranks)
 
     def current(self, parcel: Parcel) -> Parcel:
         """Return the parcel, with what was found to be lost since it was made."""
@@ -343,24 +301,31 @@ class Outbox:
         """
         items = Items(namespace, {}, {})
         for name in names:
+            self._returned[name] = id(namespace[name])
             try:
                 held = {item.key: Held(item.digest) for item in items.parts(name)}
             except UsageError:
                 held = {name: Held(None, id(namespace[name]))}
             self._ledger.bring_back(name, held, has)
 
-    def assigned(self, names: Iterable[str]) -> None:
-        """Note that the notebook has assigned names; they are sent when they are needed next."""
-        names = list(names)
+    def assigned(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:
+        """Note that the notebook has assigned names; they are sent when they are needed next.
+
+        What they have come to hold because it was returned is no assignment.
+        """
+        names = [
+            name for name in names if self._returned.pop(name, None) != id(namespace.get(name))
+        ]
         self._ledger.assign(names)
         for name in names:
-            self._bodies.pop(name, None)
+            self.needs.forget(name)
 
     def deleted(self, names: Collection[str]) -> None:
         """Note that the notebook has deleted names; the ranks let go of them too."""
         self._ledger.delete(names)
         for name in names:
-            self._bodies.pop(name, None)
+            self._returned.pop(name, None)
+            self.needs.forget(name)
 
     def learn(self, objects: Mapping[int, Any]) -> None:
         """Note that objects came back: here they stand for those of the ranks."""

@@ -99,13 +99,14 @@ class Sending:
 
 
 class Run:
-    """A run that was started: ``follow()`` it, then ask for its ``values()``."""
+    """A run: ``follow()`` it, then ask for its ``values()``."""
 
     def __init__(self, runner: Runner, work: Work) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.work = work
         self.started = time.monotonic()
         self._runner = runner
+        self._begun = False
         self._events: queue.SimpleQueue[Output | Display | Sending | None] = queue.SimpleQueue()
         self._waiting = set(work.ranks)
         self._done: dict[int, RankDone] = {}
@@ -125,6 +126,17 @@ class Run:
 
     # For the person's thread
 
+    def begin(self) -> None:
+        """Send the run on its way, unless it is.
+
+        Who follows it does so, where an interrupt that comes in the middle of it stops the run.
+        Started earlier, it would go on with nobody to stop it.
+        """
+        if not self._begun:
+            self._begun = True
+            self._runner.conductor.outbox.sent(self.work.parcel)
+            background.call(self._runner.start, self)
+
     def listen(self, show: Sink, over: Callable[[], None], timeout: float | None = None) -> None:
         """Have the run followed in the background instead, and wait until its data has left.
 
@@ -139,7 +151,7 @@ class Run:
         """
         self._on_finish = over
 
-        def begin() -> None:
+        def take_over() -> None:
             self._sink = show
             while not self._events.empty():
                 event = self._events.get_nowait()
@@ -150,14 +162,19 @@ class Run:
             elif timeout is not None:
                 asyncio.get_running_loop().call_later(timeout, self._time_over, timeout)
 
-        background.call(begin)
-        while not self.left.wait(_SLICE):
-            pass
+        try:
+            self.begin()
+            background.call(take_over)
+            while not self.left.wait(_SLICE):
+                pass
+        except KeyboardInterrupt:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Stop the run and return at once."""
         self._stopped_by_person = True
-        background.call(self._runner.stop, self.id)
+        background.call(self._runner.give_up, self)
 
     def follow(
         self,
@@ -187,6 +204,7 @@ class Run:
         """
         self._on_sending = sending
         try:
+            self.begin()
             for event in self._queued(timeout and self.started + timeout):
                 show(event)
             if not self.finished:
@@ -265,7 +283,7 @@ class Run:
                 yield event
 
     def _stop(self, show: Sink) -> None:
-        background.call(self._runner.stop, self.id)
+        background.call(self._runner.give_up, self)
         try:
             # What ranks say to it is heard too.
             for event in self._queued(time.monotonic() + STOPPED_WITHIN):
@@ -277,10 +295,11 @@ class Run:
     def _what_stopped(self) -> str:
         seconds = time.monotonic() - self.started
         text = f"{describe_ranks(self.work.ranks)} stopped after {seconds:.1f} s"
-        if self._waiting:
+        if self._waiting and not self.finished:
+            limit = self._runner.conductor.limits.stop
             text += (
-                f"; {describe_ranks(list(self._waiting))} did not react yet and will be "
-                "ended, which loses what is in memory there"
+                f"; {describe_ranks(list(self._waiting))} did not react yet: what has not after "
+                f"{limit:g} s is ended, which loses what is in memory there"
             )
         return text + "."
 

@@ -43,6 +43,13 @@ class Runner:
             self._fail(own, SkyError("the run was stopped before it began."))
         self._tell_all("interrupt", run=run, deadline=self.conductor.limits.stop)
 
+    def give_up(self, run: Run) -> None:
+        """Interrupt a run of this kernel, also one that did not come to begin."""
+        if run.finished or run.id in self._runs:
+            self.stop(run.id)
+        else:
+            self._fail(run, SkyError("the run was stopped before it began."))
+
     def kill(self, run: Run) -> None:
         """End the ranks that are still busy with a run."""
         self._tell_all("kill", ranks=sorted(run.waiting))

@@ -39,7 +39,8 @@ class Namespace:
         self._sources.note(since=0)
         # Objects hold on to their class, but not every class that is sent has objects yet.
         self._classes: dict[str, type] = {}
-        self._writes = Writes((), names)
+        self._writes = Writes(names)
+        self._watched: Sequence[str] = ()
         self._since = 0
         self.arrived: list[str] = []
 
@@ -55,7 +56,6 @@ class Namespace:
         """
         for name in outdated:
             self.names.pop(name, None)
-        self._writes = Writes((), self.names)
         self._since = now()
         self.arrived = []
         arrivals.release()
@@ -68,6 +68,7 @@ class Namespace:
             if group["kind"] != "source":
                 self._bind(group)
                 self.arrived.append(group["shipment"])
+        self.watch(())
 
     def _bind(self, group: Message) -> None:
         cells.learn(group["cells"])
@@ -87,15 +88,17 @@ class Namespace:
             error.add_note(f"while receiving {', '.join(group['names'])}")
             raise
 
-    def watch(self, names: Iterable[str]) -> None:
-        """Watch the names that a run may bind, or that it was asked for."""
-        self._writes = Writes(names, self.names)
+    def watch(self, names: Sequence[str]) -> None:
+        """Watch what a run binds; of some names it is also of interest whether they are there."""
+        self._writes = Writes(self.names)
+        self._watched = names
 
     def changes(self) -> dict[str, bool]:
-        """Return the watched names that are bound, each with whether it was bound anew."""
+        """Return names that were bound anew, and the watched ones that are there: as ``False``."""
         self._sources.note(self._since)
         arrivals.release()
-        return self._writes.bound(self.names)
+        there = dict.fromkeys((name for name in self._watched if name in self.names), False)
+        return {**there, **dict.fromkeys(self._writes.changed(), True)}
 
     def pack(self, value: Any) -> Message:
         """Return a value that a call returned, for the notebook."""

@@ -8,17 +8,16 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.transport.names import CellNames, analyse
+from jupyter_sky.transport.names import analyse
 from jupyter_sky.transport.writes import Writes
 
 
 @dataclass(frozen=True)
 class _Running:
-    """A cell that runs: what it does to names, their values, and all names there were before."""
+    """A cell that runs: the names that it surely binds or deletes, and what it has done so far."""
 
-    names: CellNames
+    surely: frozenset[str]
     writes: Writes
-    before: frozenset[str]
 
 
 class Assignments:
@@ -31,7 +30,7 @@ class Assignments:
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
         self._shell = shell
         self._session = session
-        self._running: list[_Running] = []
+        self._running: list[_Running | None] = []
         shell.events.register("pre_run_cell", self._before)
         shell.events.register("post_run_cell", self._after)
 
@@ -40,35 +39,41 @@ class Assignments:
         self._shell.events.unregister("pre_run_cell", self._before)
         self._shell.events.unregister("post_run_cell", self._after)
 
+    def take_note(self) -> None:
+        """Tell what the cell that runs has done so far: what a run does comes after that."""
+        if self._running and (cell := self._running[-1]):
+            changed, deleted = cell.writes.changed(), cell.writes.deleted()
+            self._tell(changed, deleted)
+            rest = cell.surely - changed - deleted
+            self._running[-1] = _Running(rest, Writes(self._shell.user_ns))
+
     def _before(self, info: Any) -> None:
-        names, namespace = _names_in(info), self._shell.user_ns
-        writes = Writes(names.writes, namespace)
-        self._running.append(_Running(names, writes, frozenset(namespace)))
+        code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
+        if code.lstrip().startswith(("%%sky", "get_ipython().run_cell_magic('sky'")):
+            self._running.append(None)  # it does nothing here
+        else:
+            self._running.append(_Running(_surely_in(code), Writes(self._shell.user_ns)))
 
     def _after(self, result: Any) -> None:
-        if not self._running:  # it is the cell in which the extension was loaded
+        # There is none of the cell in which the extension was loaded.
+        cell = self._running.pop() if self._running else None
+        if cell is None:
             return
-        cell = self._running.pop()
-        namespace = self._shell.user_ns
-        surely = cell.names.surely if result.success else frozenset()
-        bound = cell.writes.bound(namespace)
-        assigned = {name for name, anew in bound.items() if anew or name in surely}
-        # Whatever way it was: also `%reset`, or what a function does to `globals()`.
-        deleted = (cell.before | surely) - namespace.keys()
+        surely = cell.surely if result.success else frozenset()
+        there = surely & self._shell.user_ns.keys()
+        self._tell(cell.writes.changed() | there, cell.writes.deleted() | (surely - there))
+
+    def _tell(self, assigned: set[str], deleted: set[str]) -> None:
         for cluster in self._session.known():
             if assigned:
-                cluster.outbox.assigned(assigned)
+                cluster.outbox.assigned(assigned, self._shell.user_ns)
             if deleted:
                 cluster.outbox.deleted(deleted)
 
 
-def _names_in(info: Any) -> CellNames:
-    """Return what a cell does to the notebook's names; one that runs elsewhere does nothing."""
-    nothing = CellNames(frozenset(), frozenset())
-    code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
-    if code.lstrip().startswith(("%%sky", "get_ipython().run_cell_magic('sky'")):
-        return nothing
+def _surely_in(code: str) -> frozenset[str]:
+    """Return the names that a cell surely binds or deletes."""
     try:
-        return analyse(code)
+        return analyse(code).surely
     except SyntaxError:
-        return nothing
+        return frozenset()

@@ -28,7 +28,9 @@ class Extension:
         self._completion = Completion(shell, self._session)
         self._requests = Requests(shell, self._session.panels.take)
         commands = Commands(shell, self._session, self._auto)
-        shell.register_magics(SkyMagics(shell, self._session, self._settings, commands))
+        shell.register_magics(
+            SkyMagics(shell, self._session, self._settings, commands, self._assignments)
+        )
         shell.configurables.append(self._settings)
         shell.Completer.custom_matchers.append(self._completion.match)
         atexit.register(self._session.close)

@@ -13,6 +13,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.run import CellPlace, Run, Work
+from jupyter_sky.notebook.assignments import Assignments
 from jupyter_sky.notebook.background import BackgroundRun
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.commands import Commands
@@ -32,10 +33,16 @@ class SkyMagics(Magics):
     """``%%sky`` and ``%sky``."""
 
     def __init__(
-        self, shell: InteractiveShell, session: Session, settings: Sky, commands: Commands
+        self,
+        shell: InteractiveShell,
+        session: Session,
+        settings: Sky,
+        commands: Commands,
+        assignments: Assignments,
     ) -> None:
         super().__init__(shell)
         self.session = session
+        self._assignments = assignments
         self._settings = settings
         self._commands = commands
 
@@ -57,6 +64,7 @@ class SkyMagics(Magics):
         cluster = self.session.cluster(options)
         ranks = choose_ranks(cluster, options.ranks, "--ranks")
         shown = _shown(cluster, options.stdout, ranks)
+        self._assignments.take_note()
         limit = None if options.allow_large else self._settings.large
         parcel = cluster.outbox.parcel(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
         sending = SendingLine(self.shell, cluster.name, parcel.sizes)

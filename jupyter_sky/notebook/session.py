@@ -172,7 +172,7 @@ class Session:
             progress.say(f"{describe(cluster)}, still up: connected again")
         _warn(cluster)
         if name not in self._started:  # what this kernel has, it has assigned since
-            cluster.outbox.assigned(self._shell.user_ns)
+            cluster.outbox.assigned(self._shell.user_ns, self._shell.user_ns)
         self._clusters[name] = cluster
         self._started[name] = CellOptions(
             nodes=row.spec["nodes"],

@@ -81,12 +81,25 @@ def analyse(source: str) -> CellNames:
         surely=writes & settled,
         bodies={name: frozenset(needs) for name, needs in cell.defined.items()},
         later=frozenset(flow.later),
-        imported=frozenset(flow.imported),
+        imported=frozenset(_imported(tree)),
         modules=frozenset(_modules(tree)),
         attributes=frozenset(
             node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
         ),
     )
+
+
+# Where no import statement is that binds a name of the cell.
+_NO_IMPORTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    """Yield the names that import statements bind outside of functions and classes."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in each.names)
+        elif not isinstance(each, _NO_IMPORTS):
+            yield from _imported(each)
 
 
 def _modules(tree: ast.AST) -> Iterator[str]:

@@ -39,7 +39,9 @@ class Cells:
         ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
         parcel = self.cluster.outbox.parcel(names, self.namespace, ranks)
         work = Work(ranks, code=code, parcel=parcel, values=values or {}, show=tuple(show))
-        return self.cluster.run(work)
+        run = self.cluster.run(work)
+        run.begin()
+        return run
 
     def run(self, code: str, **options: Any) -> dict[int, Any]:
         run = self.start(code, **options)

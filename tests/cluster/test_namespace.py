@@ -35,6 +35,18 @@ def test_a_name_that_a_rank_bound_later_is_the_ranks(notebook) -> None:
     assert notebook.ask("loss") == ["new"] * 4
 
 
+@pytest.mark.parametrize(
+    "bind", ["from keyword import *", "exec('kwlist = 1')", "vars().update(kwlist=2)"]
+)
+def test_a_name_that_a_rank_bound_in_some_other_way(notebook, bind) -> None:
+    notebook.here("kwlist = 0")
+    notebook.there(bind)
+    assert notebook.ask("kwlist") != [0] * 4
+    notebook.here(bind)
+    notebook.here("kwlist = 0")
+    assert notebook.ask("kwlist") == [0] * 4
+
+
 def test_a_branch_that_was_not_taken_bound_nothing(notebook) -> None:
     notebook.here("x = 1")
     notebook.there("x")

@@ -55,6 +55,26 @@ def test_what_is_pushed_says_its_size_and_what_is_wrong_with_it(notebook: Notebo
         notebook.run("%sky push picky")
 
 
+def test_what_comes_back_does_not_go_out_again(notebook: Notebook) -> None:
+    notebook.run("%%sky --out x\nimport os\nx = y = os.getpid()")
+    notebook.run("%sky pull y")
+    notebook.run("%%sky --gather same\nsame = x == y == os.getpid()")
+    assert notebook.namespace["same"] == [True, True]
+    notebook.run("y = x")
+    notebook.run("%%sky --gather same\nsame = x == os.getpid(), y == os.getpid()")
+    assert notebook.namespace["same"] == [(True, True), (True, False)]
+
+
+def test_runs_in_the_middle_of_a_cell_come_after_what_it_did_before(notebook: Notebook) -> None:
+    notebook.run(
+        "for i in range(3):\n"
+        "    x = y = 100 * i\n"
+        "    get_ipython().run_cell_magic('sky', '', 'x += 1')\n"
+        "    y += 2"
+    )
+    assert notebook.run("%%sky\nprint(x, y)") == "201 202\n"
+
+
 def test_what_is_deleted_here_is_deleted_there(notebook: Notebook) -> None:
     notebook.run("list, x, y = [1], 2, 3")
     notebook.run("%%sky\nlist, x, y")
