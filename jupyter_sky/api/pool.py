@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import uuid
+import warnings
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -100,6 +101,8 @@ class ComputePool:
             raise SkyError("this pool is up already.")
         spec, frame = assemble(self.spec, self.plugins)
         self._cluster = Cluster.start(spec, self.provider, frame)
+        for sentence in self._cluster.warnings:
+            warnings.warn(sentence, stacklevel=2)
         return self
 
     def __exit__(

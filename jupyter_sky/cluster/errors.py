@@ -55,10 +55,15 @@ class RemoteError(Exception):
     advice = ""
     """What to do about it, where that is known; shown behind everything else."""
 
+    @property
+    def exceptions(self) -> tuple[RemoteError, ...]:
+        """The error of each rank that failed, as an exception group has them."""
+        return tuple(remote_error([failure]) for failure in self.failures)
+
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this: the person sees their own lines, not the way that led here.
         lines, summary = list(self.failures[0].error["traceback"]), _summary(self.failures)
-        if len(lines) == len(summary) == 1:
+        if len(lines) == len(summary) == 1 and "\n" not in lines[0]:
             lines = [f"{lines[0]} ({summary[0]})"]
         else:
             lines += summary

@@ -379,8 +379,13 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        """Whether some rank failed."""
-        return bool(self._failures)
+        """Whether some rank failed, or the cluster."""
+        return bool(self._failures or self._trouble)
+
+    @property
+    def trouble(self) -> SkyError | None:
+        """Why the cluster could not go on with it."""
+        return self._trouble
 
     def _time_over(self, limit: float) -> None:
         if not self.finished:

@@ -337,7 +337,12 @@ def _last_words(process: RankProcess) -> str:
     since = process.log.size - process.began
     lines = process.log.tail(60, limit=min(since, 16 * 1024)).decode(errors="replace").splitlines()
     crashes = [index for index, line in enumerate(lines) if line.startswith("Fatal Python error")]
-    return "\n".join(lines[crashes[-1] :][:6] if crashes else lines[-5:])
+    if not crashes:
+        return "\n".join(lines[-5:])
+    # Threads that only waited come first.
+    what, *where = lines[crashes[-1] :]
+    at = next((i for i, line in enumerate(where) if line.startswith("Current thread")), 0)
+    return "\n".join([what, *where[at:][:5]])
 
 
 def _oom_kills() -> int:

@@ -15,7 +15,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook import doctor, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
-from jupyter_sky.notebook.logs import show_log
+from jupyter_sky.notebook.logs import save_log, show_log
 from jupyter_sky.notebook.options import CellOptions, parse_line
 from jupyter_sky.notebook.progress import NoticeLine
 from jupyter_sky.notebook.render import Renderer
@@ -85,7 +85,10 @@ class Commands:
         rank = options.rank or 0
         if rank not in cluster.all_ranks:
             raise UsageError(f"there is no rank {rank}: {describe_ranks(cluster.all_ranks)}.")
-        show_log(cluster, rank, options.tail, options.follow)
+        if options.save:
+            print(save_log(cluster, rank, options.save))
+        else:
+            show_log(cluster, rank, options.tail, options.follow)
 
     def _push(self, options: Namespace) -> None:
         cluster = self._running()

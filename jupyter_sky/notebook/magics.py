@@ -145,8 +145,10 @@ def _analysed(cell: str, place: CellPlace) -> CellNames:
 
 
 def _title(cell: str) -> str:
-    first = next((line.strip() for line in cell.splitlines() if line.strip()), "")
-    return first[:60]
+    """Return the first line that does something, by which a person knows the cell again."""
+    lines = [line.strip() for line in cell.splitlines() if line.strip()]
+    telling = (line for line in lines if not line.startswith(("import ", "from ", "#", "@")))
+    return next(telling, lines[0] if lines else "").rstrip(":")[:60]
 
 
 def _shown(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:

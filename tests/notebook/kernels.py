@@ -25,6 +25,7 @@ class Cell:
     stdout: str = ""
     stderr: str = ""
     shown: list[str] = field(default_factory=list)
+    data: list[dict[str, Any]] = field(default_factory=list)
     error: dict[str, Any] | None = None
     idle: bool = False
     said_busy: int = 0
@@ -41,11 +42,13 @@ class Cell:
                 if place := content.get("transient", {}).get("display_id"):
                     self._places[place] = len(self.shown)
                 self.shown.append(content["data"]["text/plain"])
+                self.data.append(content["data"])
             case "update_display_data":
                 place = content["transient"]["display_id"]
                 # What another cell has shown, like the panel, is updated from here too.
                 if place in self._places:
                     self.shown[self._places[place]] = content["data"]["text/plain"]
+                    self.data[self._places[place]] = content["data"]
             case "error":
                 self.error = content
             case "status" if content["execution_state"] == "idle":

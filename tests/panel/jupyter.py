@@ -163,5 +163,7 @@ class Person:
         self.page.evaluate(
             "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt()"
         )
+        # What is sent before a cell has failed is not run.
+        self.page.locator(".jp-InputPrompt", has_text="[*]").first.wait_for(state="detached")
         self.run("%sky down")
         self.page.close()

@@ -140,6 +140,27 @@ def test_output_looks_as_in_the_notebook_and_does_no_harm(
     assert len(flood.inner_text()) < 3_000_000
 
 
+def test_a_background_run_is_followed_and_stopped_beside_a_busy_cell(
+    open_notebook: Callable[..., Person], shots: Path
+) -> None:
+    person = open_notebook("lab", "background")
+    person.run("%load_ext jupyter_sky\n%config Sky.plugin = 'none'")
+    cell = person.run(
+        "%%sky --nodes 2 --background\nimport itertools, time\n"
+        "for step in itertools.count():\n    print('step', step)\n    time.sleep(0.1)"
+    )
+    shown = cell.locator("pre", has_text="running for")
+    shown.get_by_text("step 5").wait_for()
+    other = person.start("import time\ntime.sleep(600)")
+    shown.get_by_text("step 15").wait_for()
+    person.panel.get_by_role("log").get_by_text("step 15").wait_for()
+    person.page.screenshot(path=shots / "lab-background.png")
+    person.panel.get_by_role("button", name="Stop").click()
+    person.panel.get_by_text("Stopped", exact=True).wait_for()
+    cell.get_by_text("stopped after").first.wait_for()
+    assert person.is_busy(other)
+
+
 def test_sixty_four_ranks(open_notebook: Callable[..., Person], shots: Path) -> None:
     person = open_notebook("lab", "many")
     person.run("%load_ext jupyter_sky")
