@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.lab import Lab, missing
+
 
 @pytest.fixture(scope="session", autouse=True)
 def home() -> Iterator[Path]:
@@ -37,3 +39,13 @@ def processes_of(folder: Path) -> list[psutil.Process]:
         if any(str(folder) in part for part in process.info["cmdline"] or ()):
             found.append(process)
     return found
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """Four hosts with SSH servers; a test leaves them, and their cables, as they were."""
+    if reason := missing():
+        pytest.skip(reason)
+    made = Lab.start(4)
+    yield made
+    made.stop()

@@ -36,7 +36,7 @@ class ComputePool:
     provider
         Where nodes come from; ``sky.Local()`` if it is not given.
     nodes
-        Number of nodes.
+        Number of nodes; one, or all hosts that the provider names, if it is not given.
     accelerator
         GPUs of each node: ``"A100"``, ``"L4:4"``, or ``sky.accelerators.A100(count=8)``.
     plugins
@@ -69,7 +69,7 @@ class ComputePool:
         self,
         *,
         provider: Provider | None = None,
-        nodes: int = 1,
+        nodes: int | None = None,
         accelerator: Accelerator | str | None = None,
         plugins: Iterable[Plugin] = (),
         image: Image | None = None,
@@ -85,7 +85,7 @@ class ComputePool:
         self.plugins = check_plugins(plugins)
         self.spec = ClusterSpec(
             name=name or f"pool-{uuid.uuid4().hex[:6]}",
-            nodes=nodes,
+            nodes=self.provider.usual_nodes if nodes is None else nodes,
             procs_per_node=procs_per_node,
             accelerator=_accelerator(accelerator),
             cpus=cpus,

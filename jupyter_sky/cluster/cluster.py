@@ -15,7 +15,7 @@ from jupyter_sky.cluster.runner import Runner
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
-from jupyter_sky.providers.machine import Progress, Provider
+from jupyter_sky.providers.machine import AgentGone, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import background
 
@@ -75,6 +75,7 @@ class Cluster:
         wanted = {name: value for name, value in row.spec.items() if name not in others}
         spec = ClusterSpec(name=row.name, **wanted)
         conductor = Conductor(spec, row.id, provider, frame, limits)
+        cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
         try:
             background.wait(conductor.attach(machines))
@@ -82,7 +83,7 @@ class Cluster:
             # Its nodes are well, and another kernel can use them.
             background.wait(conductor.close())
             raise
-        except (FileNotFoundError, ConnectionError):
+        except AgentGone:
             background.wait(conductor.down(machines))
             return None
         except (OSError, ClusterLost) as error:
@@ -92,7 +93,7 @@ class Cluster:
                 f"cluster {row.name} is there but does not answer ({error}): try again, or end it "
                 f"with `%sky down {row.name}`."
             ) from None
-        return cls(conductor)
+        return cluster
 
     def run(self, work: Work) -> Run:
         """Return a run, which begins when somebody follows it; runs of a cluster take turns.
@@ -109,6 +110,10 @@ class Cluster:
             raise UsageError(f"there is no rank {missing[0]}: {self.name} has {there}.")
         return Run(self._runner, work)
 
+    def take_up(self) -> Run | None:
+        """Return the run that another kernel began and nobody has seen the end of, once."""
+        return self._runner.give_unseen()
+
     def interrupt(self) -> bool:
         """Stop what the ranks are busy with, whoever started it; say whether there was anything."""
         busy = {rank.run for rank in self.state.ranks if rank.run}
@@ -120,9 +125,15 @@ class Cluster:
         """End rank processes and start fresh ones, with empty namespaces."""
         background.wait(self._conductor.restart(self.all_ranks if ranks is None else ranks))
 
-    def down(self) -> None:
-        """End the cluster, everything of it, and forget it."""
-        background.wait(self._conductor.down())
+    def down(self) -> list[str]:
+        """End the cluster, everything of it, and forget it.
+
+        Returns
+        -------
+        list of str
+            The nodes that could not be reached; what is left there ends by itself.
+        """
+        return background.wait(self._conductor.down())
 
     def close(self) -> None:
         """Let go of the cluster; it goes on until its time is over."""

@@ -1,27 +1,47 @@
-"""A connection to the agent of a machine: requests and answers, events, blobs."""
+"""A connection to the agent of a machine: requests and answers, events, blobs.
+
+The links under it come and go. What was asked is asked again on the next link, where the agent
+knows it by its number and does nothing twice; events and blobs go on where they broke off.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.machine import Machine
+from jupyter_sky.providers.machine import AgentGone, Machine
 from jupyter_sky.transport import background
-from jupyter_sky.transport.blobs import pieces
+from jupyter_sky.transport.blobs import PIECE
 from jupyter_sky.transport.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.pickling import load_with_memo
 
 ANSWER_WITHIN = 30.0
-"""Seconds for an answer to a request that does not wait for a rank."""
+"""Seconds for an answer to a request that does not wait for a rank; broken links do not count."""
+
+SILENCE = 5.0
+"""Seconds without a sign of life after which a link is taken to be broken."""
+
+_PAUSES = (0.0, 0.5, 1.0, 2.0)
+"""Seconds before each attempt to connect again; the last is for all that follow."""
+
+
+@dataclass
+class _Fetching:
+    """A blob that comes, and how much of it is there."""
+
+    whole: memoryview
+    received: int = 0
 
 
 class Connection:
-    """One connection, owned by the background loop.
+    """A connection, owned by the background loop.
 
     Parameters
     ----------
@@ -30,14 +50,20 @@ class Connection:
     on_event
         Called for each event of the agent's journal, in order.
     on_lost
-        Called once when the agent cannot be reached any more.
+        Called once when the agent is gone for good.
 
     Attributes
     ----------
-    on_welcome
-        Called with the agent's welcome, before any event that comes behind it.
+    last
+        Number of the last event that came.
     on_report
         Called while something runs with what ranks use, as ``node.metrics`` measures it.
+    on_link
+        Called with the connection when its link broke, and when it has a new one.
+    broken_since
+        When the link broke, as the loop counts; ``None`` while there is one.
+    trouble
+        Why there is no link, in words.
     """
 
     def __init__(
@@ -48,15 +74,25 @@ class Connection:
     ) -> None:
         self.machine = machine
         self.last = 0
-        self.on_welcome: Callable[[Connection, Message], None] = lambda connection, welcome: None
         self.on_report: Callable[[list[dict[str, Any]]], None] = lambda report: None
+        self.on_link: Callable[[Connection], None] = lambda connection: None
+        self.broken_since: float | None = None
+        self.trouble = ""
         self._on_event = on_event
         self._on_lost = on_lost
         self._link: Link | None = None
+        self._hello: asyncio.Future[Message] | None = None
+        self._up = asyncio.Event()
+        self._breaks = 0
+        self._over = False
+        self._mending: asyncio.Task[None] | None = None
+        self._token = uuid.uuid4().hex
         self._numbers = itertools.count(1)
-        self._answers: dict[int, asyncio.Future[Message]] = {}
-        self._fetching: dict[int, memoryview] = {}
+        self._asked: dict[int, tuple[Message, asyncio.Future[Message]]] = {}
+        self._fetching: dict[int, _Fetching] = {}
         self._known: set[str] = set()
+        self._begun: set[str] = set()
+        self._sent_before = 0
 
     @property
     def ranks(self) -> list[int]:
@@ -64,9 +100,26 @@ class Connection:
         return [rank for node in self.machine.nodes for rank in node.ranks]
 
     @property
+    def name(self) -> str:
+        """What a person calls the machine."""
+        return self.machine.nodes[0].host
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was closed, or its agent is gone."""
+        return self._over
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a link at this moment."""
+        return self._up.is_set()
+
+    @property
     def sent_bytes(self) -> int:
-        """Bytes sent on this connection so far."""
-        return self._link.sent_bytes if self._link else 0
+        """Bytes sent so far."""
+        return self._sent_before + (self._link.sent_bytes if self._link else 0)
+
+    # The link
 
     async def open(self, since: int | None = None) -> Message:
         """Connect and return the agent's welcome.
@@ -74,11 +127,106 @@ class Connection:
         Parameters
         ----------
         since
-            Number of the last event that is known; ``None`` leaves out what happened so far.
+            Number of the last event that is known. With ``None`` events come when `follow` says
+            from where on.
+
+        Raises
+        ------
+        AgentGone
+            When there is no agent any more.
+        OSError
+            When it cannot be reached.
         """
+        welcome = await self._greet(since)
+        self._up.set()
+        if self._link is None or self._link.closed:
+            self._closed()
+        return welcome
+
+    def follow(self, since: int) -> None:
+        """Have events come, from the one after number ``since`` on."""
+        self.last = since
+        if self._link:
+            self._link.send({"op": "follow", "since": since})
+
+    def close(self) -> None:
+        """Let go of the agent; it goes on."""
+        self._over = True
+        self._up.clear()
+        if self._mending and self._mending is not asyncio.current_task():
+            self._mending.cancel()
+        if self._link:
+            self._link.close()
+        trouble = ClusterLost("the node's agent is gone")
+        for _, answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(trouble)
+
+    def give_up(self, trouble: str) -> None:
+        """Take it that the agent is gone for good."""
+        if not self._over:
+            self.trouble = trouble
+            self.close()
+            self._on_lost(self)
+
+    async def _greet(self, since: int | None) -> Message:
         sock = await self.machine.open()
-        self._link = Link(sock, self._receive, self._closed, self._place)
-        return await self.request("hello", since=since)
+        if self._link:
+            self._sent_before += self._link.sent_bytes
+        self._hello = asyncio.get_running_loop().create_future()
+        link = self._link = Link(sock, self._receive, self._closed, self._place, SILENCE)
+        hello = {"op": "hello", "since": since, "token": self._token, "blobs": [*self._known]}
+        link.send(hello)
+        try:
+            welcome = await asyncio.wait_for(self._hello, ANSWER_WITHIN)
+        except TimeoutError:
+            link.close()
+            raise OSError("its agent did not answer") from None
+        except BaseException:
+            link.close()
+            raise
+        self.forget(welcome["missing"])
+        return welcome
+
+    def _closed(self) -> None:
+        if self._hello and not self._hello.done():
+            self._hello.set_exception(OSError("the link broke at once"))
+        if self._up.is_set() and not self._over:
+            self._up.clear()
+            self._breaks += 1
+            loop = asyncio.get_running_loop()
+            self.broken_since = loop.time()
+            self._mending = loop.create_task(self._mend())
+            self.on_link(self)
+
+    async def _mend(self) -> None:
+        """Connect again, however long it takes, and go on where the link broke."""
+        for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
+            await asyncio.sleep(pause)
+            try:
+                welcome = await self._greet(self.last)
+            except AgentGone:
+                self.give_up("ended")
+                return
+            except OSError as error:
+                self.trouble = str(error)
+                continue
+            if welcome["ending"]:
+                self.give_up("ended")
+                return
+            link = self._link
+            if link is None or link.closed:
+                continue
+            self.trouble, self.broken_since = "", None
+            self._up.set()
+            for number, (message, _) in self._asked.items():
+                if number in self._fetching:
+                    message["offset"] = self._fetching[number].received
+                link.send(message)
+            self.on_link(self)
+            return
+
+    # Requests
 
     async def request(
         self, op: str, *, within: float | None = ANSWER_WITHIN, **fields: Any
@@ -92,25 +240,43 @@ class Connection:
         ClusterLost
             When the agent is gone, or does not answer ``within`` so many seconds.
         """
-        link = self._link
-        if link is None or link.closed:
-            raise ClusterLost("the node's agent is gone")
-        number = next(self._numbers)
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
-        link.send({"op": op, "id": number, **fields})
-        try:
-            message = await asyncio.wait_for(answer, within)
-        except TimeoutError:
-            raise ClusterLost(f"the node's agent did not answer within {within:.0f} s") from None
-        finally:
-            self._answers.pop(number, None)
-        if "error" in message:
-            raise SkyError(message["error"])
-        return message
+        return await self._ask(next(self._numbers), {"op": op, **fields}, within)
 
-    def missing(self, blobs: Mapping[str, memoryview]) -> int:
-        """Return how many bytes of blobs the node does not have yet."""
-        return sum(data.nbytes for key, data in blobs.items() if key not in self._known)
+    async def _ask(self, number: int, message: Message, within: float | None) -> Message:
+        if self._over or self._link is None:
+            raise ClusterLost("the node's agent is gone")
+        answer = asyncio.get_running_loop().create_future()
+        # The agent need not remember answers that have arrived.
+        message = {**message, "id": number, "settled": min(self._asked, default=number)}
+        self._asked[number] = (message, answer)
+        if self._up.is_set():
+            self._link.send(message)
+        try:
+            answered = await self._await(answer, within)
+        finally:
+            self._asked.pop(number, None)
+        if "error" in answered:
+            raise SkyError(answered["error"])
+        return answered
+
+    async def _await(self, answer: asyncio.Future[Message], within: float | None) -> Message:
+        while True:
+            breaks = self._breaks
+            done, _ = await asyncio.wait({answer}, timeout=within)
+            if done:
+                return answer.result()
+            if self._up.is_set() and self._breaks == breaks:
+                raise ClusterLost(f"the node's agent did not answer within {within:.0f} s")
+
+    # Blobs
+
+    def has(self, key: str) -> bool:
+        """Return whether the node has a blob, as far as is known."""
+        return key in self._known
+
+    def learn(self, key: str) -> None:
+        """Note that the node has got a blob from another."""
+        self._known.add(key)
 
     async def put(
         self, blobs: Mapping[str, memoryview], progress: Callable[[int], None] = lambda count: None
@@ -125,14 +291,30 @@ class Connection:
             Told for each piece how many bytes have left.
         """
         for key, data in blobs.items():
-            if key in self._known or self._link is None:
+            if key not in self._known:
+                await self._put(key, data, progress)
+                self._known.add(key)
+
+    async def _put(self, key: str, data: memoryview, progress: Callable[[int], None]) -> None:
+        offset, breaks = 0, self._breaks
+        if key in self._begun:
+            breaks -= 1
+        self._begun.add(key)
+        while offset < data.nbytes:
+            if breaks != self._breaks or not self._up.is_set():
+                # The agent says how much has arrived, as soon as there is a link to say it on.
+                breaks = self._breaks
+                arrived = await self.request("arrived", blob=key)
+                offset = arrived["size"]
                 continue
-            for offset, piece in pieces(data):
-                header = {"op": "piece", "blob": key, "offset": offset, "size": data.nbytes}
-                self._link.send(header, piece)
-                await self._link.drain()
-                progress(piece.nbytes)
-            self._known.add(key)
+            assert self._link is not None
+            piece = data[offset : offset + PIECE]
+            header = {"op": "piece", "blob": key, "offset": offset, "size": data.nbytes}
+            self._link.send(header, piece)
+            offset += piece.nbytes
+            await self._link.drain()
+            progress(piece.nbytes)
+        self._begun.discard(key)
 
     def forget(self, keys: list[str]) -> None:
         """Note that the node does not have these blobs."""
@@ -141,11 +323,14 @@ class Connection:
     async def fetch(self, key: str, size: int) -> memoryview:
         """Return a blob of the node, as memory that can be written to."""
         number = next(self._numbers)
-        self._fetching[number] = memoryview(bytearray(size))
+        whole = memoryview(bytearray(size))
+        self._fetching[number] = _Fetching(whole)
         try:
-            return await self._fetched(number, key, size)
+            message = {"op": "fetch", "blob": key, "size": size, "offset": 0}
+            await self._ask(number, message, None)
         finally:
             del self._fetching[number]
+        return whole
 
     def load(
         self, packed: Message, learn: Callable[[dict[int, Any]], None] = lambda objects: None
@@ -170,52 +355,30 @@ class Connection:
         learn({token: memo[place] for place, token in packed.get("tokens", {}).items()})
         return value
 
-    def close(self) -> None:
-        """Let go of the agent; it goes on."""
-        self._on_lost = lambda connection: None
-        if self._link:
-            self._link.close()
-
-    async def _fetched(self, number: int, key: str, size: int) -> memoryview:
-        if self._link is None or self._link.closed:
-            raise ClusterLost("the node's agent is gone")
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
-        self._link.send({"op": "fetch", "id": number, "blob": key, "size": size})
-        try:
-            message = await answer
-        finally:
-            self._answers.pop(number, None)
-        if "error" in message:
-            raise SkyError(message["error"])
-        return self._fetching[number]
+    # What comes
 
     def _place(self, message: Message, size: int) -> memoryview:
-        whole = self._fetching.get(message.get("piece", 0))
-        if whole is None:
+        fetching = self._fetching.get(message.get("piece", 0))
+        if fetching is None:
             return memoryview(bytearray(size))
-        return whole[message["offset"] : message["offset"] + size]
+        return fetching.whole[message["offset"] : message["offset"] + size]
 
     def _receive(self, message: Message, payload: memoryview) -> None:
         if "welcome" in message:
-            self.on_welcome(self, message)
-        if "re" in message:
-            answer = self._answers.get(message["re"])
+            if self._hello and not self._hello.done():
+                self._hello.set_result(message)
+        elif "re" in message:
+            _, answer = self._asked.get(message["re"], (None, None))
             if answer and not answer.done():
                 answer.set_result(message)
-            return
-        if "report" in message:
+        elif "piece" in message:
+            if fetching := self._fetching.get(message["piece"]):
+                fetching.received = message["offset"] + payload.nbytes
+        elif "report" in message:
             self.on_report(message["report"])
-            return
-        if "event" not in message:
-            return
-        self.last = message["n"]
-        event = decode_event(message)
-        if isinstance(event, Forgotten):
-            self.forget(event.digests)
-        self._on_event(self, event)
-
-    def _closed(self) -> None:
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(ClusterLost("the node's agent is gone"))
-        self._on_lost(self)
+        elif "event" in message and message["n"] > self.last:
+            self.last = message["n"]
+            event = decode_event(message)
+            if isinstance(event, Forgotten):
+                self.forget(event.digests)
+            self._on_event(self, event)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.machine import Machine, Provider
+from jupyter_sky.providers.machine import AgentGone, Machine, Provider
 from jupyter_sky.transport import background
 from jupyter_sky.transport.frames import Message
 
@@ -50,6 +50,24 @@ def look(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> lis
         return await asyncio.gather(*(_look(row, providers) for row in rows))
 
     return background.wait(look_at_all())
+
+
+async def answers(row: registry.Row, provider: Provider) -> bool:
+    """Return whether any machine of a cluster is still there; removes what is left if not."""
+    if row.provider != provider.name or row.is_elsewhere:
+        return True
+    machines = [provider.machine(machine) for machine in row.machines]
+    for machine in machines:
+        try:
+            (await machine.open()).close()
+        except AgentGone:
+            continue
+        except OSError:
+            pass  # it may be there, behind a link that is broken
+        return True
+    for machine in machines:
+        await machine.remove()
+    return False
 
 
 async def _look(row: registry.Row, providers: Mapping[str, Provider]) -> Glance:

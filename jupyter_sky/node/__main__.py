@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def main(folder: Path) -> None:
@@ -32,17 +33,20 @@ def main(folder: Path) -> None:
 
 def _become_agent(folder: Path, tell: int) -> None:
     _redirect(folder / "agent.log")
+    spec = json.loads((folder / "spec.json").read_text())
     # The zygote's imports take longest, so it starts before anything else is imported here.
-    ours, zygote = _start_zygote(folder)
+    ours, zygote = _start_zygote(folder, spec)
 
-    from jupyter_sky.node import agent
+    from jupyter_sky.node import agent, route
 
-    agent.main(folder, ours, zygote, lambda: _ready(tell))
+    addr, interface = route.place(spec["peer"], spec["interface"])
 
+    def ready(port: int) -> None:
+        about = {"pid": os.getpid(), "addr": addr, "interface": interface, "port": port}
+        os.write(tell, json.dumps(about).encode())
+        os.close(tell)
 
-def _ready(tell: int) -> None:
-    os.write(tell, json.dumps({"pid": os.getpid()}).encode())
-    os.close(tell)
+    agent.main(folder, spec, addr, ours, zygote, ready)
 
 
 def _redirect(log: Path) -> None:
@@ -52,9 +56,8 @@ def _redirect(log: Path) -> None:
     os.dup2(fd, 2)
 
 
-def _start_zygote(folder: Path) -> tuple[socket.socket, int]:
+def _start_zygote(folder: Path, spec: dict[str, Any]) -> tuple[socket.socket, int]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    spec = json.loads((folder / "spec.json").read_text())
     theirs.set_inheritable(True)
     zygote = [sys.executable, "-P", "-m", "jupyter_sky.node.zygote"]
     command = [*zygote, str(theirs.fileno()), str(folder)]

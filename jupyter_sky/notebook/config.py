@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
-from traitlets import Bool, TraitType
+from traitlets import Bool, Dict, List, TraitType, Unicode
 from traitlets.config import Configurable
 
 from jupyter_sky.cluster.frame import Limits
@@ -87,6 +88,23 @@ class Sky(Configurable):
     stdout = _option("--stdout")
     timeout = _option("--timeout")
 
+    groups = Dict(
+        value_trait=List(Unicode()),
+        key_trait=Unicode(),
+        help="Names for lists of hosts, as in {'lab': ['gpu1', 'gpu2:4']}, to type in --hosts.",
+    ).tag(config=True)
+    python = Unicode(
+        None,
+        allow_none=True,
+        help="An interpreter that machines reached over SSH have already, with jupyter_sky's "
+        "requirements; where it is not given, an environment is made there.",
+    ).tag(config=True)
+    interface = Unicode(
+        None,
+        allow_none=True,
+        help="The network interface for traffic between machines; by default the one that leads "
+        "from one to the other.",
+    ).tag(config=True)
     panel = Bool(
         True,
         help="Whether a cluster that starts shows its panel, where the notebook can show one.",
@@ -112,6 +130,10 @@ class Sky(Configurable):
         Limits.stop,
         "Seconds that a rank has to react to Stop, before it is ended and loses its variables.",
     )
+
+    def expanded(self, hosts: Iterable[str]) -> tuple[str, ...]:
+        """Return hosts with the names of groups replaced by what these stand for."""
+        return tuple(each for host in hosts for each in self.groups.get(host, [host]))
 
     def of_runs(self) -> CellOptions:
         """Return what holds for every run."""

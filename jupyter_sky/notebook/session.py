@@ -21,12 +21,21 @@ from jupyter_sky.notebook.identity import cluster_name
 from jupyter_sky.notebook.options import CellOptions
 from jupyter_sky.notebook.panels import Panels
 from jupyter_sky.notebook.progress import ProgressLine
+from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.machine import Provider
 from jupyter_sky.providers.spec import ClusterSpec, Image
+from jupyter_sky.providers.ssh import SSH
+from jupyter_sky.providers.ssh.hosts import parse
 
-_SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "plugin")
+_SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts", "plugin")
 """What a cell says of a cluster that none is started without."""
+
+_NOT_FOR = {
+    "local": ("hosts", "region", "instance_type", "spot", "max_cost", "idle_timeout"),
+    "ssh": ("region", "instance_type", "spot", "max_cost"),
+}
+"""Options that have no meaning for a provider; nothing that was typed is passed over."""
 
 
 class Session:
@@ -64,10 +73,11 @@ class Session:
         name = options.cluster or self._current or self.own_name
         cluster = self.find(name)
         if cluster is None:
-            _check_options(options)
-            cluster = self._start(name, self._completed(name, options))
+            completed = self._completed(name, options)
+            _check_options(options, _provider_name(completed))
+            cluster = self._start(name, completed)
         else:
-            _check_fit(cluster, options)
+            _check_fit(cluster, options, self._settings.expanded(options.hosts))
         self._current = name
         return cluster
 
@@ -78,9 +88,21 @@ class Session:
         if known is not None:
             if known.alive:
                 return known
-            known.close()
             del self._clusters[name]
+            known.close()
+            if known.state.phase == "lost":
+                # Without all of its nodes it is of no use to any kernel.
+                known.down()
+                return None
         return self._attach(name)
+
+    def revive(self) -> Cluster | None:
+        """Start the current cluster anew if it was lost, and return it."""
+        known = self._clusters.get(self.current_name)
+        if known is None or known.state.phase != "lost":
+            return None
+        self.find(known.name)
+        return self._start(known.name, self._started[known.name])
 
     def known(self) -> list[Cluster]:
         """Return the clusters that this notebook is connected to."""
@@ -96,17 +118,22 @@ class Session:
         self._current = cluster.name
 
     def down(self, name: str | None = None) -> str:
-        """End a cluster and return its name."""
-        cluster = self.find(name)
+        """End a cluster and return what there is to say of it."""
+        cluster = self._clusters.get(name or self.current_name) or self.find(name)
         if cluster is None:
             raise UsageError(_nothing_to_end(name))
         self._clusters.pop(cluster.name, None)
         self._started.pop(cluster.name, None)
         if self._current == cluster.name:
             self._current = None
-        cluster.down()
+        left = cluster.down()
         self.panels.settle(cluster)
-        return cluster.name
+        if left:
+            return (
+                f"{cluster.name}: ended, but {', '.join(left)} could not be reached: what is left "
+                "there ends by itself"
+            )
+        return f"{cluster.name}: ended, nothing of it is left"
 
     def close(self) -> None:
         """Let go of all clusters; they go on until their time is over."""
@@ -116,7 +143,7 @@ class Session:
 
     def _completed(self, name: str, options: CellOptions) -> CellOptions:
         """Return what a cluster starts with whose cell says ``options``."""
-        nothing_said = all(getattr(options, field) is None for field in _SHAPE)
+        nothing_said = all(getattr(options, field) in (None, ()) for field in _SHAPE)
         if nothing_said and name in self._started:
             # A local cluster that was lost costs nothing to have again.
             return self._started[name]
@@ -129,15 +156,16 @@ class Session:
         return options
 
     def _start(self, name: str, options: CellOptions) -> Cluster:
-        provider = self._provider(options.provider)
+        provider = self._provider(options)
         spec = ClusterSpec(
             name=name,
-            nodes=options.nodes or 1,
+            nodes=options.nodes or provider.usual_nodes,
             procs_per_node=options.procs_per_node,
             accelerator=accelerators.parse(options.gpu) if options.gpu else None,
             cpus=options.cpus,
             memory=options.memory,
             image=Image(pip=options.pip or ()),
+            idle_timeout=options.idle_timeout,
         )
         spec, frame = assemble(spec, _plugins(options.plugin))
         self.panels.prepare()
@@ -162,7 +190,7 @@ class Session:
         row = registry.find(name)
         if row is None or not row.machines:
             return None
-        provider = self._provider(row.provider)
+        provider = providers()[row.provider]
         plugins = tuple(row.spec.get("plugins", ()))
         _, frame = assemble(ClusterSpec(name=name), _plugins(plugins))
         cluster = Cluster.attach(row, provider, frame, self._settings.limits())
@@ -181,13 +209,19 @@ class Session:
             memory=row.spec["memory"],
             procs_per_node=row.spec["procs_per_node"],
             plugin=plugins,
+            provider=row.provider,
+            hosts=_hosts(row),
         )
         return cluster
 
-    def _provider(self, name: str | None) -> Provider:
-        if name in (None, "local"):
+    def _provider(self, options: CellOptions) -> Provider:
+        if _provider_name(options) == "local":
             return Local(grace=self._settings.grace)
-        raise UsageError(f"provider {name} is not there yet: this version has `--provider local`.")
+        return SSH(
+            hosts=self._settings.expanded(options.hosts),
+            python=self._settings.python,
+            interface=self._settings.interface,
+        )
 
 
 def describe(cluster: Cluster) -> str:
@@ -202,19 +236,21 @@ def describe(cluster: Cluster) -> str:
     return ", ".join(parts)
 
 
-def _check_fit(cluster: Cluster, options: CellOptions) -> None:
+def _check_fit(cluster: Cluster, options: CellOptions, hosts: tuple[str, ...]) -> None:
     """Refuse a cell that asks for another cluster than the one that runs."""
     has: Mapping[str, Any] = {
         "--nodes": len(cluster.state.nodes),
         "--procs-per-node": len(cluster.state.nodes[0].ranks),
         "--provider": cluster.provider.name,
         "--gpu": cluster.spec.accelerator and str(cluster.spec.accelerator).lower(),
+        "--hosts": ",".join(node.name or "" for node in cluster.state.nodes),
     }
     asked = {
         "--nodes": options.nodes,
         "--procs-per-node": options.procs_per_node,
         "--provider": options.provider,
         "--gpu": options.gpu and str(accelerators.parse(options.gpu)).lower(),
+        "--hosts": ",".join(map(str, parse(hosts))) or None,
     }
     for option, value in asked.items():
         if value is not None and value != has[option]:
@@ -243,13 +279,29 @@ def _plugins(names: tuple[str, ...] | None) -> list[Plugin]:
     return [getattr(plugins, name)() for name in names]
 
 
-def _check_options(options: CellOptions) -> None:
-    """Refuse what only nodes elsewhere can have; nothing that was typed is passed over."""
-    elsewhere = ("hosts", "region", "instance_type", "spot", "max_cost", "idle_timeout")
-    for name in elsewhere:
-        if getattr(options, name):
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} has no meaning for local nodes: leave it out.")
+def _provider_name(options: CellOptions) -> str:
+    return options.provider or ("ssh" if options.hosts else "local")
+
+
+def _check_options(options: CellOptions, provider: str) -> None:
+    """Refuse what only other providers know; settings for those are no hindrance."""
+    if provider not in _NOT_FOR:
+        raise UsageError(
+            f"provider {provider} is not there yet: this version has {' and '.join(_NOT_FOR)}."
+        )
+    for field in _NOT_FOR[provider]:
+        if getattr(options, field):
+            option = f"--{field.replace('_', '-')}"
+            raise UsageError(f"{option} has no meaning for {provider} nodes: leave it out.")
+
+
+def _hosts(row: registry.Row) -> tuple[str, ...]:
+    """Return the hosts of a cluster as a cell names them, with their ranks."""
+    return tuple(
+        f"{machine['host']}:{len(machine['nodes'][0]['ranks'])}"
+        for machine in row.machines
+        if "host" in machine
+    )
 
 
 def _nothing_to_end(name: str | None) -> str:

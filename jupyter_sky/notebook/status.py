@@ -11,7 +11,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.survey import Glance, look
-from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.catalog import providers
 
 _HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "running")
 
@@ -33,7 +33,7 @@ def report(clusters: Iterable[Cluster], current: str) -> str:
     known = {cluster.id: cluster for cluster in clusters}
     strange = [row for row in rows if row.id not in known]
     glances = {identity: _glance(cluster.state) for identity, cluster in known.items()}
-    looks = look(strange, {"local": Local()})
+    looks = look(strange, providers())
     glances.update((row.id, glance) for row, glance in zip(strange, looks, strict=True))
     lines = [
         (

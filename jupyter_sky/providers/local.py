@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from typing import Any
 import psutil
 
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.certificates import mint
 from jupyter_sky.providers.folders import runtime
 from jupyter_sky.providers.installed import differences
-from jupyter_sky.providers.machine import Machine, Node, Progress
+from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.transport.modules import is_own
 
@@ -60,6 +61,9 @@ class LocalMachine:
         sock.setblocking(False)
         try:
             await asyncio.get_running_loop().sock_connect(sock, str(self.folder / "agent.sock"))
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            sock.close()
+            raise AgentGone(error.strerror) from None
         except OSError:
             sock.close()
             raise
@@ -106,6 +110,7 @@ class Local:
     shares_files: bool = True
 
     name = "local"
+    usual_nodes = 1
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse GPUs that are not here and frameworks that are not installed."""
@@ -137,13 +142,23 @@ class Local:
         shares = [
             nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count] for i in range(count)
         ]
+        names = [f"machine {index}" for index in range(count)]
+        credentials = [asdict(each) for each in mint(names)] if count > 1 else [None]
         loop = asyncio.get_running_loop()
         env = await loop.run_in_executor(None, self._variables, spec, nodes)
         start = partial(self._start, spec, identity, preload=preload, gpus=gpus, env=env)
         starts = [
-            loop.run_in_executor(None, start, index, share) for index, share in enumerate(shares)
+            loop.run_in_executor(None, partial(start, index, share, credentials=credentials[index]))
+            for index, share in enumerate(shares)
         ]
-        done = await asyncio.gather(*starts, return_exceptions=True)
+        together = asyncio.gather(*starts, return_exceptions=True)
+        try:
+            done = await asyncio.shield(together)
+        except asyncio.CancelledError:
+            for each in await together:
+                if isinstance(each, LocalMachine):
+                    await each.remove()
+            raise
         machines: list[Machine] = [each for each in done if isinstance(each, LocalMachine)]
         if failed := [error for error in done if isinstance(error, BaseException)]:
             for machine in machines:
@@ -153,7 +168,7 @@ class Local:
 
     def machine(self, row: Mapping[str, Any]) -> LocalMachine:
         """Return the machine that ``row`` describes."""
-        nodes = tuple(Node(**{**node, "ranks": tuple(node["ranks"])}) for node in row["nodes"])
+        nodes = tuple(map(Node.of, row["nodes"]))
         return LocalMachine(
             Path(row["folder"]),
             Path(row["blobs"]),
@@ -171,6 +186,7 @@ class Local:
         nodes: Sequence[Node],
         preload: Sequence[str],
         gpus: Sequence[tuple[str, str]],
+        credentials: dict[str, str] | None,
         env: Mapping[str, str],
     ) -> LocalMachine:
         folder = runtime() / f"{identity}-{index}"
@@ -179,7 +195,9 @@ class Local:
         settings = {
             "cluster": spec.name,
             "id": identity,
-            "addr": _LOOPBACK,
+            "peer": None,
+            "interface": None,
+            "credentials": credentials,
             "socket": str(folder / "agent.sock"),
             "blobs": str(blobs),
             "blob_limit": None,
@@ -206,13 +224,15 @@ class Local:
             capture_output=True,
             text=True,
         )
-        machine = LocalMachine(folder, blobs, 0, tuple(nodes), shares_files=self.shares_files)
+        machine = LocalMachine(folder, blobs, 0, (), shares_files=self.shares_files)
         if started.returncode:
             log = folder / "agent.log"
             said = log.read_text() if log.exists() else started.stderr
             asyncio.run(machine.remove())
             raise SkyError(f"a local node did not start: {_last_line(said)}")
-        return replace(machine, pid=json.loads(started.stdout)["pid"])
+        about = json.loads(started.stdout)
+        ours = tuple(replace(node, port=about["port"]) for node in nodes)
+        return replace(machine, pid=about["pid"], nodes=ours)
 
     def _variables(self, spec: ClusterSpec, nodes: Sequence[Node]) -> dict[str, str]:
         return {
@@ -279,9 +299,10 @@ def _all_gpus() -> list[str]:
 
 
 def _check_accelerator(wanted: Accelerator | str, gpus: Sequence[str], nodes: int) -> None:
-    name, count = (wanted.name, wanted.count) if isinstance(wanted, Accelerator) else (wanted, 1)
-    model = name.split("-")[0].lower()
-    fitting = [gpu for gpu in gpus if model in gpu.lower()]
+    if isinstance(wanted, str):
+        wanted = Accelerator(wanted)
+    name, count = wanted.name, wanted.count
+    fitting = [gpu for gpu in gpus if wanted.fits(gpu)]
     if len(fitting) < count * nodes:
         here = ", ".join(sorted(set(gpus))) or "no GPU"
         some = f"{len(fitting)} of them" if fitting else here

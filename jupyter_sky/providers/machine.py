@@ -13,6 +13,10 @@ Progress = Callable[[str], None]
 """Told in a few words what is going on."""
 
 
+class AgentGone(OSError):
+    """An agent has ended: there is nothing to connect to any more."""
+
+
 @dataclass(frozen=True)
 class Node:
     """A node of a cluster.
@@ -27,6 +31,10 @@ class Node:
         The ranks that it runs.
     accelerators
         How many GPUs it has, and whether ranks have to share one.
+    name
+        What the person calls it; ``None`` for a process on this machine.
+    port
+        Where its agent listens to other agents; 0 where there are none.
     """
 
     node: int
@@ -36,15 +44,22 @@ class Node:
     accelerators: int = 0
     shared_accelerators: bool = False
     gpu: str | None = None
+    name: str | None = None
+    port: int = 0
 
     @property
     def host(self) -> str:
         """What a person calls it."""
-        return f"node {self.node}" if self.addr.startswith("127.") else self.addr
+        return self.name or (f"node {self.node}" if self.addr.startswith("127.") else self.addr)
 
     def message(self) -> dict[str, Any]:
         """Return the node as plain data."""
         return asdict(self)
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Node:
+        """Return the node that `message` described."""
+        return cls(**{**message, "ranks": tuple(message["ranks"])})
 
 
 class Machine(Protocol):
@@ -66,7 +81,15 @@ class Machine(Protocol):
         """
 
     async def open(self) -> socket.socket:
-        """Return a new connection to the agent; ``OSError`` when it is gone."""
+        """Return a new connection to the agent.
+
+        Raises
+        ------
+        AgentGone
+            When there is no agent any more.
+        OSError
+            When it cannot be reached now.
+        """
 
     async def remove(self) -> None:
         """End what is left of the agent and its files."""
@@ -80,6 +103,10 @@ class Provider(Protocol):
 
     name: str
 
+    @property
+    def usual_nodes(self) -> int:
+        """How many nodes a cluster has if nobody says."""
+
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Raise ``UsageError`` for what this provider cannot do, before anything starts.
 
@@ -92,7 +119,7 @@ class Provider(Protocol):
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
-        """Start the machines of a cluster, all or none of them."""
+        """Start the machines of a cluster, all or none of them, also when it is cancelled."""
 
     def machine(self, row: Mapping[str, Any]) -> Machine:
         """Return the machine that ``row`` describes."""

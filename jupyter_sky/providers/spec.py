@@ -36,6 +36,10 @@ class Accelerator:
     def __str__(self) -> str:
         return self.name if self.count == 1 else f"{self.name}:{self.count}"
 
+    def fits(self, device: str) -> bool:
+        """Return whether a device is one of these, by the name that its driver gives it."""
+        return self.name.split("-")[0].lower() in device.lower()
+
 
 @dataclass(frozen=True)
 class PipIndex:
@@ -57,9 +61,11 @@ class Image:
     python
         Version of Python, like ``"3.12"``; ``None`` takes the notebook's.
     pip
-        Requirements as pip writes them: ``["numpy", "transformers>=4.40"]``.
+        Requirements as pip writes them: ``["numpy", "transformers>=4.40"]``; ``"-r FILE"`` is
+        for a file of them.
     pip_indexes
-        Package indexes to look at beside the default one: addresses or `PipIndex`.
+        Package indexes to look at beside the default one: addresses or `PipIndex`. A folder of
+        wheels on this machine is sent to the nodes, for those that reach no index.
     apt
         Names of system packages.
     env

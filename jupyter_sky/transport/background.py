@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import queue
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -16,10 +17,18 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _lock = threading.Lock()
+_lock_of_waiting = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
 # A wait in slices lets KeyboardInterrupt through on systems where a blocked lock does not.
 _SLICE = 0.5
+
+_Question = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
+_waiting: list[queue.SimpleQueue[_Question | None]] = []
+
+
+class NobodyWaits(RuntimeError):
+    """There is a question, but no thread of the person's to ask it in."""
 
 
 def loop() -> asyncio.AbstractEventLoop:
@@ -44,23 +53,65 @@ def call(function: Callable[..., object], *args: object) -> None:
 
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run ``coroutine`` on the background loop and wait for it; Ctrl-C cancels it."""
+    questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+    with _lock_of_waiting:
+        _waiting.append(questions)
     future = submit(coroutine)
+    future.add_done_callback(lambda done: questions.put(None))
     try:
-        while True:
-            try:
-                return future.result(_SLICE)
-            except concurrent.futures.TimeoutError:
-                if future.done():
-                    raise
+        while not future.done():
+            _answer(questions)
+        return future.result()
     except BaseException:
         future.cancel()
         raise
+    finally:
+        with _lock_of_waiting:
+            _waiting.remove(questions)
+        while not questions.empty():
+            if question := questions.get():
+                question[1].set_exception(NobodyWaits())
+
+
+def ask(function: Callable[..., T], *args: object) -> T:
+    """Call ``function`` in the thread that waits for the background, and return what it returns.
+
+    A person can be asked in their own thread only: a notebook takes input for the cell that runs.
+
+    Raises
+    ------
+    NobodyWaits
+        When no thread waits.
+    """
+    answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+    with _lock_of_waiting:
+        if not _waiting:
+            raise NobodyWaits
+        _waiting[-1].put((lambda: function(*args), answer))
+    return answer.result()
+
+
+def _answer(questions: queue.SimpleQueue[_Question | None]) -> None:
+    try:
+        question = questions.get(timeout=_SLICE)
+    except queue.Empty:
+        return
+    if question is None:
+        return
+    function, answer = question
+    try:
+        answer.set_result(function())
+    except BaseException as error:
+        answer.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
 
 
 def _forget_loop() -> None:
     # A forked child has no such thread any more; it gets its own if it asks.
-    global _loop, _lock
-    _loop, _lock = None, threading.Lock()
+    global _loop, _lock, _lock_of_waiting
+    _loop, _lock, _lock_of_waiting = None, threading.Lock(), threading.Lock()
+    _waiting.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 HIGH_WATER = 8 * 1024 * 1024
 """Unsent bytes above which a well-behaved sender waits in ``drain``."""
 
+BEAT = 1.0
+"""Seconds between two signs of life on a link that listens for them."""
+
 _READS_AT_ONCE = 16
 
 
@@ -38,6 +41,10 @@ class Link:
         Called once when the other side is gone or ``close`` was called.
     destination
         Where payloads are received; by default in memory of their own.
+    silence
+        Seconds without a sign of life after which the other side is taken to be gone; a network
+        tells of that much later, if at all. Both sides send such signs then. ``None`` is for links
+        that stay within a machine.
     """
 
     def __init__(
@@ -46,6 +53,7 @@ class Link:
         on_message: Callable[[Message, memoryview], None],
         on_close: Callable[[], None],
         destination: Destination | None = None,
+        silence: float | None = None,
     ) -> None:
         self._sock = sock
         self._on_message = on_message
@@ -62,6 +70,11 @@ class Link:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
         self._loop.add_reader(sock, self._readable)
+        self._silence = silence
+        self._heard = self._loop.time()
+        self._beating: asyncio.TimerHandle | None = None
+        if silence is not None:
+            self._beat_again()
 
     def send(self, message: Mapping[str, Any], payload: Buffer = b"") -> None:
         """Queue a frame; it leaves in order, as soon as the socket takes it."""
@@ -99,10 +112,27 @@ class Link:
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
+        if self._beating:
+            self._beating.cancel()
         self._unsent.clear()
         self.unsent_bytes = 0
         self._wake()
         self._on_close()
+
+    def _beat_again(self) -> None:
+        self._beating = self._loop.call_later(BEAT, self._beat, self._loop.time() + BEAT)
+
+    def _beat(self, due: float) -> None:
+        now = self._loop.time()
+        if now > due + BEAT:
+            # This process slept, or was busy with something else, and has not listened either.
+            self._heard = now
+        if self._silence is not None and now - self._heard > self._silence:
+            self.close()
+            return
+        if not self.unsent_bytes:
+            self.send({})
+        self._beat_again()
 
     def _send_now(self, view: memoryview) -> memoryview:
         while len(view):
@@ -135,6 +165,8 @@ class Link:
             self._wake()
 
     def _hand_over(self, message: Message, payload: memoryview) -> None:
+        if not message:
+            return  # a sign of life
         try:
             self._on_message(message, payload)
         except ProtocolError:
@@ -164,6 +196,7 @@ class Link:
             if not count:
                 self.close()
                 return
+            self._heard = self._loop.time()
             try:
                 for message, payload in self._decoder.received(count):
                     self._hand_over(message, payload)

@@ -12,13 +12,11 @@ from jupyter_sky.node.store import Store
 from jupyter_sky.transport.blobs import digest, map_privately
 from jupyter_sky.transport.frames import ProtocolError
 
-SENDER = object()
-
 
 def put(store: Store, data: bytes, key: str | None = None, piece: int = 1000) -> str:
     key = key or digest(data)
     for offset in range(0, len(data), piece):
-        store.add(SENDER, key, offset, memoryview(data)[offset : offset + piece], len(data))
+        store.add(key, offset, memoryview(data)[offset : offset + piece], len(data))
     return key
 
 
@@ -26,9 +24,9 @@ def test_a_blob_is_there_when_all_of_it_is(tmp_path: Path) -> None:
     store = Store(tmp_path, 10**9)
     data = memoryview(bytes(range(256)) * 100)
     key = digest(data)
-    store.add(SENDER, key, 0, data[:1000], len(data))
+    store.add(key, 0, data[:1000], len(data))
     assert key not in store
-    store.add(SENDER, key, 1000, data[1000:], len(data))
+    store.add(key, 1000, data[1000:], len(data))
     assert key in store
     assert (tmp_path / key).read_bytes() == data
 
@@ -36,33 +34,24 @@ def test_a_blob_is_there_when_all_of_it_is(tmp_path: Path) -> None:
 def test_a_blob_that_broke_off_can_be_sent_again(tmp_path: Path) -> None:
     store = Store(tmp_path, 10**9)
     data = bytes(range(256)) * 100
-    store.add(SENDER, digest(data), 0, memoryview(data)[:1000], len(data))
+    store.add(digest(data), 0, memoryview(data)[:1000], len(data))
     key = put(store, data)
     assert key in store
     assert [path.name for path in tmp_path.iterdir()] == [key]
 
 
-def test_two_send_the_same_at_once(tmp_path: Path) -> None:
+def test_two_send_the_same_at_once_and_one_of_them_breaks_off(tmp_path: Path) -> None:
     store = Store(tmp_path, 10**9)
     data = bytes(range(256)) * 100
-    key = digest(data)
-    for offset in range(0, len(data), 1000):
-        for sender in ("one", "another"):
-            store.add(sender, key, offset, memoryview(data)[offset : offset + 1000], len(data))
+    key, whole = digest(data), memoryview(data)
+    store.add(key, 0, whole[:1000], len(data))
+    store.add(key, 0, whole[:700], len(data))
+    store.add(key, 1000, whole[1000:2000], len(data))
+    assert store.arrived(key) == 2000
+    for offset in range(700, len(data), 700):
+        store.add(key, offset, whole[offset : offset + 700], len(data))
     assert (tmp_path / key).read_bytes() == data
     assert [path.name for path in tmp_path.iterdir()] == [key]
-
-
-def test_what_a_lost_sender_began_is_dropped_and_another_goes_on(tmp_path: Path) -> None:
-    store = Store(tmp_path, 10**9)
-    data = bytes(range(256)) * 100
-    key = digest(data)
-    for sender in ("one", "another"):
-        store.add(sender, key, 0, memoryview(data)[:1000], len(data))
-    store.leave("one")
-    assert len(list(tmp_path.iterdir())) == 1
-    store.add("another", key, 1000, memoryview(data)[1000:], len(data))
-    assert key in store
 
 
 def test_a_damaged_blob_is_not_kept(tmp_path: Path) -> None:
@@ -96,7 +85,7 @@ def test_what_was_dropped_stays_mapped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["../../etc/passwd", "", "ABC", "a/b"])
 def test_a_key_that_is_no_digest_is_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(ProtocolError):
-        Store(tmp_path, 10**9).add(SENDER, key, 0, memoryview(b"0123456789"), 10)
+        Store(tmp_path, 10**9).add(key, 0, memoryview(b"0123456789"), 10)
 
 
 def test_no_room_is_no_crash(tmp_path: Path) -> None:

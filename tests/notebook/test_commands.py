@@ -94,6 +94,7 @@ def test_status_marks_the_cluster_that_cells_mean(two: Notebook, stranger: Clust
 def test_status_shows_what_runs(two: Notebook, stranger: Cluster, tmp_path: Path) -> None:
     end = tmp_path / "end"
     strange = stranger.run(Work((1,), code=UNTIL.format(str(end))))
+    strange.begin()
     assert strange.left.wait(30)
     two.namespace["end"] = str(end)
     two.run("%%sky --background\nimport pathlib\nwhile not pathlib.Path(end).exists(): pass")

@@ -1,0 +1,93 @@
+"""Hosts as a person types them: `gpu1`, `ada@gpu1`, `gpu1:4` (ranks), `gpu1:2222` (port)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jupyter_sky.errors import UsageError
+
+_MOST_RANKS = 512
+_SSH = 22
+_HOST = re.compile(
+    r"(?:(?P<user>[^@\s:]+)@)?(?:\[(?P<v6>[\da-fA-F:.%\w]+)\]|(?P<name>[\w.-]+))"
+    r"(?::(?P<first>\d+))?(?::(?P<second>\d+))?"
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine to reach over SSH.
+
+    Attributes
+    ----------
+    name
+        A name of ``~/.ssh/config``, of the network, or an address.
+    user, port
+        As the person said; ``None`` leaves them to the configuration.
+    ranks
+        How many ranks it should have; ``None`` means one for each GPU.
+    """
+
+    name: str
+    user: str | None = None
+    port: int | None = None
+    ranks: int | None = None
+
+    def __str__(self) -> str:
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        user = f"{self.user}@" if self.user else ""
+        return f"{user}{name}:{self.port}" if self.port else f"{user}{name}"
+
+
+def parse(texts: str | Iterable[str]) -> tuple[Target, ...]:
+    """Read a list of hosts.
+
+    Parameters
+    ----------
+    texts
+        Hosts, each ``[USER@]HOST[:PORT][:RANKS]``; in one string they have commas between them. Of
+        a single number, 22 and what is larger than 512 is a port.
+
+    Raises
+    ------
+    UsageError
+        When one is none, or is there twice.
+    """
+    if isinstance(texts, str):
+        texts = texts.split(",")
+    targets = tuple(_target(text.strip()) for text in texts if text.strip())
+    seen: set[str] = set()
+    for target in targets:
+        if str(target) in seen:
+            raise UsageError(
+                f"{target} is there twice: leave one out, or type `{target}:2` for two ranks on it."
+            )
+        seen.add(str(target))
+    return targets
+
+
+def parse_one(text: str) -> Target:
+    """Read a host; see `parse`."""
+    return _target(text)
+
+
+def _target(text: str) -> Target:
+    match = _HOST.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f'"{text}" is not a host: type one like `gpu1`, `ada@gpu1`, `gpu1:4` for four ranks or '
+            "`gpu1:2222` for another port."
+        )
+    numbers = [int(match[name]) for name in ("first", "second") if match[name]]
+    port = ranks = None
+    if len(numbers) == 2:
+        port, ranks = numbers
+    elif numbers and (numbers[0] == _SSH or numbers[0] > _MOST_RANKS):
+        [port] = numbers
+    elif numbers:
+        [ranks] = numbers
+    if ranks == 0 or (port is not None and not 0 < port < 65536):
+        raise UsageError(f'"{text}": type a port below 65536, and at least one rank.')
+    return Target(match["v6"] or match["name"], match["user"], port, ranks)

@@ -1,0 +1,250 @@
+"""The SSH provider: from the hosts that a person names to nodes with agents."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.certificates import mint
+from jupyter_sky.providers.machine import Machine, Progress
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.ssh import hosts as host_names
+from jupyter_sky.providers.ssh.environment import Recipe, install_system, make, recipe
+from jupyter_sky.providers.ssh.files import archive, check_files, send_files, shell_values
+from jupyter_sky.providers.ssh.hosts import Target
+from jupyter_sky.providers.ssh.line import Line, lines
+from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
+from jupyter_sky.providers.ssh.node import (
+    check_python,
+    end_agent,
+    folders,
+    send_package,
+    start_agent,
+    work_folder,
+)
+from jupyter_sky.providers.ssh.phases import Phases
+from jupyter_sky.providers.ssh.plan import Place, check_size, plan
+from jupyter_sky.providers.ssh.probe import Probe, probe
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class _Host:
+    """A host that is ready for an agent."""
+
+    line: Line
+    here: Probe
+    python: str
+    code: str
+    values: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SSH:
+    """Nodes that are machines to log in to.
+
+    Parameters
+    ----------
+    hosts
+        The machines, as a list or with commas: names of ``~/.ssh/config`` or addresses, each as
+        ``[USER@]HOST[:PORT][:RANKS]``.
+    python
+        An interpreter on the machines that has what ranks need; an environment is made for the
+        image where this is not given.
+    interface
+        The network interface for traffic between the machines; by default the one that leads from
+        one to the other.
+    grace
+        Seconds after which nodes end that no notebook is connected to and that run nothing.
+    """
+
+    hosts: Sequence[str] | str = ()
+    python: str | None = None
+    interface: str | None = None
+    grace: float = 3600.0
+
+    name = "ssh"
+
+    def __post_init__(self) -> None:
+        host_names.parse(self.hosts)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The machines."""
+        return host_names.parse(self.hosts)
+
+    @property
+    def usual_nodes(self) -> int:
+        """How many nodes a cluster has if nobody says: all."""
+        return max(1, len(self.targets))
+
+    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
+        """Refuse what can be known to be wrong before any host is asked."""
+        if importlib.util.find_spec("paramiko") is None:
+            raise UsageError(
+                "machines are reached over SSH with paramiko, which is not installed: "
+                "run `%pip install 'jupyter-sky[ssh]'`."
+            )
+        known = len(self.targets)
+        if not known:
+            raise UsageError(
+                "the provider ssh needs machines: name them, as in `--hosts gpu1,gpu2`."
+            )
+        version = ".".join(map(str, sys.version_info[:2]))
+        asked = spec.image.python
+        if asked is not None and asked.split(".")[:2] != version.split("."):
+            raise UsageError(
+                f"the image has Python {asked} and the notebook {version}, between which functions "
+                f'cannot travel: leave python out, or type python="{version}".'
+            )
+        recipe(spec.image)
+        check_files(spec.image)
+        if spec.nodes > known:
+            raise UsageError(
+                f"{spec.nodes} nodes were asked for, and {known} host{'s are' * (known > 1)}"
+                f"{' is' * (known == 1)} named: name more, or leave out --nodes."
+            )
+        return ()
+
+    async def launch(
+        self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
+    ) -> list[Machine]:
+        """Prepare the hosts, all at once, and start an agent on each."""
+        targets = self.targets[: spec.nodes]
+        phases = Phases([str(target) for target in targets], progress)
+        try:
+            image = spec.image
+            files = await in_thread(archive, image.includes, image.excludes)
+            made_of = recipe(image)
+            hosts = await self._each(
+                targets, lambda target: self._prepare(target, spec, made_of, files, phases)
+            )
+            places = plan(targets, [host.here for host in hosts], spec)
+            return await self._start(spec, identity, preload, hosts, places, phases)
+        except BaseException:
+            await asyncio.shield(self._clean_up(targets, identity))
+            raise
+
+    def machine(self, row: Mapping[str, Any]) -> Machine:
+        """Return the machine that ``row`` describes."""
+        return SSHMachine.of(row)
+
+    def _prepare(
+        self, target: Target, spec: ClusterSpec, made_of: Recipe, files: bytes, phases: Phases
+    ) -> _Host:
+        line, name = lines.get(target), str(target)
+        phases.say(name, "connecting")
+        line.connect()
+        phases.say(name, "looking around")
+        here = probe(line)
+        check_size(here, spec)
+        phases.say(name, "sending jupyter_sky")
+        code = send_package(line, here)
+        if self.python is not None:
+            python = self.python
+            check_python(line, python)
+        else:
+            install_system(line, here, spec.image.apt, lambda text: phases.say(name, text))
+            python = make(line, here, made_of, lambda text: phases.say(name, text))
+        if files:
+            phases.say(name, f"sending files ({len(files) / 1e6:,.1f} MB)")
+            send_files(line, work_folder(here, spec.name), files)
+        values = shell_values(line, spec.image.shell_vars)
+        phases.say(name, "ready")
+        return _Host(line, here, python, code, values)
+
+    async def _start(
+        self,
+        spec: ClusterSpec,
+        identity: str,
+        preload: Sequence[str],
+        hosts: Sequence[_Host],
+        places: Sequence[Place],
+        phases: Phases,
+    ) -> list[Machine]:
+        credentials = mint([str(host.line.target) for host in hosts])
+
+        def start(number: int) -> SSHMachine:
+            host, place = hosts[number], places[number]
+            phases.say(str(host.line.target), "starting")
+            settings = {
+                "cluster": spec.name,
+                "id": identity,
+                "index": number,
+                "peer": _peer(number, places),
+                "interface": self.interface,
+                "credentials": asdict(credentials[number]) if len(hosts) > 1 else None,
+                "grace": spec.idle_timeout or self.grace,
+                "preload": list(preload),
+                "env": {**spec.image.env, **host.values},
+                "ranks": place.ranks(host.here.cpus),
+            }
+            about = start_agent(host.line, host.here, settings, host.python, host.code)
+            where = {key: about[key] for key in ("addr", "interface", "port")}
+            node = replace(place.node, **where)
+            return SSHMachine(
+                host=str(host.line.target),
+                folder=about["folder"],
+                blobs=about["blobs"],
+                python=host.python,
+                code=host.code,
+                nodes=(node,),
+            )
+
+        return await self._each(range(len(hosts)), start, [str(h.line.target) for h in hosts])
+
+    async def _each(
+        self, items: Sequence[S], function: Callable[[S], T], names: Sequence[str] | None = None
+    ) -> list[T]:
+        """Do something on every host; what is wrong with any of them is said of all at once."""
+        names = names or [str(item) for item in items]
+        done = await asyncio.gather(
+            *(in_thread(function, item) for item in items), return_exceptions=True
+        )
+        results, failed = [], []
+        for name, each in zip(names, done, strict=True):
+            if isinstance(each, SkyError):
+                failed.append(f"{name}: {each}")
+            elif isinstance(each, BaseException):
+                raise each
+            else:
+                results.append(each)
+        if failed:
+            raise SkyError(_failure(failed, len(items)))
+        return results
+
+    async def _clean_up(self, targets: Sequence[Target], identity: str) -> None:
+        """End what was started before it was clear that not all of it can be."""
+
+        def clean(index: int) -> None:
+            line = lines.get(targets[index])
+            # What is still under way there must not go on; hosts that are not reached have nothing.
+            if line.is_connected:
+                line.close()
+                end_agent(line, *folders(identity, index, probe(line)))
+                line.close_if_unused()
+
+        await asyncio.gather(
+            *(in_thread(clean, index) for index in range(len(targets))), return_exceptions=True
+        )
+
+
+def _peer(number: int, places: Sequence[Place]) -> str | None:
+    """Return the address to which a node's way decides its own: the head's, or the head's next."""
+    if len(places) == 1:
+        return None
+    return places[0 if number else 1].node.addr
+
+
+def _failure(failed: Sequence[str], count: int) -> str:
+    if len(failed) == 1:
+        return f"{failed[0].rstrip('.')}."
+    lines = "".join(f"\n  {each.rstrip('.')}" for each in failed)
+    return f"{len(failed)} of {count} hosts cannot be used:{lines}"

@@ -1,0 +1,211 @@
+"""A lab: hosts on a bridge, and this machine at the bridge's own address."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+
+from tests.lab.host import Host, command, make_key
+
+_PLACE = Path("/var/lib/sky-lab")
+_MOST = 64
+_TOOLS = {
+    "/usr/sbin/sshd": "openssh-server",
+    "ssh-keygen": "openssh-client",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "unshare": "util-linux",
+}
+
+
+def missing() -> str | None:
+    """Return why there can be no lab here, and what to do about it; ``None`` if there can."""
+    packages = sorted({name for tool, name in _TOOLS.items() if not shutil.which(tool)})
+    if packages:
+        return f"the lab needs `apt-get install {' '.join(packages)}`"
+    if os.geteuid():
+        return "the lab needs root, for namespaces and network interfaces"
+    probe = ["unshare", "--net", "--mount", "--pid", "--fork", "true"]
+    if subprocess.run(probe, capture_output=True).returncode:
+        return "the lab needs namespaces, which this container does not allow: run it privileged"
+    return None
+
+
+class Lab:
+    """Hosts, and a home with keys that they let in.
+
+    Attributes
+    ----------
+    hosts
+        Its hosts.
+    address
+        Where hosts reach this machine.
+    home
+        A home folder for clients on this machine: ``.ssh`` has a key, the hosts' names and keys.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.folder = _PLACE / str(index)
+        self.bridge = f"skylab{index}"
+        self.address = f"10.213.{index}.1"
+        self.home = self.folder / "home"
+        self.hosts: list[Host] = []
+
+    @classmethod
+    def start(cls, count: int, keep: bool = False) -> Lab:
+        """Start a lab.
+
+        Parameters
+        ----------
+        count
+            Number of hosts.
+        keep
+            Whether it stays when this process ends. If not, the next lab removes it.
+        """
+        _PLACE.mkdir(parents=True, exist_ok=True)
+        for lab in labs():
+            if lab.is_left_over:
+                lab.stop()
+        lab = _first_free()
+        try:
+            lab._make(count, keep)
+        except BaseException:
+            lab.stop()
+            raise
+        return lab
+
+    def _make(self, count: int, keep: bool) -> None:
+        # Whoever looks finds the folder with its owner in it, or none.
+        new = self.folder.with_name(f"new-{self.index}")
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        (new / "owner").write_text("" if keep else _mark(os.getpid()))
+        new.rename(self.folder)
+        command(["ip", "address", "add", f"{self.address}/24", "dev", self.bridge])
+        command(["ip", "link", "set", self.bridge, "up"])
+        self.hosts = [self._host(number) for number in range(1, count + 1)]
+        self._make_keys()
+        names = "".join(f"{host.address} {host.name}\n" for host in self.hosts)
+        with ThreadPoolExecutor(count) as threads:
+            keys = self.folder / "keys"
+            list(
+                threads.map(
+                    lambda host: host.make(keys, f"127.0.0.1 localhost\n{names}"), self.hosts
+                )
+            )
+            list(threads.map(lambda host: host.start(), self.hosts))
+        self._make_home()
+
+    def _host(self, number: int) -> Host:
+        return Host(
+            name=f"lab{number}",
+            address=f"10.213.{self.index}.{10 + number}",
+            folder=self.folder / f"lab{number}",
+            wire=f"sky{self.index}h{number}",
+            gateway=self.address,
+            bridge=self.bridge,
+        )
+
+    def _make_keys(self) -> None:
+        keys = self.folder / "keys"
+        keys.mkdir()
+        make_key(keys / "ca")
+        key = make_key(keys / "id_ed25519")
+        shutil.copy(f"{key}.pub", keys / "authorized_keys")
+
+    def authorize(self, key: Path) -> None:
+        """Let in who has this private key."""
+        with (self.folder / "keys" / "authorized_keys").open("a") as file:
+            file.write(Path(f"{key}.pub").read_text())
+
+    def certify(self, key: Path, principal: str = "root") -> None:
+        """Write a certificate for this private key, which all hosts trust, beside it."""
+        authority = str(self.folder / "keys" / "ca")
+        command(["ssh-keygen", "-q", "-s", authority, "-I", "lab", "-n", principal, f"{key}.pub"])
+
+    def _make_home(self) -> None:
+        ssh = self.home / ".ssh"
+        ssh.mkdir(parents=True, mode=0o700)
+        for name in ("id_ed25519", "id_ed25519.pub"):
+            shutil.copy(self.folder / "keys" / name, ssh / name)
+        config = "".join(f"Host {host.name}\n  HostName {host.address}\n" for host in self.hosts)
+        (ssh / "config").write_text(f"{config}Host *\n  User root\n")
+        known = "".join(f"{host.address} {_public_key(host)}\n" for host in self.hosts)
+        (ssh / "known_hosts").write_text(known)
+
+    def unplug(self) -> None:
+        """Pull this machine's own cable: hosts still reach each other."""
+        for host in self.hosts:
+            host.run("iptables", "-A", "INPUT", "-s", self.address, "-j", "DROP")
+            host.run("iptables", "-A", "OUTPUT", "-d", self.address, "-j", "DROP")
+
+    def plug_in(self) -> None:
+        """Plug it in again."""
+        for host in self.hosts:
+            host.run("iptables", "-F")
+
+    @property
+    def is_left_over(self) -> bool:
+        """Whether nobody will ever stop it: who started it is gone."""
+        with contextlib.suppress(OSError):
+            owner = (self.folder / "owner").read_text()
+            return bool(owner) and owner != _mark(int(owner.split()[0]))
+        return self.folder.exists()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it was started to stay, by a person."""
+        with contextlib.suppress(OSError):
+            return not (self.folder / "owner").read_text()
+        return False
+
+    def stop(self) -> None:
+        """End every process of every host and remove what there was of the lab."""
+        for folder in self.folder.glob("lab*"):
+            host = self._host(int(folder.name.removeprefix("lab")))
+            with contextlib.suppress(FileNotFoundError):
+                host.power_off()
+        subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def find(self) -> Lab:
+        """Return the lab with the hosts that were started by another process."""
+        numbers = sorted(int(path.name[3:]) for path in self.folder.glob("lab*"))
+        self.hosts = [self._host(number) for number in numbers]
+        return self
+
+
+def labs() -> Iterator[Lab]:
+    """Find the labs of this machine, whoever started them."""
+    for folder in sorted(_PLACE.glob("[0-9]*")):
+        yield Lab(int(folder.name)).find()
+
+
+def _first_free() -> Lab:
+    """Take a number for a lab: only one process can make the bridge of that name."""
+    for index in range(_MOST):
+        lab = Lab(index)
+        words = ["ip", "link", "add", lab.bridge, "type", "bridge"]
+        if not lab.folder.exists() and not subprocess.run(words, capture_output=True).returncode:
+            return lab
+    raise RuntimeError(f"there are {_MOST} labs already: `python -m tests.lab down` ends them")
+
+
+def _mark(pid: int) -> str:
+    """Return what no other process has: its id, and when it started."""
+    try:
+        return f"{pid} {psutil.Process(pid).create_time()}"
+    except psutil.NoSuchProcess:
+        return "gone"
+
+
+def _public_key(host: Host) -> str:
+    return " ".join((host.folder / "etc" / "host_key.pub").read_text().split()[:2])

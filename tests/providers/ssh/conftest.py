@@ -1,0 +1,61 @@
+"""Hosts of the lab, a home that knows them, and clusters on them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.frame import Limits
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.ssh import SSH
+from jupyter_sky.providers.ssh.hosts import parse
+from jupyter_sky.providers.ssh.line import lines
+from tests.cluster.conftest import Cells
+from tests.lab import Lab
+
+
+@pytest.fixture
+def client(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The ``.ssh`` folder of somebody whom the hosts let in; a test may change it."""
+    home = tmp_path / "home"
+    shutil.copytree(lab.home, home)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    yield home / ".ssh"
+    hang_up(lab)
+
+
+def hang_up(lab: Lab) -> None:
+    """End the connections to all hosts, so that the next test makes its own."""
+    for host in lab.hosts:
+        for target in parse([host.name, f"ada@{host.name}"]):
+            lines.get(target).close()
+
+
+@pytest.fixture
+def start(client: Path) -> Iterator[Callable[..., Cells]]:
+    """Starts clusters on hosts; they end with the test."""
+    started: list[Cells] = []
+
+    def make(hosts: str, framework: bool = True, **options: Any) -> Cells:
+        provider = SSH(hosts, python=sys.executable, **options)
+        name = f"ssh-{uuid.uuid4().hex[:8]}"
+        wanted = ClusterSpec(name=name, nodes=provider.usual_nodes)
+        spec, frame = assemble(wanted, [sky.plugins.torch()] if framework else [])
+        cells = Cells(Cluster.start(spec, provider, frame, limits=Limits(stop=20)))
+        started.append(cells)
+        return cells
+
+    yield make
+    for cells in started:
+        if cells.cluster.state.phase != "down":
+            cells.cluster.down()

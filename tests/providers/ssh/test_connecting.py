@@ -1,0 +1,232 @@
+"""Connecting: what ssh would do, and one sentence with what to do where it does not work."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.providers.ssh.config import login
+from jupyter_sky.providers.ssh.hosts import parse_one
+from jupyter_sky.providers.ssh.line import Line
+from jupyter_sky.transport import background
+from tests.lab import Lab
+from tests.lab.host import make_key
+
+
+def connect(host: str) -> str:
+    """Connect as a cluster does, in a thread that is not the person's; return the host's name."""
+
+    def hello() -> str:
+        line = Line(parse_one(host))
+        try:
+            return line.run("hostname").strip()
+        finally:
+            line.close()
+
+    async def elsewhere() -> str:
+        import asyncio
+
+        return await asyncio.to_thread(hello)
+
+    return background.wait(elsewhere())
+
+
+def write(client: Path, text: str) -> None:
+    (client / "config").write_text(text)
+
+
+# The configuration
+
+
+def test_the_configuration_is_read_as_ssh_reads_it(lab: Lab, client: Path) -> None:
+    (client / "conf.d").mkdir()
+    (client / "conf.d" / "lab").write_text(
+        f"Host inner\n  HostName {lab.hosts[1].address}\n  Port 2200\nHost *\n  Port 2300\n"
+    )
+    write(
+        client,
+        "Host outer\n  Include conf.d/*\n  User ada\n"
+        "Include conf.d/*\n"
+        'Match host "10.213.*"\n  User bob\n'
+        "Host *\n  User root\n  IdentityFile ~/.ssh/special\n",
+    )
+    shutil.copy(client / "id_ed25519", client / "special")
+    assert login(parse_one("outer")).user == "ada"
+    assert login(parse_one("outer")).port == 2300
+    inner = login(parse_one("inner"))
+    assert (inner.address, inner.port, inner.user) == (lab.hosts[1].address, 2200, "bob")
+    assert login(parse_one("eve@inner:2400")).user == "eve"
+    assert login(parse_one("eve@inner:2400")).port == 2400
+    assert login(parse_one("inner")).identity_files == (client / "special",)
+
+
+def test_it_agrees_with_ssh(lab: Lab, client: Path) -> None:
+    (client / "more").write_text("Host b*\n  User ada\n  ProxyJump lab1,lab2\n  Port 2201\n")
+    config = "Include more\nHost a\n  Include more\n  Port 99\nHost *\n  User root\n  Port 7\n"
+    write(client, config)
+    for name in ("a", "b", "c"):
+        said = subprocess.run(
+            ["ssh", "-G", "-F", client / "config", name], capture_output=True, text=True
+        ).stdout
+        options = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
+        ours = login(parse_one(name))
+        assert (ours.user, str(ours.port)) == (options["user"], options["port"])
+        assert ",".join(ours.jumps) == options.get("proxyjump", "")
+
+
+def test_a_host_behind_others(lab: Lab, client: Path) -> None:
+    first, second, third = lab.hosts[:3]
+    third.run("iptables", "-A", "INPUT", "-s", lab.address, "-j", "DROP")
+    try:
+        config = (client / "config").read_text()
+        write(client, f"Host {third.name}\n  ProxyJump {first.name},{second.name}\n{config}")
+        assert connect(third.name) == third.name
+    finally:
+        third.speed_up()
+
+
+# Keys
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_kinds_of_keys(lab: Lab, client: Path, kind: str) -> None:
+    (client / "id_ed25519").unlink()
+    lab.authorize(make_key(client / f"id_{kind}_new", kind))
+    shutil.move(client / f"id_{kind}_new", client / f"id_{kind}")
+    assert connect("lab1") == "lab1"
+
+
+def test_a_certificate(lab: Lab, client: Path) -> None:
+    key = make_key(client / "certified")
+    write(client, (client / "config").read_text() + f"  IdentityFile {key}\n")
+    with pytest.raises(sky.SkyError, match="it takes none of 1 keys for root: run `ssh-copy-id"):
+        connect("lab1")
+    lab.certify(key)
+    assert connect("lab1") == "lab1"
+
+
+@pytest.fixture
+def agent(client: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """An ssh-agent; what it is called with is added to it."""
+    socket = client / "agent"
+    words = ["ssh-agent", "-D", "-a", str(socket)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    while not socket.exists():
+        pass
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+    yield lambda key: subprocess.run(["ssh-add", "-q", str(key)], check=True) and None
+    process.kill()
+    process.wait()
+
+
+def test_the_agent_is_asked(client: Path, agent: Callable[[Path], None]) -> None:
+    agent(client / "id_ed25519")
+    for path in client.glob("id_*"):
+        path.unlink()
+    assert connect("lab1") == "lab1"
+
+
+def test_the_right_key_comes_first_among_many(
+    lab: Lab, client: Path, agent: Callable[[Path], None]
+) -> None:
+    for number in range(8):  # a server hangs up after six
+        agent(make_key(client / f"other{number}"))
+    agent(client / "id_ed25519")
+    assert connect("lab1") == "lab1"
+
+
+def test_a_passphrase_is_asked_for_once(
+    lab: Lab, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in client.glob("id_*"):
+        path.unlink()
+    lab.authorize(make_key(client / "id_ed25519", passphrase="correct horse"))
+    answers = iter(["wrong", "correct horse"])
+    asked: list[str] = []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        return next(answers)
+
+    # In a notebook the person types it into a field that the kernel asks the browser for.
+    monkeypatch.setattr("getpass.getpass", answer)
+    assert connect("lab1") == "lab1"
+    assert connect("lab2") == "lab2"
+    place = f"Passphrase for {client / 'id_ed25519'}: "
+    assert asked == [place, f"That was not it. {place}"]
+
+
+# Whose host it is
+
+
+def test_an_unknown_host_is_refused_until_the_person_accepts_it(lab: Lab, client: Path) -> None:
+    host = lab.hosts[0]
+    (client / "known_hosts").write_text("")
+    with pytest.raises(sky.SkyError) as caught:
+        connect(host.name)
+    said = subprocess.run(
+        ["ssh-keygen", "-l", "-f", host.folder / "etc" / "host_key.pub"],
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert said.split()[1] in str(caught.value)
+    [accept] = re.findall(r"`!(.*?)`", str(caught.value))
+    subprocess.run(["sh", "-c", accept], check=True)
+    assert connect(host.name) == host.name
+
+
+def test_a_changed_host_key_is_refused(lab: Lab, client: Path) -> None:
+    host = lab.hosts[0]
+    other = (lab.hosts[1].folder / "etc" / "host_key.pub").read_text()
+    (client / "known_hosts").write_text(f"{host.address} {other}")
+    with pytest.raises(sky.SkyError, match="its host key has changed.*ssh-keygen -R"):
+        connect(host.name)
+
+
+def test_hashed_names_and_other_ports(lab: Lab, client: Path) -> None:
+    subprocess.run(
+        ["ssh-keygen", "-q", "-H", "-f", client / "known_hosts"], check=True, capture_output=True
+    )
+    (client / "known_hosts.old").unlink()
+    assert connect("lab1") == "lab1"
+
+
+# What is said of all at once
+
+
+def test_every_host_that_cannot_be_used_is_named_with_its_reason(
+    lab: Lab, client: Path, start
+) -> None:
+    good, silent, deaf = lab.hosts[:3]
+    silent.run("iptables", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-j", "DROP")
+    for server in deaf.processes("sshd"):
+        server.kill()
+    text = f"{good.name},{silent.name},{deaf.name},eve@{lab.hosts[3].name},no-such-machine"
+    try:
+        with pytest.raises(sky.SkyError) as caught:
+            start(text)
+    finally:
+        silent.speed_up()
+        deaf.restart_sshd()
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "4 of 5 hosts cannot be used:"
+    assert re.match(r"  lab2: .* port 22 did not answer within 10 s: is the machine on", lines[1])
+    assert re.match(r"  lab3: nothing listens at .* port 22: is its SSH server running", lines[2])
+    assert re.match(r"  eve@lab4: it takes none of \d keys for eve", lines[3])
+    assert re.match(r"  no-such-machine: no machine is named no-such-machine", lines[4])
+    assert not good.processes("jupyter_sky")
+
+
+def test_an_interpreter_that_will_not_do(lab: Lab, client: Path) -> None:
+    for python, said in (
+        ("/usr/bin/no-such-python", "cannot be used as Python"),
+        ("/usr/bin/python3", "has no .*IPython.*: install `jupyter-sky` there, or leave out"),
+    ):
+        with pytest.raises(sky.SkyError, match=said):
+            sky.ComputePool(provider=sky.SSH("lab1", python=python)).__enter__()
