@@ -111,9 +111,6 @@ class RankShell(InteractiveShell):
         error = result.error_before_exec or result.error_in_exec
         if error is not None and self._pending and self._pending[0] is error:
             self._lines, self._pending = self._pending[1], None
-        if isinstance(error, KeyboardInterrupt):
-            # What a collective raises as it is broken comes of the Stop and says nothing itself.
-            self._pending = None
         self._print_pending()
         return error
 
@@ -159,9 +156,17 @@ class RankShell(InteractiveShell):
     def _showtraceback(self, etype, evalue, stb: list[str]) -> None:
         # IPython shows errors in the middle of a cell too, of a failing `_repr_html_` for instance.
         # Which one has ended the cell is known when it is over: `run` tells.
-        if not issubclass(etype, KeyboardInterrupt):
-            self._print_pending()
+        if isinstance(evalue, KeyboardInterrupt) and self._pending_led_to(evalue):
+            # What a collective raises as it is broken comes of the Stop, and says nothing itself.
+            self._pending = None
+        self._print_pending()
         self._pending = (evalue, list(stb))
+
+    def _pending_led_to(self, error: BaseException) -> bool:
+        context = error.__context__
+        while context is not None and self._pending and context is not self._pending[0]:
+            context = context.__context__
+        return self._pending is not None and context is not None
 
     def _print_pending(self) -> None:
         if self._pending:
