@@ -107,7 +107,8 @@ def test_stop_leaves_time_to_save(cells, tmp_path) -> None:
 
 def test_stop_is_heard_after_an_error_was_shown_in_the_middle_of_a_cell(cells) -> None:
     cells.run("kept = 1")
-    stop(cells, "get_ipython().run_cell('1 / 0')\nwhile True: time.sleep(0.1)")
+    cell = "get_ipython().run_cell('1 / 0')\nprint('here')\nwhile True: time.sleep(0.1)"
+    stop_at_first_line(cells.start(cell))
     assert "ZeroDivisionError" in cells.cluster.log(0, tail=50)[0].decode()
     assert cells.ask("kept") == [1] * 4
 
