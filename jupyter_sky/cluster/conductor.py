@@ -44,6 +44,8 @@ class Conductor:
         What the person should know of the nodes' versions.
     reports
         What each rank used last.
+    loss
+        Why the cluster cannot be used, once it cannot.
     on_event
         Called with the connection it came from and each event, after the state has changed.
     on_notice
@@ -67,6 +69,7 @@ class Conductor:
         self.connections: list[Connection] = []
         self.reports: dict[int, dict[str, Any]] = {}
         self.warnings: tuple[str, ...] = ()
+        self.loss = ClusterLost(f"cluster {spec.name} is gone.")
         self.listeners: list[Callable[[], None]] = []
         self.on_event: Callable[[Connection, Event], None] = lambda connection, event: None
         self.on_take_up: Callable[[RunBegan], None] = lambda began: None
@@ -312,13 +315,11 @@ class Conductor:
         self.state = replace(self.state, phase="lost")
         ranks = describe_ranks(connection.ranks)
         where = f" on {connection.name}" if connection.machine.nodes[0].name else ""
-        self.on_end(
-            ClusterLost(
-                f"cluster {self.spec.name} is lost: the agent of {ranks}{where} "
-                f"{connection.trouble}. Run the cell again to start a new one, or type "
-                "`%sky restart`."
-            )
+        self.loss = ClusterLost(
+            f"cluster {self.spec.name} is lost: the agent of {ranks}{where} {connection.trouble}. "
+            "Run the cell again to start a new one."
         )
+        self.on_end(self.loss)
         self.wake()
 
     def _on_notice(self, text: str) -> None:
@@ -343,7 +344,7 @@ class Conductor:
         """Wait until something is so; raise when it cannot become so any more."""
         while not condition():
             if self.state.phase == "lost":
-                raise ClusterLost(f"cluster {self.spec.name} is gone: an agent of it ended.")
+                raise self.loss
             if dead := [rank for rank in self.state.ranks if rank.phase == "dead"]:
                 raise ClusterLost(
                     f"rank {dead[0].rank} does not start any more, {dead[0].trouble}: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -15,6 +16,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook import doctor, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
+from jupyter_sky.notebook.leaving import is_leaving
 from jupyter_sky.notebook.logs import show_log
 from jupyter_sky.notebook.options import CellOptions, parse_line
 from jupyter_sky.notebook.progress import NoticeLine
@@ -123,6 +125,7 @@ class Commands:
             run.follow(
                 lambda event: renderer.render(event, flush=run.nothing_waits),
                 notice=NoticeLine(self._shell, cluster.name).say,
+                is_leaving=partial(is_leaving, self._shell),
             )
         finally:
             renderer.finish()

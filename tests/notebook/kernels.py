@@ -126,10 +126,10 @@ class LiveNotebook:
         """Do what the notebook's Stop does."""
         self._manager.interrupt_kernel()
 
-    def restart(self) -> None:
-        """Restart the kernel."""
+    def restart(self, now: bool = True) -> None:
+        """Restart the kernel: kill it, or ask it to end."""
         self._client.stop_channels()
-        self._manager.restart_kernel(now=True)
+        self._manager.restart_kernel(now=now)
         self._connect()
 
     def close(self) -> None:
