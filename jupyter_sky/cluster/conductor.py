@@ -18,6 +18,7 @@ from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import (
+    Ending,
     Event,
     Formed,
     Prepared,
@@ -298,6 +299,8 @@ class Conductor:
                 self._versions.update((node.host, versions) for node in connection.machine.nodes)
             case Formed(rank=rank, error=dict() as error):
                 self._form_errors[rank] = error
+            case Ending(reason=reason):
+                self._lose(f"cluster {self.spec.name} has ended itself: {reason}.")
             case RankExited(rank=rank, reason=reason):
                 self.outbox.forget(rank)
                 if self._forming.locked():
@@ -312,13 +315,15 @@ class Conductor:
     def _on_lost(self, connection: Connection) -> None:
         if self.state.phase in ("lost", "down"):
             return
-        self.state = replace(self.state, phase="lost")
         ranks = describe_ranks(connection.ranks)
         where = f" on {connection.name}" if connection.machine.nodes[0].name else ""
-        self.loss = ClusterLost(
-            f"cluster {self.spec.name} is lost: the agent of {ranks}{where} {connection.trouble}. "
-            "Run the cell again to start a new one."
+        self._lose(
+            f"cluster {self.spec.name} is lost: the agent of {ranks}{where} {connection.trouble}."
         )
+
+    def _lose(self, reason: str) -> None:
+        self.state = replace(self.state, phase="lost")
+        self.loss = ClusterLost(f"{reason} Run the cell again to start a new one.")
         self.on_end(self.loss)
         self.wake()
 

@@ -32,7 +32,7 @@ _SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts", "plugin")
 """What a cell says of a cluster that none is started without."""
 
 _NOT_FOR = {
-    "local": ("hosts", "region", "instance_type", "spot", "max_cost", "idle_timeout"),
+    "local": ("hosts", "region", "instance_type", "spot", "max_cost"),
     "ssh": ("region", "instance_type", "spot", "max_cost"),
 }
 """Options that have no meaning for a provider; nothing that was typed is passed over."""
