@@ -63,9 +63,7 @@ class Cluster:
         cls, row: registry.Row, provider: Provider, frame: Frame, limits: Limits = USUAL
     ) -> Cluster | None:
         """Return the cluster of a registry row, or ``None`` if it is gone; its row goes then."""
-        wanted = {name: value for name, value in row.spec.items() if name != "plugins"}
-        spec = ClusterSpec(name=row.name, **wanted)
-        conductor = Conductor(spec, row.id, provider, frame, limits)
+        conductor = Conductor(_spec(row), row.id, provider, frame, limits)
         cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
         try:
@@ -85,6 +83,18 @@ class Cluster:
                 f"with `%sky down {row.name}`."
             ) from None
         return cluster
+
+    @staticmethod
+    def abandon(row: registry.Row, provider: Provider) -> list[str]:
+        """End a cluster that cannot be attached, as far as it is reached, and forget it.
+
+        Returns
+        -------
+        list of str
+            The nodes that could not be reached; what is left there ends by itself.
+        """
+        conductor = Conductor(_spec(row), row.id, provider, Frame(life={}), USUAL)
+        return background.wait(conductor.down([provider.machine(each) for each in row.machines]))
 
     def run(self, work: Work) -> Run:
         """Start a run; runs of a cluster take turns."""
@@ -188,3 +198,8 @@ class Cluster:
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
         return sum(connection.sent_bytes for connection in self._conductor.connections)
+
+
+def _spec(row: registry.Row) -> ClusterSpec:
+    wanted = {name: value for name, value in row.spec.items() if name != "plugins"}
+    return ClusterSpec(name=row.name, **wanted)

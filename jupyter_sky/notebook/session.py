@@ -15,7 +15,7 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.identity import cluster_name
 from jupyter_sky.notebook.options import CellOptions
@@ -119,21 +119,32 @@ class Session:
 
     def down(self, name: str | None = None) -> str:
         """End a cluster and return what there is to say of it."""
-        cluster = self._clusters.get(name or self.current_name) or self.find(name)
-        if cluster is None:
-            raise UsageError(_nothing_to_end(name))
-        self._clusters.pop(cluster.name, None)
-        self._started.pop(cluster.name, None)
-        if self._current == cluster.name:
+        asked, name = name, name or self.current_name
+        row = registry.find(name)
+        try:
+            cluster = self._clusters.get(name) or self.find(name)
+        except SkyError:
+            if row is None or row.provider not in providers():
+                raise
+            cluster = None
+        if cluster is not None:
+            left = cluster.down()
+            self.panels.settle(cluster)
+        elif row is not None:
+            # It cannot be used, or has just turned out to be gone.
+            left = Cluster.abandon(row, providers()[row.provider])
+        else:
+            raise UsageError(_nothing_to_end(asked))
+        self._clusters.pop(name, None)
+        self._started.pop(name, None)
+        if self._current == name:
             self._current = None
-        left = cluster.down()
-        self.panels.settle(cluster)
         if left:
             return (
-                f"{cluster.name}: ended, but {', '.join(left)} could not be reached: what is left "
-                "there ends by itself"
+                f"{name}: ended, but {', '.join(left)} could not be reached: what is left there "
+                "ends by itself"
             )
-        return f"{cluster.name}: ended, nothing of it is left"
+        return f"{name}: ended, nothing of it is left"
 
     def close(self) -> None:
         """Let go of all clusters; they go on until their time is over."""
