@@ -139,4 +139,5 @@ def test_a_cluster_that_is_out_of_reach_can_be_given_up(lab: Lab, notebook: Live
         assert not lab.hosts[0].processes("jupyter_sky")
     finally:
         lab.hosts[1].start()
+    notebook.succeed(f"%config Sky.python = {sys.executable!r}")
     notebook.succeed("%%sky --hosts lab1,lab2 --plugin none\npass")
