@@ -66,7 +66,7 @@ class Commands:
             "interrupt": self._interrupt,
             "restart": self._restart,
             "auto": self._turn,
-            "doctor": lambda options: doctor.report(),
+            "doctor": self._doctor,
             "gc": lambda options: doctor.collect(),
         }
         return commands[command](options)
@@ -153,6 +153,12 @@ class Commands:
         ranks = choose_ranks(cluster, options.ranks, "%sky restart")
         cluster.restart(ranks)
         print(f"{cluster.name}: {describe_ranks(ranks)} started anew, with empty namespaces")
+
+    def _doctor(self, options: Namespace) -> None:
+        doctor.report()
+        for target in self._session.hosts(options.hosts or ()):
+            print()
+            doctor.report_host(target, self._session.settings.python)
 
     def _turn(self, options: Namespace) -> None:
         if options.switch in ("on", "off"):

@@ -26,7 +26,7 @@ from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.machine import Provider
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.providers.ssh import SSH
-from jupyter_sky.providers.ssh.hosts import parse
+from jupyter_sky.providers.ssh.hosts import Target, parse
 
 _SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts", "plugin")
 """What a cell says of a cluster that none is started without."""
@@ -51,7 +51,7 @@ class Session:
 
     def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
         self._shell = shell
-        self._settings = settings
+        self.settings = settings
         self.panels = Panels(shell)
         self._clusters: dict[str, Cluster] = {}
         self._started: dict[str, CellOptions] = {}
@@ -77,7 +77,7 @@ class Session:
             _check_options(options, _provider_name(completed))
             cluster = self._start(name, completed)
         else:
-            _check_fit(cluster, options, self._settings.expanded(options.hosts))
+            _check_fit(cluster, options, self.settings.expanded(options.hosts))
         self._current = name
         return cluster
 
@@ -103,6 +103,13 @@ class Session:
             return None
         self.find(known.name)
         return self._start(known.name, self._started[known.name])
+
+    def hosts(self, named: tuple[str, ...]) -> tuple[Target, ...]:
+        """Return hosts: those that are named, or else the settings', or the current cluster's."""
+        named = named or self.settings.hosts or ()
+        if not named and (row := registry.find(self.current_name)):
+            named = _hosts(row)
+        return parse(self.settings.expanded(named))
 
     def known(self) -> list[Cluster]:
         """Return the clusters that this notebook is connected to."""
@@ -158,7 +165,7 @@ class Session:
         if nothing_said and name in self._started:
             # A local cluster that was lost costs nothing to have again.
             return self._started[name]
-        options = self._settings.of_clusters(options)
+        options = self.settings.of_clusters(options)
         if nothing_said and not (options.nodes or options.gpu or options.hosts):
             raise UsageError(
                 "no cluster is running yet: say how many nodes it should have, as in "
@@ -182,9 +189,7 @@ class Session:
         self.panels.prepare()
         with ProgressLine(self._shell, name) as progress:
             try:
-                cluster = Cluster.start(
-                    spec, provider, frame, progress.say, self._settings.limits()
-                )
+                cluster = Cluster.start(spec, provider, frame, progress.say, self.settings.limits())
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"{name} was stopped while it started; nothing of it is left."
@@ -193,7 +198,7 @@ class Session:
         _warn(cluster)
         self._clusters[name] = cluster
         self._started[name] = options
-        if self._settings.panel:
+        if self.settings.panel:
             self.panels.show(cluster)
         return cluster
 
@@ -204,7 +209,7 @@ class Session:
         provider = providers()[row.provider]
         plugins = tuple(row.spec.get("plugins", ()))
         _, frame = assemble(ClusterSpec(name=name), _plugins(plugins))
-        cluster = Cluster.attach(row, provider, frame, self._settings.limits())
+        cluster = Cluster.attach(row, provider, frame, self.settings.limits())
         if cluster is None:
             return None
         with ProgressLine(self._shell, name) as progress:
@@ -227,11 +232,11 @@ class Session:
 
     def _provider(self, options: CellOptions) -> Provider:
         if _provider_name(options) == "local":
-            return Local(grace=self._settings.grace)
+            return Local(grace=self.settings.grace)
         return SSH(
-            hosts=self._settings.expanded(options.hosts),
-            python=self._settings.python,
-            interface=self._settings.interface,
+            hosts=self.settings.expanded(options.hosts),
+            python=self.settings.python,
+            interface=self.settings.interface,
         )
 
 

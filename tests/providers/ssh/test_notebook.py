@@ -141,3 +141,16 @@ def test_a_cluster_that_is_out_of_reach_can_be_given_up(lab: Lab, notebook: Live
         lab.hosts[1].start()
     notebook.succeed(f"%config Sky.python = {sys.executable!r}")
     notebook.succeed("%%sky --hosts lab1,lab2 --plugin none\npass")
+
+
+def test_the_doctor_looks_at_hosts(lab: Lab, notebook: LiveNotebook) -> None:
+    lab.hosts[1].power_off()
+    try:
+        said = notebook.succeed("%sky doctor --hosts lab1,lab2").stdout
+    finally:
+        lab.hosts[1].start()
+    _, first, second = said.split("\n\n")
+    assert first.startswith("lab1:\nok   SSH")
+    assert "agrees with the notebook's" in first
+    assert second.startswith("lab2:\nfix  SSH")
+    assert "is the machine on" in second or "cannot be reached" in second
