@@ -33,7 +33,7 @@ def report(clusters: Iterable[Cluster], current: str) -> str:
     known = {cluster.id: cluster for cluster in clusters}
     strange = [row for row in rows if row.id not in known]
     glances = {identity: _glance(cluster.state) for identity, cluster in known.items()}
-    looks = look(strange, providers(), now)
+    looks = look(strange, providers())
     glances.update((row.id, glance) for row, glance in zip(strange, looks, strict=True))
     lines = [
         (
