@@ -19,6 +19,7 @@ from traitlets.config import Config
 
 from jupyter_sky.node import keyboard
 from jupyter_sky.transport import cells
+from jupyter_sky.transport.consequences import is_consequence
 
 _LONGEST = 20_000  # characters of an error's text
 
@@ -156,17 +157,12 @@ class RankShell(InteractiveShell):
     def _showtraceback(self, etype, evalue, stb: list[str]) -> None:
         # IPython shows errors in the middle of a cell too, of a failing `_repr_html_` for instance.
         # Which one has ended the cell is known when it is over: `run` tells.
-        if isinstance(evalue, KeyboardInterrupt) and self._pending_led_to(evalue):
-            # What a collective raises as it is broken comes of the Stop, and says nothing itself.
+        # A rank that is stopped because a peer has failed: what that did to it says nothing.
+        stopped = isinstance(evalue, KeyboardInterrupt)
+        if stopped and self._pending and is_consequence(_text(self._pending[0])):
             self._pending = None
         self._print_pending()
         self._pending = (evalue, list(stb))
-
-    def _pending_led_to(self, error: BaseException) -> bool:
-        context = error.__context__
-        while context is not None and self._pending and context is not self._pending[0]:
-            context = context.__context__
-        return self._pending is not None and context is not None
 
     def _print_pending(self) -> None:
         if self._pending:
