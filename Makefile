@@ -16,7 +16,7 @@ IPYKERNEL_6 := build/ipykernel6
 
 # Debian packages that tests use beside Python: the hosts of the test lab are network namespaces,
 # the panel is looked at in a browser.
-SYSTEM_PACKAGES := iproute2 iptables openssh-server chromium fonts-dejavu-core
+SYSTEM_PACKAGES := iproute2 iptables openssh-server tcpdump chromium fonts-dejavu-core
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help

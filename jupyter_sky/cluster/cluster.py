@@ -10,10 +10,11 @@ from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.handshake import VersionMismatch
-from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.runner import Runner
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.providers.machine import AgentGone, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
@@ -71,10 +72,7 @@ class Cluster:
                 "registry with this computer: use it there, or another name here with "
                 "`--cluster NAME`."
             )
-        others = ("plugins", "starter")
-        wanted = {name: value for name, value in row.spec.items() if name not in others}
-        spec = ClusterSpec(name=row.name, **wanted)
-        conductor = Conductor(spec, row.id, provider, frame, limits)
+        conductor = Conductor(_spec(row), row.id, provider, frame, limits)
         cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
         try:
@@ -94,6 +92,18 @@ class Cluster:
                 f"with `%sky down {row.name}`."
             ) from None
         return cluster
+
+    @staticmethod
+    def abandon(row: registry.Row, provider: Provider) -> list[str]:
+        """End a cluster that cannot be attached, as far as it is reached, and forget it.
+
+        Returns
+        -------
+        list of str
+            The nodes that could not be reached; what is left there ends by itself.
+        """
+        conductor = Conductor(_spec(row), row.id, provider, Frame(life={}), USUAL)
+        return background.wait(conductor.down([provider.machine(each) for each in row.machines]))
 
     def run(self, work: Work) -> Run:
         """Return a run, which begins when somebody follows it; runs of a cluster take turns.
@@ -205,3 +215,9 @@ class Cluster:
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
         return sum(connection.sent_bytes for connection in self._conductor.connections)
+
+
+def _spec(row: registry.Row) -> ClusterSpec:
+    others = ("plugins", "starter")
+    wanted = {name: value for name, value in row.spec.items() if name not in others}
+    return ClusterSpec(name=row.name, **wanted)

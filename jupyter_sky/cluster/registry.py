@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from jupyter_sky.providers.folders import home
+from jupyter_sky.providers.spec import ClusterSpec
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS clusters (
@@ -69,6 +70,17 @@ class Row:
 def starter() -> dict[str, Any]:
     """Return what a row's spec says of the process that wrote it."""
     return {"computer": socket.gethostname(), "pid": os.getpid()}
+
+
+def described(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
+    """Return a spec as it is kept here: without its image, whose variables can be secrets."""
+    row = {name: getattr(spec, name) for name in ("nodes", "procs_per_node", "cpus", "memory")}
+    accelerator = spec.accelerator
+    row["accelerator"] = str(accelerator) if accelerator is not None else None
+    row["idle_timeout"] = spec.idle_timeout
+    row["plugins"] = list(plugins)
+    row["starter"] = starter()
+    return row
 
 
 def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> None:

@@ -7,8 +7,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.cluster.errors import (
@@ -19,12 +18,10 @@ from jupyter_sky.cluster.errors import (
     describe_ranks,
     remote_error,
 )
-from jupyter_sky.cluster.outbox import Parcel
+from jupyter_sky.cluster.work import Notice, Sending, Work
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import background
-from jupyter_sky.transport.cells import Cells
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
-from jupyter_sky.transport.frames import Message
 
 if TYPE_CHECKING:
     from jupyter_sky.cluster.runner import Runner
@@ -36,73 +33,6 @@ _SLICE = 0.5
 
 
 Sink = Callable[[Output | Display], object]
-
-
-@dataclass(frozen=True)
-class CellPlace:
-    """Where a cell's code stands, as its tracebacks say it.
-
-    Attributes
-    ----------
-    title
-        What its cell is called in the notebook, like ``In[3]``.
-    above
-        Lines of the cell that stand above it, like that of the magic.
-    """
-
-    title: str = ""
-    above: int = 0
-
-
-@dataclass(frozen=True)
-class Work:
-    """What ranks should do: a cell's ``code``, or a packed ``call``.
-
-    Attributes
-    ----------
-    ranks
-        The ranks that do it.
-    cells
-        The notebook's cells that functions in ``call`` come from.
-    place
-        Where ``code`` stands in the notebook.
-    parcel
-        The names that they need for it.
-    blobs
-        Large parts of ``call``.
-    values
-        The names that are asked for afterwards, for each rank.
-    show
-        The ranks whose output comes here while they run.
-    title
-        What a person calls it.
-    """
-
-    ranks: tuple[int, ...]
-    code: str | None = None
-    call: Message | None = None
-    cells: Cells = field(default_factory=dict)
-    place: CellPlace = field(default_factory=CellPlace)
-    parcel: Parcel = field(default_factory=Parcel)
-    blobs: Mapping[str, memoryview] = field(default_factory=dict)
-    values: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    show: tuple[int, ...] = (0,)
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Notice:
-    """What the person should know while the run goes on."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Sending:
-    """How many bytes of data have left, of how many."""
-
-    sent: int
-    total: int
 
 
 class Run:
@@ -191,6 +121,7 @@ class Run:
         timeout: float | None = None,
         sending: Callable[[int, int], object] = lambda sent, total: None,
         notice: Callable[[str], object] = lambda text: None,
+        is_leaving: Callable[[], bool] = lambda: False,
     ) -> None:
         """Give what ranks print and display to ``show``, until the run is over.
 
@@ -206,6 +137,8 @@ class Run:
             Called in this thread with the bytes of data that have left so far, and of all.
         notice
             Called in this thread with what else the person should know.
+        is_leaving
+            Called after Ctrl-C: whether it is this process that ends, and the run that goes on.
 
         Raises
         ------
@@ -225,6 +158,8 @@ class Run:
                 self._stop(show)
                 self._raise_if_stopped()
         except KeyboardInterrupt:
+            if _answers(is_leaving):
+                raise Interrupted("this kernel ends, and the run goes on.") from None
             self._stopped_by_person = True
             self._stop(show)
             self._raise_if_stopped()
@@ -407,6 +342,14 @@ class Run:
             if self._on_finish and self._sink:
                 self._on_finish()
             self._runner.over(self)
+
+
+def _answers(question: Callable[[], bool]) -> bool:
+    """Ask something; a second Ctrl-C is a no."""
+    try:
+        return question()
+    except KeyboardInterrupt:
+        return False
 
 
 def _lost(rank: int, reason: str, tail: str) -> dict[str, Any]:

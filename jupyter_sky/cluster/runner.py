@@ -11,10 +11,11 @@ from jupyter_sky.cluster import freight
 from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.outbox import Parcel
-from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.state import running
 from jupyter_sky.cluster.watch import Watch
-from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.cluster.work import Work
+from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited, RunBegan
 from jupyter_sky.transport.frames import Message
 
@@ -94,7 +95,7 @@ class Runner:
                 if run.finished:
                     return
                 if not conductor.alive:
-                    raise ClusterLost(f"cluster {conductor.spec.name} is gone.")
+                    raise conductor.loss
                 self._refuse_strangers()
                 await conductor.ready()
                 if run.finished:

@@ -81,7 +81,7 @@ class RankShell(InteractiveShell):
 
     cell = ""
     send: Send | None = None
-    hold: Callable[..., Any] | None = None
+    put_off_interrupts: Callable[..., Any] | None = None
     _above = 0
     _lines: Sequence[str] = ()
     _pending: tuple[BaseException, list[str]] | None = None
@@ -135,8 +135,8 @@ class RankShell(InteractiveShell):
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         # A Stop that comes now would only garble the traceback; it is repeated a moment later.
         show = self._show_error
-        if self.hold:
-            self.hold(show, *args, **kwargs)
+        if self.put_off_interrupts:
+            self.put_off_interrupts(show, *args, **kwargs)
         else:
             show(*args, **kwargs)
 

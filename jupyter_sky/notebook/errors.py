@@ -9,7 +9,7 @@ from typing import Any
 
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.given import is_given
-from jupyter_sky.cluster.run import CellPlace
+from jupyter_sky.cluster.work import CellPlace
 from jupyter_sky.errors import UsageError
 
 

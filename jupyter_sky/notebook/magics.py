@@ -12,13 +12,15 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
-from jupyter_sky.cluster.run import CellPlace, Run, Work
+from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.work import CellPlace, Work
 from jupyter_sky.notebook.assignments import Assignments
 from jupyter_sky.notebook.background import BackgroundRun
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.commands import Commands
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
+from jupyter_sky.notebook.leaving import is_leaving
 from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell
 from jupyter_sky.notebook.progress import NoticeLine
 from jupyter_sky.notebook.render import Renderer
@@ -91,6 +93,7 @@ class SkyMagics(Magics):
                 options.timeout,
                 sending.update,
                 NoticeLine(self.shell, cluster.name).say,
+                partial(is_leaving, self.shell),
             )
         finally:
             renderer.finish()

@@ -57,6 +57,7 @@ _NAMES = Argument(("names",), "NAME", kinds.NAMES, "model", "which variables", r
 _FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks (the head)")
 _RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
 _RANKS = Argument(("ranks",), "RANKS", kinds.RANKS, "0,2-3", "which ranks (all)")
+_HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to look at as well")
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
 _SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
 _SAVE = Argument(("--save",), "FILE", kinds.FILE, "rank3.log", "write all of it to a file here")
@@ -74,7 +75,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "interrupt": ("stop what runs", ()),
     "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
-    "doctor": ("check what a cluster needs, and say what is missing", ()),
+    "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS,)),
     "gc": ("end and remove what was left behind", ()),
 }
 

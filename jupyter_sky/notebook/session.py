@@ -15,7 +15,7 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.identity import cluster_name
 from jupyter_sky.notebook.options import CellOptions
@@ -26,13 +26,13 @@ from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.machine import Provider
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.providers.ssh import SSH
-from jupyter_sky.providers.ssh.hosts import parse
+from jupyter_sky.providers.ssh.hosts import Target, parse
 
 _SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts", "plugin")
 """What a cell says of a cluster that none is started without."""
 
 _NOT_FOR = {
-    "local": ("hosts", "region", "instance_type", "spot", "max_cost", "idle_timeout"),
+    "local": ("hosts", "region", "instance_type", "spot", "max_cost"),
     "ssh": ("region", "instance_type", "spot", "max_cost"),
 }
 """Options that have no meaning for a provider; nothing that was typed is passed over."""
@@ -51,7 +51,7 @@ class Session:
 
     def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
         self._shell = shell
-        self._settings = settings
+        self.settings = settings
         self.panels = Panels(shell)
         self._clusters: dict[str, Cluster] = {}
         self._started: dict[str, CellOptions] = {}
@@ -77,7 +77,7 @@ class Session:
             _check_options(options, _provider_name(completed))
             cluster = self._start(name, completed)
         else:
-            _check_fit(cluster, options, self._settings.expanded(options.hosts))
+            _check_fit(cluster, options, self.settings.expanded(options.hosts))
         self._current = name
         return cluster
 
@@ -104,6 +104,13 @@ class Session:
         self.find(known.name)
         return self._start(known.name, self._started[known.name])
 
+    def hosts(self, named: tuple[str, ...]) -> tuple[Target, ...]:
+        """Return hosts: those that are named, or else the settings', or the current cluster's."""
+        named = named or self.settings.hosts or ()
+        if not named and (row := registry.find(self.current_name)):
+            named = _hosts(row)
+        return parse(self.settings.expanded(named))
+
     def known(self) -> list[Cluster]:
         """Return the clusters that this notebook is connected to."""
         return list(self._clusters.values())
@@ -119,21 +126,32 @@ class Session:
 
     def down(self, name: str | None = None) -> str:
         """End a cluster and return what there is to say of it."""
-        cluster = self._clusters.get(name or self.current_name) or self.find(name)
-        if cluster is None:
-            raise UsageError(_nothing_to_end(name))
-        self._clusters.pop(cluster.name, None)
-        self._started.pop(cluster.name, None)
-        if self._current == cluster.name:
+        asked, name = name, name or self.current_name
+        row = registry.find(name)
+        try:
+            cluster = self._clusters.get(name) or self.find(name)
+        except SkyError:
+            if row is None or row.provider not in providers() or row.is_elsewhere:
+                raise
+            cluster = None
+        if cluster is not None:
+            left = cluster.down()
+            self.panels.settle(cluster)
+        elif row is not None:
+            # It cannot be used, or has just turned out to be gone.
+            left = Cluster.abandon(row, providers()[row.provider])
+        else:
+            raise UsageError(_nothing_to_end(asked))
+        self._clusters.pop(name, None)
+        self._started.pop(name, None)
+        if self._current == name:
             self._current = None
-        left = cluster.down()
-        self.panels.settle(cluster)
         if left:
             return (
-                f"{cluster.name}: ended, but {', '.join(left)} could not be reached: what is left "
-                "there ends by itself"
+                f"{name}: ended, but {', '.join(left)} could not be reached: what is left there "
+                "ends by itself"
             )
-        return f"{cluster.name}: ended, nothing of it is left"
+        return f"{name}: ended, nothing of it is left"
 
     def close(self) -> None:
         """Let go of all clusters; they go on until their time is over."""
@@ -147,7 +165,7 @@ class Session:
         if nothing_said and name in self._started:
             # A local cluster that was lost costs nothing to have again.
             return self._started[name]
-        options = self._settings.of_clusters(options)
+        options = self.settings.of_clusters(options)
         if nothing_said and not (options.nodes or options.gpu or options.hosts):
             raise UsageError(
                 "no cluster is running yet: say how many nodes it should have, as in "
@@ -171,9 +189,7 @@ class Session:
         self.panels.prepare()
         with ProgressLine(self._shell, name) as progress:
             try:
-                cluster = Cluster.start(
-                    spec, provider, frame, progress.say, self._settings.limits()
-                )
+                cluster = Cluster.start(spec, provider, frame, progress.say, self.settings.limits())
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"{name} was stopped while it started; nothing of it is left."
@@ -182,7 +198,7 @@ class Session:
         _warn(cluster)
         self._clusters[name] = cluster
         self._started[name] = options
-        if self._settings.panel:
+        if self.settings.panel:
             self.panels.show(cluster)
         return cluster
 
@@ -193,7 +209,7 @@ class Session:
         provider = providers()[row.provider]
         plugins = tuple(row.spec.get("plugins", ()))
         _, frame = assemble(ClusterSpec(name=name), _plugins(plugins))
-        cluster = Cluster.attach(row, provider, frame, self._settings.limits())
+        cluster = Cluster.attach(row, provider, frame, self.settings.limits())
         if cluster is None:
             return None
         with ProgressLine(self._shell, name) as progress:
@@ -216,11 +232,11 @@ class Session:
 
     def _provider(self, options: CellOptions) -> Provider:
         if _provider_name(options) == "local":
-            return Local(grace=self._settings.grace)
+            return Local(grace=self.settings.grace)
         return SSH(
-            hosts=self._settings.expanded(options.hosts),
-            python=self._settings.python,
-            interface=self._settings.interface,
+            hosts=self.settings.expanded(options.hosts),
+            python=self.settings.python,
+            interface=self.settings.interface,
         )
 
 

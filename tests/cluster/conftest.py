@@ -13,7 +13,8 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.frame import Limits
-from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import Display, Output

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.transport.names import analyse
 from jupyter_sky.transport.writes import Writes
 

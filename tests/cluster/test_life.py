@@ -127,7 +127,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Work
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.providers.local import Local
 row = registry.find({cells.cluster.name!r})
 _, frame = assemble(sky.ComputePool(nodes=2).spec, [sky.plugins.torch()])
@@ -195,6 +195,19 @@ def test_several_agents_are_one_cluster(new) -> None:
     with pytest.raises(ValueError):
         cells.run("if rank == 3: raise ValueError\ndist.barrier()")
     assert cells.ask("kept") == [0, 1, 2, 3]
+
+
+def test_an_idle_cluster_ends_as_a_whole(new) -> None:
+    cells = new(nodes=2, provider=Local(machines=2), idle_timeout=3)
+    cells.run("import time")
+    folders = [Path(machine["folder"]) for machine in registry.find(cells.cluster.name).machines]
+    # What goes on at one node keeps the other up, which has nothing to do.
+    cells.run("time.sleep(6)", ranks=[0])
+    assert cells.ask("1 + 1") == [2, 2]
+    while any(folder.exists() for folder in folders):
+        time.sleep(0.01)
+    with pytest.raises(sky.ClusterLost, match="has ended itself: nothing ran on it for 3 s"):
+        cells.run("pass")
 
 
 def test_a_missing_framework_is_one_sentence_and_starts_nothing(home: Path) -> None:

@@ -140,10 +140,10 @@ class LiveNotebook:
         self._client.control_channel.send(message)
         return str(self._client.get_control_msg(timeout=PATIENCE)["content"]["status"])
 
-    def restart(self) -> None:
-        """Restart the kernel."""
+    def restart(self, now: bool = True) -> None:
+        """Restart the kernel: kill it, or ask it to end."""
         self._client.stop_channels()
-        self._manager.restart_kernel(now=True)
+        self._manager.restart_kernel(now=now)
         self._connect()
 
     def close(self) -> None:

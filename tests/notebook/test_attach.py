@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.notebook.kernels import LiveNotebook
 
 COUNTING = (
@@ -14,18 +16,19 @@ COUNTING = (
 )
 
 
-def test_a_restarted_kernel_takes_a_run_up(opened: Callable[..., LiveNotebook]) -> None:
+@pytest.mark.parametrize("now", [True, False], ids=["killed", "asked to end"])
+def test_a_restarted_kernel_takes_a_run_up(opened: Callable[..., LiveNotebook], now: bool) -> None:
     notebook = opened()
     cell = notebook.start(COUNTING.format(200))
     notebook.until(cell, lambda cell: "5\n" in cell.stdout)
-    notebook.restart()
+    notebook.restart(now)
     notebook.succeed("%load_ext jupyter_sky")
     refused = notebook.run("%%sky\npass")
     assert "follow it with `%sky attach`, or stop it with `%sky interrupt`" in refused.sentence
     attached = notebook.succeed("%sky attach")
     first, second, *lines = attached.stdout.splitlines()
     assert "cells without --cluster use it now" in first
-    assert second.endswith("`import os, time` was begun before this kernel")
+    assert second.endswith("` was begun before this kernel")
     assert lines == [str(n) for n in range(200)]
     assert notebook.value("last") == 199
     assert notebook.value("len(set(mine))") == 2

@@ -17,7 +17,7 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.run import Work
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options import COMMANDS
 from jupyter_sky.notebook.status import duration
