@@ -1,0 +1,1 @@
+"""The Jupyter Server extension behind the sidebar."""
