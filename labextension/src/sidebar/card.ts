@@ -37,6 +37,7 @@ export class Card {
   readonly #ranks: Ranks;
   #entry: Entry;
   #open = false;
+  #usersShown = '';
 
   constructor(tools: Tools, page: Page, entry: Entry) {
     this.#tools = tools;
@@ -123,10 +124,10 @@ export class Card {
     const { kernels } = this.#entry;
     // Compared as text, so that what has not changed keeps the focus.
     const shown = JSON.stringify(kernels.map(({ notebook, path, busy }) => [notebook, path, busy]));
-    if (this.#users.dataset.shown === shown) {
+    if (this.#usersShown === shown) {
       return;
     }
-    this.#users.dataset.shown = shown;
+    this.#usersShown = shown;
     this.#users.replaceChildren(...kernels.map((kernel) => this.#user(kernel)));
     setShown(this.#users, kernels.length > 0);
   }

@@ -88,6 +88,7 @@ export class NewCluster {
     );
     this.element.addEventListener('submit', (event) => event.preventDefault());
     this.element.addEventListener('keydown', ({ key }) => key === 'Escape' && close());
+    this.#showLine();
   }
 
   /** Shows the form anew, with what most of the person's clusters are made of. */
