@@ -34,7 +34,7 @@ export class SidebarBody extends Widget {
     notebooks: Notebooks,
     tools: Tools
   ) {
-    const environment = new EnvironmentNote(clusters.client, notebooks);
+    const environment = new EnvironmentNote(clusters, notebooks);
     const closeForm = () => setShown(form.element, false);
     const form = new NewCluster(
       tools,

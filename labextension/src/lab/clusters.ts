@@ -15,6 +15,8 @@ export interface IClusters {
   readonly settings: Settings;
   /** Of the last answer; null before the first. */
   readonly entries: readonly Entry[] | null;
+  /** The server's version of jupyter_sky; null before the first answer. */
+  readonly version: string | null;
   /** What kept us from seeing all clusters, in a sentence. */
   readonly trouble: string | null;
   /** Emitted after each answer. */
@@ -36,6 +38,7 @@ export class Clusters implements IClusters {
   readonly settings: Settings;
   readonly changed: Signal<IClusters, void> = new Signal<IClusters, void>(this);
   entries: readonly Entry[] | null = null;
+  version: string | null = null;
   trouble: string | null = null;
   readonly #poll: Poll;
   #seen = false;
@@ -81,8 +84,9 @@ export class Clusters implements IClusters {
 
   async #ask(): Promise<void> {
     try {
-      const { clusters, trouble } = await this.client.clusters();
+      const { clusters, jupyter_sky, trouble } = await this.client.clusters();
       this.entries = clusters;
+      this.version = jupyter_sky;
       this.trouble = trouble || null;
     } catch (trouble) {
       this.entries ??= [];

@@ -120,7 +120,8 @@ class Doer {
     const { client } = this.#clusters;
     switch (action) {
       case 'interrupt':
-        return (await client.interrupt(entry.id)).said;
+        await client.interrupt(entry.id);
+        return;
       case 'restart':
         if (await this.#confirm.restart(entry)) {
           return (await client.restart(entry.id, null)).said;

@@ -2,18 +2,18 @@
 
 import { element } from '../dom.ts';
 import { setSentence } from '../sidebar/sentence.ts';
-import type { Client } from './client.ts';
+import type { IClusters } from './clusters.ts';
 import type { Notebooks } from './notebooks.ts';
 
 export class EnvironmentNote {
   readonly element = element('div', 'jsky-notice', { role: 'status' });
-  readonly #client: Client;
+  readonly #clusters: IClusters;
   readonly #notebooks: Notebooks;
   #looking = false;
   #kernel: string | null = null;
 
-  constructor(client: Client, notebooks: Notebooks) {
-    this.#client = client;
+  constructor(clusters: IClusters, notebooks: Notebooks) {
+    this.#clusters = clusters;
     this.#notebooks = notebooks;
     setSentence(this.element, null);
     notebooks.kernelChanged.connect(() => void this.#ask());
@@ -30,14 +30,18 @@ export class EnvironmentNote {
 
   async #ask(): Promise<void> {
     const kernel = this.#notebooks.kernel;
-    if (!this.#looking || kernel === this.#kernel) {
+    // As long as something is missing, each cell may have brought it.
+    if (!this.#looking || (kernel === this.#kernel && this.element.hidden)) {
       return;
     }
     this.#kernel = kernel;
     // Where the server cannot say, the list of clusters says why.
-    const found = kernel ? await this.#client.environment(kernel).catch(() => null) : null;
+    const { client, version } = this.#clusters;
+    const found = kernel ? await client.environment(kernel).catch(() => null) : null;
     if (kernel === this.#kernel) {
-      setSentence(this.element, found?.note ?? null);
+      // That it is not loaded yet needs no word: who starts a cluster from here loads it.
+      const fits = found === null || found.jupyter_sky === version;
+      setSentence(this.element, fits ? null : found.note);
     }
   }
 }

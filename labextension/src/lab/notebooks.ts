@@ -10,7 +10,7 @@ import type { Place } from '../sidebar/form.ts';
 const LOAD = '%load_ext jupyter_sky';
 
 export class Notebooks {
-  /** Emitted when the person goes to another notebook, or its kernel changes. */
+  /** Emitted when the person goes to another notebook, and when its kernel changes or becomes idle. */
   readonly kernelChanged = new Signal<this, void>(this);
   readonly #app: JupyterFrontEnd;
   readonly #tracker: INotebookTracker | null;
@@ -21,9 +21,10 @@ export class Notebooks {
     this.#tracker = tracker;
     this.#trans = trans;
     const changed = () => this.kernelChanged.emit();
-    tracker?.currentChanged.connect((_, panel) => {
-      panel?.sessionContext.kernelChanged.connect(changed);
-      changed();
+    tracker?.currentChanged.connect(changed);
+    tracker?.widgetAdded.connect((_, { sessionContext }) => {
+      sessionContext.kernelChanged.connect(changed);
+      sessionContext.statusChanged.connect((_, status) => status === 'idle' && changed());
     });
   }
 

@@ -69,7 +69,6 @@ const plugin: JupyterFrontEndPlugin<void> = {
     });
     commands.addCommand(NEW, {
       label: ({ isLauncher }) => (isLauncher ? trans.__('Cluster') : trans.__('New Cluster…')),
-      caption: trans.__('Choose nodes, and put the line that starts them into the notebook'),
       icon: ({ isLauncher }) => (isLauncher ? skyIcon : addIcon),
       describedBy: { args },
       execute: () => {

@@ -26,7 +26,7 @@ export class Ranks {
   readonly #view = element('div', 'jsky-card-view');
   readonly #note = element('div', 'jsky-nothing jsky-quiet');
   #entry: Entry | null = null;
-  #rank = 0;
+  #rank: number | null = null;
   #text = '';
   #end: string | null = null;
   #unfollow: (() => void) | null = null;
@@ -44,7 +44,7 @@ export class Ranks {
     this.#entry = entry;
     if (entry?.snapshot) {
       if (!this.#unfollow) {
-        this.#watch(entry.snapshot.output.rank);
+        this.#watch(this.#rank ?? entry.snapshot.output.rank);
       }
       this.#draw();
     } else {
@@ -56,7 +56,7 @@ export class Ranks {
 
   #draw(): void {
     const snapshot = this.#entry?.snapshot;
-    if (snapshot) {
+    if (snapshot && this.#rank !== null) {
       const own = snapshot.output.rank === this.#rank ? snapshot.output.text : '';
       const output = { rank: this.#rank, text: this.#text || own };
       // What it costs is said of the cluster as a whole.
