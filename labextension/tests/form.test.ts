@@ -52,15 +52,15 @@ async function answer(offers: Offers): Promise<void> {
 }
 
 test('offers are shown with their price, and the chosen one goes into the notebook', async () => {
-  assert.ok(button('Into a new cell').disabled);
+  assert.ok(button('New cell').disabled);
   await answer({ offers: [LOCAL, SPOT], notes: ['Use `--hosts` for ssh.'] });
   assert.deepEqual(texts(host, '.jsky-offer'), ['this machinelocal', 'g6.xlarge, spotaws · $0.62 an hour']);
   assert.equal(textOf(host, '.jsky-form-notes'), 'Use --hosts for ssh.');
   assert.equal(textOf(host, '.jsky-form-line'), '%sky up --nodes 2');
   host.querySelectorAll<HTMLElement>('.jsky-offer')[1]!.click();
   assert.equal(textOf(host, '.jsky-form-line'), `%sky up ${SPOT.line}`);
-  button('Into a new cell').click();
-  button('Into this cell').click();
+  button('New cell').click();
+  button('This cell').click();
   assert.deepEqual(inserted, [
     [SPOT.line, 'cell'],
     [SPOT.line, 'above']
@@ -102,7 +102,7 @@ test('while a number is typed nothing is asked, and one that is none says so', (
   mock.timers.tick(300);
   assert.equal(asked.length, 2);
   assert.match(textOf(host, '.jsky-form-notes'), /number from 1 on/);
-  assert.ok(button('Into a new cell').disabled);
+  assert.ok(button('New cell').disabled);
 });
 
 test('Escape closes it', () => {

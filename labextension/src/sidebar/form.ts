@@ -60,8 +60,8 @@ export class NewCluster {
       this.#later = setTimeout(ask, 300);
     });
     this.#offers = new OfferList(trans, () => this.#showLine());
-    this.#insert = wordButton(trans.__('Into a new cell'), true, () => this.#put('cell'));
-    this.#above = wordButton(trans.__('Into this cell'), false, () => this.#put('above'));
+    this.#insert = wordButton(trans.__('New cell'), true, () => this.#put('cell'));
+    this.#above = wordButton(trans.__('This cell'), false, () => this.#put('above'));
     this.element = element(
       'form',
       'jsky-form',
@@ -84,7 +84,14 @@ export class NewCluster {
       this.#offers.element,
       this.#notes,
       this.#line,
-      element('div', 'jsky-form-buttons', {}, this.#above, this.#insert)
+      element(
+        'div',
+        'jsky-form-buttons',
+        { role: 'group', 'aria-label': trans.__('Write it into') },
+        element('span', 'jsky-quiet', {}, trans.__('Write it into')),
+        this.#above,
+        this.#insert
+      )
     );
     this.element.addEventListener('submit', (event) => event.preventDefault());
     this.element.addEventListener('keydown', ({ key }) => key === 'Escape' && close());
@@ -118,7 +125,13 @@ export class NewCluster {
     this.#provider.offer(offers.map(({ provider }) => provider));
     this.#gpu.offer(offers.flatMap(({ gpu }) => gpu ?? []));
     this.#offers.show(offers);
-    setSentence(this.#notes, notes.join(' '));
+    this.#notes.replaceChildren(
+      ...notes.map((note) => {
+        const line = element('div', '');
+        setSentence(line, note);
+        return line;
+      })
+    );
     this.#showLine();
   }
 
