@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from jupyter_sky.node import door
 from jupyter_sky.node.client import Callers, Client
 from jupyter_sky.node.crew import Crew
 from jupyter_sky.node.idle import Idle, Quiet
@@ -81,6 +82,8 @@ class Agent:
             "arrived": self._on_arrived,
             "pass_on": self._on_pass_on,
             "reach": self._on_reach,
+            "open_door": self._on_open_door,
+            "try_doors": self._on_try_doors,
             "end": self._on_end,
         }
         self._latest: Message | None = None
@@ -251,6 +254,13 @@ class Agent:
     async def _on_reach(self, message: Message) -> Message:
         assert self._peers is not None
         return {"failed": await self._peers.reach(message["peers"])}
+
+    async def _on_open_door(self, message: Message) -> Message:
+        return {"port": door.open_door(message["addr"], message["callers"])}
+
+    async def _on_try_doors(self, message: Message) -> Message:
+        doors = {node: (addr, port) for node, addr, port in message["doors"]}
+        return {"failed": await asyncio.to_thread(door.try_doors, doors)}
 
     async def _on_end(self, message: Message) -> Message:
         await asyncio.shield(self.end())
