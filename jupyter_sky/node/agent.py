@@ -35,6 +35,9 @@ from jupyter_sky.transport.frames import Message
 REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
 
+KEEP_EVERY = 3600.0
+"""Seconds after which what the node uses is marked as used again."""
+
 END_WITHIN = 3.0
 """Seconds that ranks get for their last words when the cluster ends."""
 
@@ -108,9 +111,10 @@ class Agent:
         self._crew.start()
         ready(await self._peers.listen(addr) if self._peers else 0)
         self.idle.look()
-        reports = loop.create_task(self._report())
+        tasks = [loop.create_task(self._report()), loop.create_task(self._keep())]
         await self._ended.wait()
-        reports.cancel()
+        for task in tasks:
+            task.cancel()
         listener.close()
 
     # Clients
@@ -188,6 +192,14 @@ class Agent:
                 for client in self.clients:
                     client.tell({"report": report})
             quiet = not busy
+
+    async def _keep(self) -> None:
+        """Mark folders as used: machines that share a home do not see each other's processes."""
+        while True:
+            for folder in self.spec.get("keeps", ()):
+                with contextlib.suppress(OSError):
+                    os.utime(folder)
+            await asyncio.sleep(KEEP_EVERY)
 
     # What a client asks for
 

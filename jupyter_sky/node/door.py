@@ -5,18 +5,22 @@ So a door is opened at such a port, and neighbours try it before ranks do: who i
 firewall would wait for minutes there, and not say for whom.
 
 Agents use this file. So does ``%sky doctor`` on hosts without an agent, where it is the standard
-input of whatever Python there is, 3.7 or later: ``python3 - open ADDRESS CALLERS`` and
+input of whatever Python there is, 3.7 or later: ``python3 - open PEER CALLERS INTERFACE`` and
 ``python3 - try NAME=ADDRESS:PORT…``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import socket
+import struct
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 CONNECT_WITHIN = 5.0
@@ -24,6 +28,7 @@ CONNECT_WITHIN = 5.0
 
 _ANSWER_WITHIN = 10.0
 _OPEN_FOR = 30.0
+_SIOCGIFADDR = 0x8915
 _SIZE = 64 * 1024  # bytes: more than one packet, of any network
 
 
@@ -70,11 +75,9 @@ def _serve(server: socket.socket, callers: int) -> None:
 def _answer(caller: socket.socket) -> None:
     with caller:
         caller.settimeout(_ANSWER_WITHIN)
-        try:
+        with contextlib.suppress(OSError):
             if _receive(caller) == _SIZE:
                 caller.sendall(bytes(_SIZE))
-        except OSError:
-            pass
 
 
 def try_doors(doors: dict[str, tuple[str, int]]) -> dict[str, str]:
@@ -104,12 +107,10 @@ def _try(door: tuple[str, int]) -> str:
         return (error.strerror or str(error)).lower()
     with sock:
         sock.settimeout(_ANSWER_WITHIN)
-        try:
+        with contextlib.suppress(OSError):
             sock.sendall(bytes(_SIZE))
             if _receive(sock) == _SIZE:
                 return ""
-        except OSError:
-            pass
     return "small packets pass and large ones do not: does one have another MTU?"
 
 
@@ -129,18 +130,53 @@ def _main(command: str, *words: str) -> None:
         for word in words:
             name, _, place = word.rpartition("=")
             address, _, port = place.rpartition(":")
-            doors[name] = (address, int(port))
+            doors[name] = (address.strip("[]"), int(port))
         print(json.dumps(try_doors(doors)))
         return
-    server, callers = _listen(words[0], int(words[1])), int(words[1])
-    print(server.getsockname()[1], flush=True)
+    peer, callers, interface = words
+    address, interface = _place(peer, interface)
+    server = _listen(address, int(callers))
+    where = {"address": address, "interface": interface, "port": server.getsockname()[1]}
+    print(json.dumps(where), flush=True)
     # Whoever opened it waits until this ends: the door stays open behind its back.
     if os.fork() == 0:
         os.setsid()
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
-        _serve(server, callers)
+        _serve(server, int(callers))
+
+
+def _place(peer: str, interface: str) -> tuple[str, str]:
+    """Return the address and interface that lead to a peer, or those of a chosen interface.
+
+    As ``node.route`` does, which needs more than Python's own library.
+    """
+    if not interface:
+        family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((peer, 9))
+            address = sock.getsockname()[0]
+        names = [name for name, each in _addresses() if each == address]
+        return address, names[0] if names else "an interface"
+    for name, address in _addresses():
+        if name == interface:
+            return address, name
+    raise SystemExit(f"there is no interface {interface} with an address")
+
+
+def _addresses() -> Iterator[tuple[str, str]]:
+    """Yield the interfaces with their addresses."""
+    for _, name in socket.if_nameindex():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            request = struct.pack("256s", name.encode())
+            with contextlib.suppress(OSError):  # it may have none of IPv4
+                yield name, socket.inet_ntoa(fcntl.ioctl(sock, _SIOCGIFADDR, request)[20:24])
+    # A system may have no IPv6.
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6") as file:  # noqa: PTH123
+        for line in file:
+            number, *_, name = line.split()
+            yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(number))
 
 
 if __name__ == "__main__":

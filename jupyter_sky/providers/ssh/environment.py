@@ -111,7 +111,9 @@ def make(line: Line, here: Probe, made_of: Recipe, say: Say) -> str:
     """
     folder = f"{here.ours}/envs/{made_of.digest(here.machine)}"
     python = f"{folder}/bin/python"
-    if line.run(f"test -x {shlex.quote(python)} && echo there || true").strip():
+    # Its time says when it was used last, for `prune`.
+    there = f"test -x {shlex.quote(python)} && touch {shlex.quote(folder)} && echo there || true"
+    if line.run(there).strip():
         return python
     if here.disk < _LEAST_DISK:
         raise HostError(
