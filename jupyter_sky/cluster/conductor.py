@@ -128,6 +128,9 @@ class Conductor:
         machines = await asyncio.shield(self._launch)
         registry.record_machines(self.id, [machine.row() for machine in machines])
         await self._connect(machines, 0)
+        if len(self.connections) > 1:
+            progress("checking the network")
+        await links.check_ways(self.connections)
         if self.frame.preload:
             progress(f"importing {', '.join(self.frame.preload)}")
         async with _deadline(self.limits.start, "the nodes did not get ready"):
@@ -135,9 +138,6 @@ class Conductor:
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
         self.warnings += handshake.check(self._versions)
-        if len(self.connections) > 1:
-            progress("checking the network")
-        await links.check_ways(self.connections)
         if self.frame.together:
             progress("forming the group")
         self.state = replace(self.state, phase="ready")

@@ -58,6 +58,10 @@ _FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks 
 _RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
 _RANKS = Argument(("ranks",), "RANKS", kinds.RANKS, "0,2-3", "which ranks (all)")
 _HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to look at as well")
+_ON = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to clean up as well")
+_UNUSED = Argument(
+    ("--unused-for",), "TIME", kinds.TIME, "30d", "how long nothing used an environment (14d)"
+)
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
 _SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
 _SAVE = Argument(("--save",), "FILE", kinds.FILE, "rank3.log", "write all of it to a file here")
@@ -76,7 +80,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
     "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS,)),
-    "gc": ("end and remove what was left behind", ()),
+    "gc": ("end and remove what was left behind, and what nobody uses", (_ON, _UNUSED)),
 }
 
 
