@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import contextlib
+import importlib.metadata
 import os
 import resource
 import time
