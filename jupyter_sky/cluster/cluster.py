@@ -66,6 +66,7 @@ class Cluster:
         wanted = {name: value for name, value in row.spec.items() if name != "plugins"}
         spec = ClusterSpec(name=row.name, **wanted)
         conductor = Conductor(spec, row.id, provider, frame, limits)
+        cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
         try:
             background.wait(conductor.attach(machines))
@@ -83,7 +84,7 @@ class Cluster:
                 f"cluster {row.name} is there but does not answer ({error}): try again, or end it "
                 f"with `%sky down {row.name}`."
             ) from None
-        return cls(conductor)
+        return cluster
 
     def run(self, work: Work) -> Run:
         """Start a run; runs of a cluster take turns."""
@@ -91,6 +92,10 @@ class Cluster:
         run = Run(self._runner, work)
         background.call(self._runner.start, run)
         return run
+
+    def take_up(self) -> Run | None:
+        """Return the run that another kernel began and nobody has seen the end of, once."""
+        return self._runner.give_unseen()
 
     def interrupt(self) -> bool:
         """Stop what the ranks are busy with, whoever started it; say whether there was anything."""
@@ -103,9 +108,15 @@ class Cluster:
         """End rank processes and start fresh ones, with empty namespaces."""
         background.wait(self._conductor.restart(self.all_ranks if ranks is None else ranks))
 
-    def down(self) -> None:
-        """End the cluster, everything of it, and forget it."""
-        background.wait(self._conductor.down())
+    def down(self) -> list[str]:
+        """End the cluster, everything of it, and forget it.
+
+        Returns
+        -------
+        list of str
+            The nodes that could not be reached; what is left there ends by itself.
+        """
+        return background.wait(self._conductor.down())
 
     def close(self) -> None:
         """Let go of the cluster; it goes on until its time is over."""

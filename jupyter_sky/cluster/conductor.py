@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jupyter_sky.cluster import handshake, registry
+from jupyter_sky.cluster import freight, handshake, links, registry, survey
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
@@ -17,7 +17,15 @@ from jupyter_sky.cluster.state import ClusterState, reduce, running
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.events import Event, Formed, Prepared, RankExited, RankStarted
+from jupyter_sky.transport.events import (
+    Event,
+    Formed,
+    Prepared,
+    RankExited,
+    RankStarted,
+    RunBegan,
+    decode_event,
+)
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.pickling import main_namespace
 
@@ -38,6 +46,10 @@ class Conductor:
         What each rank used last.
     on_event
         Called with the connection it came from and each event, after the state has changed.
+    on_notice
+        Called with what the person should know of the links to its nodes.
+    on_take_up
+        Called with a run that another kernel began, before its events come.
     on_end
         Called with the reason when the cluster is lost or was ended.
     """
@@ -57,7 +69,10 @@ class Conductor:
         self.warnings: tuple[str, ...] = ()
         self.listeners: list[Callable[[], None]] = []
         self.on_event: Callable[[Connection, Event], None] = lambda connection, event: None
+        self.on_take_up: Callable[[RunBegan], None] = lambda began: None
+        self.on_notice: Callable[[str], None] = lambda text: None
         self.on_end: Callable[[SkyError], None] = lambda trouble: None
+        self._links = links.Links((), self.spawn, self._on_notice)
         self._changed = asyncio.Event()
         self._forming = asyncio.Lock()
         self._form_errors: dict[int, dict[str, Any]] = {}
@@ -75,12 +90,17 @@ class Conductor:
         """Every rank, in order."""
         return tuple(rank.rank for rank in self.state.ranks)
 
+    @property
+    def note(self) -> str:
+        """What there is to say of the links to its nodes; empty if all is well."""
+        return self._links.note
+
     # Its life
 
     async def record(self) -> None:
         """Write the cluster down, in place of one of its name of which nothing is left."""
         there = registry.find(self.spec.name)
-        if there and not await _answers(there, self.provider):
+        if there and not await survey.answers(there, self.provider):
             registry.remove(there.id)
         try:
             registry.record(
@@ -107,6 +127,9 @@ class Conductor:
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
         self.warnings = handshake.check(self._versions)
+        if len(self.connections) > 1:
+            progress("checking the network")
+        await links.check_ways(self.connections)
         if self.frame.together:
             progress("forming the group")
         self.state = replace(self.state, phase="ready")
@@ -128,10 +151,28 @@ class Conductor:
                     self.state = running(self.state, [rank["rank"]], rank["run"])
             if welcome["versions"]:
                 self._on_event(connection, Prepared(welcome["versions"], {}))
+        self._take_up(welcomes)
         self.warnings = handshake.check(self._versions)
         newest = max(rank.generation for rank in self.state.ranks)
         self.state = replace(self.state, generation=newest)
         self.state = replace(self.state, phase="ready")
+
+    def _take_up(self, welcomes: Sequence[Message]) -> None:
+        """Follow the agents from where the run began that nobody has seen the end of."""
+        latest = [each["latest"] for each in welcomes if each["latest"]]
+        unseen = [
+            each
+            for each in latest
+            if each["unseen"] or any(rank.run == each["run"] for rank in self.state.ranks)
+        ]
+        run = unseen[0]["run"] if unseen else None
+        if run:
+            began = decode_event(unseen[0])
+            assert isinstance(began, RunBegan)
+            self.on_take_up(began)
+        for connection, welcome in zip(self.connections, welcomes, strict=True):
+            began_here = welcome["latest"] and welcome["latest"]["run"] == run
+            connection.follow(welcome["latest"]["n"] if began_here else welcome["last"])
 
     async def _connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
         self.state = ClusterState.new([node for machine in machines for node in machine.nodes])
@@ -141,6 +182,7 @@ class Conductor:
         self.outbox.shares_files = all(machine.shares_files for machine in machines)
         for connection in self.connections:
             connection.on_report = self._on_report
+        self._links = links.Links(self.connections, self.spawn, self._on_notice)
         return await asyncio.gather(*(each.open(since) for each in self.connections))
 
     async def restart(self, ranks: Sequence[int]) -> None:
@@ -158,26 +200,42 @@ class Conductor:
             )
         await self.form()
 
-    async def down(self, machines: Sequence[Machine] = ()) -> None:
-        """End everything, also what is left of ``machines`` that did not answer."""
+    async def down(self, machines: Sequence[Machine] = ()) -> list[str]:
+        """End everything, also what is left of ``machines`` that did not answer.
+
+        Returns
+        -------
+        list of str
+            The nodes that could not be reached; what is left there ends by itself.
+        """
         self.on_end(ClusterLost(f"cluster {self.spec.name} was ended."))
         self.state = replace(self.state, phase="down")
 
+        left: list[str] = []
+
         async def end(connection: Connection) -> None:
-            with contextlib.suppress(SkyError):
-                await connection.request("end", within=END_WITHIN)
+            if connection.is_up:
+                with contextlib.suppress(SkyError):
+                    await connection.request("end", within=END_WITHIN)
             connection.close()
-            await connection.machine.remove()
+            await remove(connection.machine)
+
+        async def remove(machine: Machine) -> None:
+            try:
+                async with asyncio.timeout(END_WITHIN):
+                    await machine.remove()
+            except (OSError, TimeoutError):
+                left.extend(node.host for node in machine.nodes)
 
         if self._launch and not self.connections:
             self._launch.cancel()
             with contextlib.suppress(Exception, asyncio.CancelledError):
                 machines = [*machines, *await self._launch]
         await asyncio.gather(*(end(connection) for connection in self.connections))
-        for machine in machines:
-            await machine.remove()
+        await asyncio.gather(*map(remove, machines))
         registry.remove(self.id)
         self.wake()
+        return left
 
     async def close(self) -> None:
         """Let go of the agents; they go on."""
@@ -210,7 +268,7 @@ class Conductor:
                 "names": parcel.groups,
             }
             parts = {**parcel.blobs, **self.frame.blobs}
-            await asyncio.gather(*(each.put(parts) for each in self.connections))
+            await freight.deliver(parts, self.connections)
             await asyncio.gather(*(each.request("form", **message) for each in self.connections))
             self.outbox.sent(parcel)
             async with _deadline(self.limits.form, "the process group was not formed"):
@@ -253,12 +311,18 @@ class Conductor:
             return
         self.state = replace(self.state, phase="lost")
         ranks = describe_ranks(connection.ranks)
+        where = f" on {connection.name}" if connection.machine.nodes[0].name else ""
         self.on_end(
             ClusterLost(
-                f"cluster {self.spec.name} is lost: the agent of {ranks} ended. "
-                "Run the cell again to start a new one."
+                f"cluster {self.spec.name} is lost: the agent of {ranks}{where} "
+                f"{connection.trouble}. Run the cell again to start a new one, or type "
+                "`%sky restart`."
             )
         )
+        self.wake()
+
+    def _on_notice(self, text: str) -> None:
+        self.on_notice(text)
         self.wake()
 
     # Waiting
@@ -321,24 +385,6 @@ async def _deadline(seconds: float, trouble: str):
 def _sentence(error: dict[str, Any]) -> str:
     lines = error["text"].strip().splitlines() or [error["type"]]
     return f"{error['type']}: {lines[0]}"
-
-
-async def _answers(row: registry.Row, provider: Provider) -> bool:
-    """Return whether any machine of a cluster is still there; removes what is left if not."""
-    if row.provider != provider.name:
-        return True
-    machines = [provider.machine(machine) for machine in row.machines]
-    for machine in machines:
-        try:
-            (await machine.open()).close()
-        except AgentGone:
-            continue
-        except OSError:
-            pass  # it may be there, behind a link that is broken
-        return True
-    for machine in machines:
-        await machine.remove()
-    return False
 
 
 def _row(spec: ClusterSpec, frame: Frame) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from jupyter_sky.transport.pickling import load_with_memo
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank; broken links do not count."""
 
-SILENCE = 6.0
+SILENCE = 5.0
 """Seconds without a sign of life after which a link is taken to be broken."""
 
 _PAUSES = (0.0, 0.5, 1.0, 2.0)
@@ -105,6 +105,16 @@ class Connection:
         return self.machine.nodes[0].host
 
     @property
+    def is_over(self) -> bool:
+        """Whether it was closed, or its agent is gone."""
+        return self._over
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a link at this moment."""
+        return self._up.is_set()
+
+    @property
     def sent_bytes(self) -> int:
         """Bytes sent so far."""
         return self._sent_before + (self._link.sent_bytes if self._link else 0)
@@ -117,7 +127,8 @@ class Connection:
         Parameters
         ----------
         since
-            Number of the last event that is known; ``None`` leaves out what happened so far.
+            Number of the last event that is known. With ``None`` events come when `follow` says
+            from where on.
 
         Raises
         ------
@@ -131,6 +142,12 @@ class Connection:
         if self._link is None or self._link.closed:
             self._closed()
         return welcome
+
+    def follow(self, since: int) -> None:
+        """Have events come, from the one after number ``since`` on."""
+        self.last = since
+        if self._link:
+            self._link.send({"op": "follow", "since": since})
 
     def close(self) -> None:
         """Let go of the agent; it goes on."""
@@ -180,6 +197,7 @@ class Connection:
             loop = asyncio.get_running_loop()
             self.broken_since = loop.time()
             self._mending = loop.create_task(self._mend())
+            self.on_link(self)
 
     async def _mend(self) -> None:
         """Connect again, however long it takes, and go on where the link broke."""
@@ -188,15 +206,13 @@ class Connection:
             try:
                 welcome = await self._greet(self.last)
             except AgentGone:
-                self.give_up("its agent ended")
+                self.give_up("ended")
                 return
             except OSError as error:
-                if not self.trouble:
-                    self.trouble = str(error)
-                    self.on_link(self)
+                self.trouble = str(error)
                 continue
             if welcome["ending"]:
-                self.give_up("its agent ended")
+                self.give_up("ended")
                 return
             link = self._link
             if link is None or link.closed:
@@ -254,9 +270,13 @@ class Connection:
 
     # Blobs
 
-    def missing(self, blobs: Mapping[str, memoryview]) -> int:
-        """Return how many bytes of blobs the node does not have yet."""
-        return sum(data.nbytes for key, data in blobs.items() if key not in self._known)
+    def has(self, key: str) -> bool:
+        """Return whether the node has a blob, as far as is known."""
+        return key in self._known
+
+    def learn(self, key: str) -> None:
+        """Note that the node has got a blob from another."""
+        self._known.add(key)
 
     async def put(
         self, blobs: Mapping[str, memoryview], progress: Callable[[int], None] = lambda count: None

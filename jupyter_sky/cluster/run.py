@@ -69,6 +69,13 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Notice:
+    """What the person should know while the run goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Sending:
     """How many bytes of data have left, of how many."""
 
@@ -79,12 +86,13 @@ class Sending:
 class Run:
     """A run that was started: ``follow()`` it, then ask for its ``values()``."""
 
-    def __init__(self, runner: Runner, work: Work) -> None:
-        self.id = uuid.uuid4().hex[:12]
+    def __init__(self, runner: Runner, work: Work, identity: str | None = None) -> None:
+        self.id = identity or uuid.uuid4().hex[:12]
         self.work = work
         self.started = time.monotonic()
         self._runner = runner
-        self._events: queue.SimpleQueue[Output | Display | Sending | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Output | Display | Sending | Notice | None]
+        self._events = queue.SimpleQueue()
         self._waiting = set(work.ranks)
         self._done: dict[int, RankDone] = {}
         self._failures: list[Failure] = []
@@ -97,6 +105,7 @@ class Run:
         self.to_send = 0
         self._gone = 0
         self._on_sending: Callable[[int, int], object] = lambda sent, total: None
+        self._on_notice: Callable[[str], object] = lambda text: None
         self.left = threading.Event()
         self.sent = False
         self.finished = False
@@ -142,6 +151,7 @@ class Run:
         show: Sink = lambda event: None,
         timeout: float | None = None,
         sending: Callable[[int, int], object] = lambda sent, total: None,
+        notice: Callable[[str], object] = lambda text: None,
     ) -> None:
         """Give what ranks print and display to ``show``, until the run is over.
 
@@ -155,6 +165,8 @@ class Run:
             Seconds after which the run is stopped; by default it may take as long as it does.
         sending
             Called in this thread with the bytes of data that have left so far, and of all.
+        notice
+            Called in this thread with what else the person should know.
 
         Raises
         ------
@@ -164,6 +176,7 @@ class Run:
             When the time was over; every rank was told to stop.
         """
         self._on_sending = sending
+        self._on_notice = notice
         try:
             for event in self._queued(timeout and self.started + timeout):
                 show(event)
@@ -239,6 +252,8 @@ class Run:
                 return
             if isinstance(event, Sending):
                 self._on_sending(event.sent, event.total)
+            elif isinstance(event, Notice):
+                self._on_notice(event.text)
             else:
                 yield event
 
@@ -295,6 +310,11 @@ class Run:
         before, self._gone = self._gone, self._gone + count
         if not self._sink and 100 * before // self.to_send < 100 * self._gone // self.to_send:
             self._events.put(Sending(self._gone, self.to_send))
+
+    def notice(self, text: str) -> None:
+        """Have the person told something."""
+        if not self._sink:
+            self._events.put(Notice(text))
 
     def give_up(self, trouble: SkyError) -> None:
         """End the run because the cluster cannot go on with it."""

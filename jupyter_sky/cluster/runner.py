@@ -7,14 +7,15 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from jupyter_sky.cluster import freight
 from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.outbox import Parcel
-from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.run import Run, Work
 from jupyter_sky.cluster.state import running
 from jupyter_sky.cluster.watch import Watch
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
+from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited, RunBegan
 from jupyter_sky.transport.frames import Message
 
 
@@ -29,11 +30,31 @@ class Runner:
         self.watch = Watch(conductor)
         conductor.on_event = self._on_event
         conductor.on_end = self._on_end
+        conductor.on_notice = self._on_notice
+        conductor.on_take_up = self._take_up
+        self._unseen: Run | None = None
 
     def start(self, run: Run) -> None:
         """Begin with a run, as soon as those before it are over."""
         self._runs[run.id] = run
         self.conductor.spawn(self._carry_out(run))
+
+    def _take_up(self, began: RunBegan) -> None:
+        work = Work(
+            tuple(began.ranks),
+            values={rank: tuple(names) for rank, names in began.asked.items()},
+            show=tuple(began.show),
+            title=began.title,
+        )
+        run = self._unseen = self._runs[began.run] = Run(self, work, began.run)
+        run.sent = True
+        run.left.set()
+        self.watch.begin(run)
+
+    def give_unseen(self) -> Run | None:
+        """Return the run that another kernel began; it is this kernel's from now on."""
+        run, self._unseen = self._unseen, None
+        return run
 
     def stop(self, run: str) -> None:
         """Interrupt a run, whoever started it; one that waits for its turn does not begin."""
@@ -50,6 +71,7 @@ class Runner:
     def over(self, run: Run) -> None:
         """Take note that a run has ended."""
         self.watch.end(run)
+        self._runs.pop(run.id, None)
         self.conductor.wake()
         if self.conductor.alive and not self.conductor.state.group:
             # So that the next cell finds the group formed.
@@ -95,15 +117,16 @@ class Runner:
         parts = {**run.work.parcel.blobs, **run.work.blobs}
         if parts:
             connections = self.conductor.connections
-            run.to_send = sum(each.missing(parts) for each in connections)
-            await asyncio.gather(*(each.put(parts, run.sending) for each in connections))
+            run.to_send = freight.missing(parts, connections)
+            await freight.deliver(parts, connections, run.sending)
 
     def _refuse_strangers(self) -> None:
         busy = {rank.run for rank in self.conductor.state.ranks if rank.run}
-        if busy - self._runs.keys() - self._stopping:
+        ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
+        if busy - ours - self._stopping:
             raise SkyError(
                 f"cluster {self.conductor.spec.name} is busy with a run that was started before "
-                "this kernel: wait for its end, or stop it with `%sky interrupt`."
+                "this kernel: follow it with `%sky attach`, or stop it with `%sky interrupt`."
             )
 
     async def _send(self, run: Run) -> None:
@@ -116,6 +139,8 @@ class Runner:
             "values": {rank: list(names) for rank, names in work.values.items()},
             "watched": sorted(work.parcel.watched.union(*work.values.values())),
             "show": list(work.show),
+            "title": work.title,
+            "everyone": list(work.ranks),
             "together": conductor.frame.together and len(conductor.ranks) > 1,
             "deadline": conductor.limits.stop,
         }
@@ -180,6 +205,10 @@ class Runner:
             # The agent of the rank that failed knows already.
             others = [each for each in self.conductor.connections if each is not connection]
             self._tell_all("interrupt", others, run=run.id, deadline=self.conductor.limits.stop)
+
+    def _on_notice(self, text: str) -> None:
+        for run in self._runs.values():
+            run.notice(text)
 
     def _on_end(self, trouble: SkyError) -> None:
         for run in list(self._runs.values()):

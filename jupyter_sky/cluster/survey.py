@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.machine import Machine, Provider
+from jupyter_sky.providers.machine import AgentGone, Machine, Provider
 from jupyter_sky.transport import background
 from jupyter_sky.transport.frames import Message
 
@@ -58,6 +58,24 @@ def look(
         return await asyncio.gather(*(_look(row, providers, now) for row in rows))
 
     return background.wait(look_at_all())
+
+
+async def answers(row: registry.Row, provider: Provider) -> bool:
+    """Return whether any machine of a cluster is still there; removes what is left if not."""
+    if row.provider != provider.name:
+        return True
+    machines = [provider.machine(machine) for machine in row.machines]
+    for machine in machines:
+        try:
+            (await machine.open()).close()
+        except AgentGone:
+            continue
+        except OSError:
+            pass  # it may be there, behind a link that is broken
+        return True
+    for machine in machines:
+        await machine.remove()
+    return False
 
 
 def is_starting(row: registry.Row, now: float) -> bool:

@@ -70,7 +70,7 @@ class Watch:
                 "name": conductor.spec.name,
                 "provider": conductor.provider.name,
                 "phase": state.phase,
-                "note": "",
+                "note": conductor.note,
                 "generation": state.generation,
                 "nodes": len(state.nodes),
                 "gpu": gpus[0] if gpus else None,

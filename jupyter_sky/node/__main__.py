@@ -41,12 +41,12 @@ def _become_agent(folder: Path, tell: int) -> None:
 
     addr, interface = route.place(spec["peer"], spec["interface"])
 
-    def ready() -> None:
-        about = {"pid": os.getpid(), "addr": addr, "interface": interface}
+    def ready(port: int) -> None:
+        about = {"pid": os.getpid(), "addr": addr, "interface": interface, "port": port}
         os.write(tell, json.dumps(about).encode())
         os.close(tell)
 
-    agent.main(folder, spec, ours, zygote, ready)
+    agent.main(folder, spec, addr, ours, zygote, ready)
 
 
 def _redirect(log: Path) -> None:

@@ -22,9 +22,11 @@ from jupyter_sky.node.client import Callers, Client
 from jupyter_sky.node.crew import Crew
 from jupyter_sky.node.journal import Journal
 from jupyter_sky.node.metrics import Metrics
+from jupyter_sky.node.peers import Peers
+from jupyter_sky.node.relay import Relay
 from jupyter_sky.node.store import Store, default_limit
 from jupyter_sky.transport import blobs
-from jupyter_sky.transport.events import Forgotten
+from jupyter_sky.transport.events import Forgotten, RunBegan
 from jupyter_sky.transport.frames import Message
 
 FIRST_GRACE = 30.0
@@ -63,6 +65,11 @@ class Agent:
         self._journal = Journal(folder / "journal", self._read_log)
         blob_folder = Path(spec["blobs"])
         self.store = Store(blob_folder, spec["blob_limit"] or default_limit(blob_folder))
+        self._relay = Relay(self.store)
+        self._peers = (
+            Peers(folder, spec["credentials"], self._relay.serve) if spec["credentials"] else None
+        )
+        self._relay.peers = self._peers
         self.clients: set[Client] = set()
         self.callers = Callers(self)
         self._requests = {
@@ -73,21 +80,24 @@ class Agent:
             "kill": self._on_kill,
             "log": self._on_log,
             "arrived": self._on_arrived,
+            "pass_on": self._on_pass_on,
+            "reach": self._on_reach,
             "end": self._on_end,
         }
+        self._latest: Message | None = None
         self._grace: asyncio.TimerHandle | None = None
         self._seen_client = False
         self._ending: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
-    async def serve(self, ready: Callable[[], None]) -> None:
-        """Listen, start the ranks, and go on until the end."""
+    async def serve(self, addr: str, ready: Callable[[int], None]) -> None:
+        """Listen, to other agents at ``addr``, start the ranks, and go on until the end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self.end)
         listener = self._listen()
         self._crew.start()
-        ready()
+        ready(await self._peers.listen(addr) if self._peers else 0)
         self.watch_grace()
         reports = loop.create_task(self._report())
         await self._ended.wait()
@@ -121,9 +131,15 @@ class Agent:
             "id": self.spec["id"],
             "last": self._journal.last,
             "versions": self._crew.prepared,
+            "latest": self._latest,
             "ranks": [process.describe() for process in self._crew.ranks.values()],
             "ending": self._ending is not None,
         }
+
+    def seen(self, since: int) -> None:
+        """Note that somebody follows the journal from number ``since`` on."""
+        if self._latest and since <= self._latest["n"]:
+            self._latest["unseen"] = False
 
     def watch_grace(self) -> None:
         """End in a while if nobody is there and nothing runs; called when either may be so."""
@@ -141,6 +157,8 @@ class Agent:
     def _publish(self, message: Message, logged: tuple[int, int] | None = None) -> None:
         if message["event"] == "rank_done" and message["values"]:
             self._adopt(message["values"])
+        if self._latest and message.get("run") == self._latest["run"] and not self.clients:
+            self._latest["unseen"] = True
         self._journal.append(message, logged)
         for client in self.clients:
             client.pump()
@@ -190,7 +208,13 @@ class Agent:
         self._trim(wanted)
         trouble = self._crew.run(message)
         self.watch_grace()
-        return {"error": trouble} if trouble else {}
+        if trouble:
+            return {"error": trouble}
+        show, asked = message["show"], message["values"]
+        began = RunBegan(message["run"], message["everyone"], message["title"], show, asked)
+        self._publish(began.message())
+        self._latest = {"n": self._journal.last, "unseen": False, **began.message()}
+        return {}
 
     async def _on_reserve(self, message: Message) -> Message:
         return {"port": await self._crew.reserve(message)}
@@ -219,6 +243,14 @@ class Agent:
 
     async def _on_arrived(self, message: Message) -> Message:
         return {"size": self.store.arrived(message["blob"])}
+
+    async def _on_pass_on(self, message: Message) -> Message:
+        key, size = message["blob"], message["size"]
+        return {"failed": await self._relay.pass_on(key, size, message["to"])}
+
+    async def _on_reach(self, message: Message) -> Message:
+        assert self._peers is not None
+        return {"failed": await self._peers.reach(message["peers"])}
 
     async def _on_end(self, message: Message) -> Message:
         await asyncio.shield(self.end())
@@ -274,13 +306,14 @@ def _reap(pid: int) -> None:
 def main(
     folder: Path,
     spec: dict[str, Any],
+    addr: str,
     zygote: socket.socket,
     zygote_pid: int,
-    ready: Callable[[], None],
+    ready: Callable[[int], None],
 ) -> None:
-    """Run the agent of ``folder`` until it ends."""
+    """Run the agent of ``folder`` until it ends; ``ready`` is told its port for other agents."""
 
     async def serve() -> None:
-        await Agent(folder, spec, zygote, zygote_pid).serve(ready)
+        await Agent(folder, spec, zygote, zygote_pid).serve(addr, ready)
 
     asyncio.run(serve())

@@ -97,6 +97,8 @@ class Client:
                 store.add(message["blob"], message["offset"], payload, message["size"])
             case "hello":
                 self._greet(message)
+            case "follow":
+                self._follow(message["since"])
             case "fetch":
                 self._start(self._fetch(message))
             case _:
@@ -106,8 +108,12 @@ class Client:
         self._token = message["token"]
         missing = [key for key in message["blobs"] if key not in self._agent.store]
         self._link.send({"welcome": True, "missing": missing, **self._agent.welcome()})
-        since = message["since"]
-        self._next = (self._journal.last if since is None else since) + 1
+        if message["since"] is not None:
+            self._follow(message["since"])
+
+    def _follow(self, since: int) -> None:
+        self._next = since + 1
+        self._agent.seen(since)
         self.pump()
 
     def _start(self, coroutine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import shutil
 import uuid
@@ -24,6 +25,7 @@ class Store:
         self._limit = limit
         self._sizes: collections.OrderedDict[str, int] = collections.OrderedDict()
         self._arriving: dict[str, _Arriving] = {}
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._sizes
@@ -51,16 +53,40 @@ class Store:
             del self._arriving[key]
             if arriving.keep(key):
                 self._sizes[key] = size
+        self._tell_of_growth(key)
 
     def arrived(self, key: str) -> int:
         """Return how many bytes of a blob are here, so that who sends it can go on there."""
         arriving = self._arriving.get(key)
         return self._sizes.get(key, arriving.size if arriving else 0)
 
+    def read(self, key: str, offset: int, limit: int) -> bytes:
+        """Return some of a blob from an offset on, also of one that is still arriving."""
+        arriving = self._arriving.get(key)
+        here = self.arrived(key)
+        if offset >= here:
+            return b""
+        path = arriving.path if arriving else self.folder / file_name(key)
+        with path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            return file.read(min(limit, here - offset)) or b""
+
+    def growth(self, key: str) -> asyncio.Future[None]:
+        """Return what is done when more of a blob has arrived, from this moment on."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(waiter)
+        return waiter
+
+    def _tell_of_growth(self, key: str) -> None:
+        for waiter in self._waiting.pop(key, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
     def adopt(self, key: str, size: int) -> None:
         """Take over a blob that a rank of this node has written."""
         self._sizes[key] = size
         self._sizes.move_to_end(key)
+        self._tell_of_growth(key)
 
     def use(self, keys: Iterable[str]) -> None:
         """Note that these blobs are wanted now."""
@@ -93,10 +119,10 @@ class _Arriving:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._place = path
         # Two clients may send the same blob at once; each file is whole in itself.
-        self._part = path.with_name(f"{uuid.uuid4().hex}.part")
-        self._file = self._part.open("wb", buffering=0)
+        self.path = path.with_name(f"{uuid.uuid4().hex}.part")
+        self._file = self.path.open("wb", buffering=0)
         self._hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
         self.size = 0
 
@@ -114,13 +140,13 @@ class _Arriving:
         if self._hasher.hexdigest() != key:
             self.discard()
             return False
-        self._part.rename(self._path)
+        self.path.rename(self._place)
         return True
 
     def discard(self) -> None:
         """Remove what came of it."""
         self._file.close()
-        self._part.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
 
 def default_limit(folder: Path) -> int:

@@ -10,13 +10,15 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import describe_ranks
-from jupyter_sky.cluster.run import Work
+from jupyter_sky.cluster.run import Run, Work
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook import doctor, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.logs import show_log
 from jupyter_sky.notebook.options import CellOptions, parse_line
+from jupyter_sky.notebook.progress import NoticeLine
+from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.results import bind
 from jupyter_sky.notebook.session import Session, describe
 
@@ -71,7 +73,7 @@ class Commands:
         self._session.cluster(options)
 
     def _down(self, options: Namespace) -> None:
-        print(f"{self._session.down(options.name)}: ended, nothing of it is left")
+        print(self._session.down(options.name))
 
     def _status(self, options: Namespace) -> None:
         self._session.find()
@@ -110,6 +112,22 @@ class Commands:
             raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to attach.")
         self._session.use(cluster)
         print(f"{cluster.name}: {describe(cluster)}; cells without --cluster use it now")
+        if run := cluster.take_up():
+            self._take_up(cluster, run)
+
+    def _take_up(self, cluster: Cluster, run: Run) -> None:
+        """Show what a run that another kernel began has printed and prints, and bind its values."""
+        print(f"{cluster.name}: `{run.work.title or 'a run'}` was begun before this kernel")
+        renderer = Renderer(self._shell, run.work.show)
+        try:
+            run.follow(
+                lambda event: renderer.render(event, flush=run.nothing_waits),
+                notice=NoticeLine(self._shell, cluster.name).say,
+            )
+        finally:
+            renderer.finish()
+            self._session.panels.finish(cluster, run)
+        bind(self._shell, cluster, run, _as_asked(run))
 
     def _panel(self, options: Namespace) -> None:
         cluster = self._session.find(options.name)
@@ -126,6 +144,8 @@ class Commands:
         print(f"{cluster.name}: {'stopping' if cluster.interrupt() else 'nothing is running'}")
 
     def _restart(self, options: Namespace) -> None:
+        if self._session.revive():
+            return
         cluster = self._running()
         ranks = choose_ranks(cluster, options.ranks, "%sky restart")
         cluster.restart(ranks)
@@ -149,3 +169,16 @@ class Commands:
         if cluster is None:
             raise UsageError("no cluster is running: `%%sky --nodes 4` above a cell starts one.")
         return cluster
+
+
+def _as_asked(run: Run) -> dict[str, Any]:
+    """Return the values of a run as its cell asked for them: of the head, or a list of all."""
+    values, asked = run.values(), run.work.values
+    first, *others = run.work.ranks
+    gathered = set(asked[others[0]]) if others and others[0] in asked else set()
+    return {
+        name: [values[rank][name] for rank in run.work.ranks]
+        if name in gathered
+        else values[first][name]
+        for name in asked.get(first, ())
+    }

@@ -17,6 +17,7 @@ from jupyter_sky.notebook.commands import Commands
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell
 from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell
+from jupyter_sky.notebook.progress import NoticeLine
 from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.results import bind
 from jupyter_sky.notebook.sending import SendingLine
@@ -76,6 +77,7 @@ class SkyMagics(Magics):
                 lambda event: renderer.render(event, flush=run.nothing_waits),
                 options.timeout,
                 sending.update,
+                NoticeLine(self.shell, cluster.name).say,
             )
         finally:
             renderer.finish()

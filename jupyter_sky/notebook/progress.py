@@ -9,6 +9,29 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
 
+class NoticeLine:
+    """A line that is there as soon as there is something to say.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    title
+        What it begins with.
+    """
+
+    def __init__(self, shell: InteractiveShell, title: str) -> None:
+        self._shell = shell
+        self._title = title
+        self._line: ProgressLine | None = None
+
+    def say(self, text: str) -> None:
+        """Replace what the line says."""
+        if self._line is None:
+            self._line = ProgressLine(self._shell, self._title)
+        self._line.say(text)
+
+
 class ProgressLine:
     """Says what is going on while a cluster comes up; a context manager around that.
 

@@ -88,9 +88,21 @@ class Session:
         if known is not None:
             if known.alive:
                 return known
-            known.close()
             del self._clusters[name]
+            known.close()
+            if known.state.phase == "lost":
+                # Without all of its nodes it is of no use to any kernel.
+                known.down()
+                return None
         return self._attach(name)
+
+    def revive(self) -> Cluster | None:
+        """Start the current cluster anew if it was lost, and return it."""
+        known = self._clusters.get(self.current_name)
+        if known is None or known.state.phase != "lost":
+            return None
+        self.find(known.name)
+        return self._start(known.name, self._started[known.name])
 
     def known(self) -> list[Cluster]:
         """Return the clusters that this notebook is connected to."""
@@ -106,17 +118,22 @@ class Session:
         self._current = cluster.name
 
     def down(self, name: str | None = None) -> str:
-        """End a cluster and return its name."""
-        cluster = self.find(name)
+        """End a cluster and return what there is to say of it."""
+        cluster = self._clusters.get(name or self.current_name) or self.find(name)
         if cluster is None:
             raise UsageError(_nothing_to_end(name))
         self._clusters.pop(cluster.name, None)
         self._started.pop(cluster.name, None)
         if self._current == cluster.name:
             self._current = None
-        cluster.down()
+        left = cluster.down()
         self.panels.settle(cluster)
-        return cluster.name
+        if left:
+            return (
+                f"{cluster.name}: ended, but {', '.join(left)} could not be reached: what is left "
+                "there ends by itself"
+            )
+        return f"{cluster.name}: ended, nothing of it is left"
 
     def close(self) -> None:
         """Let go of all clusters; they go on until their time is over."""

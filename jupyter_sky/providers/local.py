@@ -13,13 +13,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.certificates import mint
 from jupyter_sky.providers.folders import runtime
 from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
@@ -138,9 +139,13 @@ class Local:
         shares = [
             nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count] for i in range(count)
         ]
+        names = [f"machine {index}" for index in range(count)]
+        credentials = [asdict(each) for each in mint(names)] if count > 1 else [None]
         loop = asyncio.get_running_loop()
         starts = [
-            loop.run_in_executor(None, self._start, spec, identity, index, share, preload, gpus)
+            loop.run_in_executor(
+                None, self._start, spec, identity, index, share, preload, gpus, credentials[index]
+            )
             for index, share in enumerate(shares)
         ]
         together = asyncio.gather(*starts, return_exceptions=True)
@@ -178,6 +183,7 @@ class Local:
         nodes: Sequence[Node],
         preload: Sequence[str],
         gpus: Sequence[tuple[str, str]],
+        credentials: dict[str, str] | None,
     ) -> LocalMachine:
         folder = runtime() / f"{identity}-{index}"
         folder.mkdir(mode=0o700)
@@ -188,6 +194,7 @@ class Local:
             "id": identity,
             "peer": None,
             "interface": None,
+            "credentials": credentials,
             "socket": str(folder / "agent.sock"),
             "blobs": str(blobs),
             "blob_limit": None,
@@ -214,13 +221,15 @@ class Local:
             capture_output=True,
             text=True,
         )
-        machine = LocalMachine(folder, blobs, 0, tuple(nodes), shares_files=self.shares_files)
+        machine = LocalMachine(folder, blobs, 0, (), shares_files=self.shares_files)
         if started.returncode:
             log = folder / "agent.log"
             said = log.read_text() if log.exists() else started.stderr
             asyncio.run(machine.remove())
             raise SkyError(f"a local node did not start: {_last_line(said)}")
-        return replace(machine, pid=json.loads(started.stdout)["pid"])
+        about = json.loads(started.stdout)
+        ours = tuple(replace(node, port=about["port"]) for node in nodes)
+        return replace(machine, pid=about["pid"], nodes=ours)
 
     def _visible_path(self) -> list[str]:
         entries = [path or str(Path.cwd()) for path in sys.path]

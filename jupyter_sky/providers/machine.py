@@ -33,6 +33,8 @@ class Node:
         How many GPUs it has, and whether ranks have to share one.
     name
         What the person calls it; ``None`` for a process on this machine.
+    port
+        Where its agent listens to other agents; 0 where there are none.
     """
 
     node: int
@@ -43,6 +45,7 @@ class Node:
     shared_accelerators: bool = False
     gpu: str | None = None
     name: str | None = None
+    port: int = 0
 
     @property
     def host(self) -> str:

@@ -108,6 +108,29 @@ class Display(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RunBegan(Event):
+    """A run has begun here; who comes later finds in it how to take the run up.
+
+    Attributes
+    ----------
+    ranks
+        All that take part, also elsewhere.
+    title
+        What a person calls it.
+    show
+        The ranks whose output is shown.
+    asked
+        The names that are asked for afterwards, for each rank.
+    """
+
+    run: str
+    ranks: list[int]
+    title: str
+    show: list[int]
+    asked: dict[int, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class RankDone(Event):
     """A rank came to the end of its part of a run.
 

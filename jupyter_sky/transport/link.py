@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HIGH_WATER = 8 * 1024 * 1024
 """Unsent bytes above which a well-behaved sender waits in ``drain``."""
 
-BEAT = 2.0
+BEAT = 1.0
 """Seconds between two signs of life on a link that listens for them."""
 
 _READS_AT_ONCE = 16

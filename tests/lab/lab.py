@@ -141,6 +141,17 @@ class Lab:
         known = "".join(f"{host.address} {_public_key(host)}\n" for host in self.hosts)
         (ssh / "known_hosts").write_text(known)
 
+    def unplug(self) -> None:
+        """Pull this machine's own cable: hosts still reach each other."""
+        for host in self.hosts:
+            host.run("iptables", "-A", "INPUT", "-s", self.address, "-j", "DROP")
+            host.run("iptables", "-A", "OUTPUT", "-d", self.address, "-j", "DROP")
+
+    def plug_in(self) -> None:
+        """Plug it in again."""
+        for host in self.hosts:
+            host.run("iptables", "-F")
+
     @property
     def is_left_over(self) -> bool:
         """Whether nobody will ever stop it: who started it is gone."""

@@ -117,6 +117,11 @@ class LiveNotebook:
         assert cell.error is None, cell.traceback
         return cell
 
+    @property
+    def pid(self) -> int:
+        """The process id of the kernel."""
+        return int(self._manager.provisioner.pid)
+
     def interrupt(self) -> None:
         """Do what the notebook's Stop does."""
         self._manager.interrupt_kernel()

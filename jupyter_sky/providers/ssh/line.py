@@ -222,7 +222,6 @@ class Line:
         for pump in pumps:
             pump.join()
         theirs.close()
-        channel.close()
         self._bridges -= 1
         self._suspect = True
 
@@ -234,7 +233,8 @@ def _upstream(sock: socket.socket, channel: paramiko.Channel) -> None:
         while count := sock.recv_into(buffer):
             channel.sendall(buffer[:count])
     # The other pump may wait for a host that is never heard of again.
-    channel.close()
+    with contextlib.suppress(OSError, EOFError):
+        channel.close()
 
 
 def _downstream(sock: socket.socket, channel: paramiko.Channel) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.certificates import mint
 from jupyter_sky.providers.machine import Machine, Progress
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import hosts as host_names
@@ -139,6 +140,8 @@ class SSH:
         places: Sequence[Place],
         phases: Phases,
     ) -> list[Machine]:
+        credentials = mint([str(host.line.target) for host in hosts])
+
         def start(number: int) -> SSHMachine:
             host, place = hosts[number], places[number]
             phases.say(str(host.line.target), "starting")
@@ -148,13 +151,15 @@ class SSH:
                 "index": number,
                 "peer": _peer(number, places),
                 "interface": self.interface,
+                "credentials": asdict(credentials[number]) if len(hosts) > 1 else None,
                 "grace": spec.idle_timeout or self.grace,
                 "preload": list(preload),
                 "env": dict(spec.image.env),
                 "ranks": place.ranks(host.here.cpus),
             }
             about = start_agent(host.line, host.here, settings, host.python, host.code)
-            node = replace(place.node, addr=about["addr"], interface=about["interface"])
+            where = {key: about[key] for key in ("addr", "interface", "port")}
+            node = replace(place.node, **where)
             return SSHMachine(
                 host=str(host.line.target),
                 folder=about["folder"],

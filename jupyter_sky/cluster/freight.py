@@ -1,0 +1,106 @@
+"""Freight: every blob leaves this process once, however many nodes need it.
+
+One agent gets it from here, and passes it on to the others while it arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.errors import ClusterLost, SkyError
+
+DIRECT = 1024 * 1024
+"""Bytes, to all nodes together, up to which a blob goes to each from here: that is sooner."""
+
+_AT_ONCE = 4
+
+Progress = Callable[[int], None]
+
+
+def missing(blobs: Mapping[str, memoryview], connections: Sequence[Connection]) -> int:
+    """Return how many bytes will leave to have the blobs on every node."""
+    return sum(
+        data.nbytes * (lacking if _goes_directly(data, lacking) else 1)
+        for key, data in blobs.items()
+        if (lacking := len(_lacking(key, connections)))
+        and (lacking == len(connections) or _goes_directly(data, lacking))
+    )
+
+
+async def deliver(
+    blobs: Mapping[str, memoryview],
+    connections: Sequence[Connection],
+    progress: Progress = lambda count: None,
+) -> None:
+    """Have every node hold the blobs.
+
+    Parameters
+    ----------
+    blobs
+        The blobs by their digests.
+    connections
+        The connections to the nodes' agents.
+    progress
+        Told how many bytes have left.
+    """
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def deliver_one(key: str, data: memoryview) -> None:
+        async with turns:
+            await _deliver(key, data, connections, progress)
+
+    await asyncio.gather(*(deliver_one(key, data) for key, data in blobs.items()))
+
+
+async def _deliver(
+    key: str, data: memoryview, connections: Sequence[Connection], progress: Progress
+) -> None:
+    lacking = _lacking(key, connections)
+    if not _goes_directly(data, len(lacking)):
+        lacking = await _through_one(key, data, connections, lacking, progress)
+    await asyncio.gather(*(each.put({key: data}, progress) for each in lacking))
+
+
+async def _through_one(
+    key: str,
+    data: memoryview,
+    connections: Sequence[Connection],
+    lacking: Sequence[Connection],
+    progress: Progress,
+) -> list[Connection]:
+    """Have one agent pass a blob on; return the connections of those that it did not get to."""
+    holders = [each for each in connections if each not in lacking and each.is_up]
+    first = next(iter(holders), None) or next((each for each in lacking if each.is_up), lacking[0])
+    others = [each for each in lacking if each is not first]
+    about = {"blob": key, "size": data.nbytes, "to": [_peer(each) for each in others]}
+    passing = asyncio.ensure_future(first.request("pass_on", within=None, **about))
+    try:
+        await first.put({key: data}, progress)
+        answer = await passing
+    except ClusterLost:
+        raise
+    except SkyError:
+        return others
+    finally:
+        passing.cancel()
+    failed = {int(node) for node in answer["failed"]}
+    for each in others:
+        if each.machine.nodes[0].node not in failed:
+            each.learn(key)
+    return [each for each in others if each.machine.nodes[0].node in failed]
+
+
+def _peer(connection: Connection) -> dict[str, Any]:
+    node = connection.machine.nodes[0]
+    return {"node": node.node, "addr": node.addr, "port": node.port}
+
+
+def _lacking(key: str, connections: Sequence[Connection]) -> list[Connection]:
+    return [each for each in connections if not each.has(key)]
+
+
+def _goes_directly(data: memoryview, count: int) -> bool:
+    return count < 2 or data.nbytes * count <= DIRECT

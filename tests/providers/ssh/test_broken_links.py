@@ -1,0 +1,156 @@
+"""Links that break: runs go on, nothing is missed, and what is lost is named."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.connection import SILENCE
+from tests.cluster.conftest import Cells
+from tests.lab import Lab
+
+COUNTING = "for n in range({}):\n    print(n, flush=True)\n    time.sleep(0.1)\nlast = n"
+
+
+class Followed:
+    """A run that is followed in a thread, so that a test can do something to its cluster."""
+
+    def __init__(self, cells: Cells, code: str, **options) -> None:
+        self.notices: list[str] = []
+        self.printed = b""
+        self.run = cells.start(code, **options)
+        self._thread = threading.Thread(target=self._follow)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        self.run.follow(self._show, notice=self.notices.append)
+
+    def _show(self, event) -> None:
+        self.printed += event.data
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something is so; the test's time-out bounds it."""
+        while not condition():
+            assert self._thread.is_alive(), (self.notices, self.printed[-500:])
+            time.sleep(0.02)
+
+    def values(self):
+        self._thread.join()
+        return self.run.values()
+
+
+def test_a_run_goes_on_while_the_notebook_has_no_network(lab: Lab, start) -> None:
+    cells = start("lab1,lab2")
+    cells.run("import time, torch, torch.distributed as dist")
+    count = int(10 * (3 * SILENCE))
+    code = COUNTING.format(count) + "\nx = torch.ones(1)\ndist.all_reduce(x)"
+    followed = Followed(cells, code, values={0: ["last"]})
+    followed.until(lambda: b"5\n" in followed.printed)
+    lab.unplug()
+    try:
+        followed.until(lambda: followed.notices)
+        assert "no connection to " in followed.notices[0]
+        assert "no connection to " in cells.cluster.snapshot()["cluster"]["note"]
+        seen = followed.printed
+    finally:
+        lab.plug_in()
+    assert followed.values() == {0: {"last": count - 1}}
+    assert followed.printed.decode().split() == [str(n) for n in range(count)]
+    assert len(seen) < len(followed.printed)
+    assert "again after" in followed.notices[-1]
+    assert cells.cluster.snapshot()["cluster"]["note"] == ""
+    assert cells.ask("dist.get_world_size()") == [2, 2]
+
+
+def test_the_ssh_server_is_restarted(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", framework=False)
+    followed = Followed(cells, "import time\n" + COUNTING.format(60), values={0: ["last"]})
+    followed.until(lambda: b"5\n" in followed.printed)
+    for host in lab.hosts[:2]:
+        host.restart_sshd()
+    assert followed.values() == {0: {"last": 59}}
+    assert followed.printed.decode().split() == [str(n) for n in range(60)]
+    # What is asked for while there is no link is done as soon as there is one.
+    for host in lab.hosts[:2]:
+        host.restart_sshd()
+    assert cells.ask("last") == [59, 59]
+
+
+def test_a_cable_that_is_out_for_a_moment_is_not_worth_a_word(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", framework=False)
+    followed = Followed(cells, "import time\n" + COUNTING.format(40))
+    followed.until(lambda: b"5\n" in followed.printed)
+    lab.hosts[1].cut()
+    followed.until(lambda: b"12\n" in followed.printed)
+    lab.hosts[1].mend()
+    followed.values()
+    assert followed.notices == []
+
+
+def test_data_goes_on_where_it_broke_off(lab: Lab, start) -> None:
+    cells = start("lab1", framework=False)
+    data = np.random.default_rng(0).integers(0, 255, 60_000_000, np.uint8)
+    cells.namespace["data"] = data
+    before = cells.cluster.sent_bytes
+    lab.hosts[0].slow_down(200)
+    try:
+        followed = Followed(cells, "total = int(data.sum())", names=["data"], values={0: ["total"]})
+        followed.until(lambda: cells.cluster.sent_bytes - before > 55_000_000)
+        lab.hosts[0].restart_sshd()
+        assert followed.values() == {0: {"total": int(data.sum())}}
+    finally:
+        lab.hosts[0].speed_up()
+    # What was in buffers on the way has to be sent again, not more.
+    assert cells.cluster.sent_bytes - before < 1.5 * data.nbytes
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_node_that_is_gone_is_named_and_the_others_do_not_wait(
+    lab: Lab, start, victim: int
+) -> None:
+    cells = start("lab1,lab2,lab3")
+    cells.run("import time, torch, torch.distributed as dist")
+    code = "print('here', flush=True)\nwhile True: dist.all_reduce(torch.ones(1))"
+    followed = Followed(cells, code, show=[2])
+    followed.until(lambda: followed.printed)
+    host = lab.hosts[victim]
+    host.power_off()
+    try:
+        gone = f"the agent of rank {victim} on {host.name} is gone: neither this notebook nor"
+        with pytest.raises(sky.ClusterLost, match=gone):
+            followed.values()
+        assert f"no connection to {host.name}" in followed.notices[0]
+        assert cells.cluster.down() == [host.name]
+        others = [each for each in lab.hosts[:3] if each is not host]
+        assert not any(each.processes("jupyter_sky") for each in others)
+    finally:
+        host.start()
+
+
+def test_an_agent_that_was_killed(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", framework=False)
+    followed = Followed(cells, "import time\nprint('here', flush=True)\ntime.sleep(600)")
+    followed.until(lambda: followed.printed)
+    for process in lab.hosts[1].processes("jupyter_sky.node "):
+        process.kill()
+    with pytest.raises(sky.ClusterLost, match="the agent of rank 1 on lab2 ended"):
+        followed.values()
+
+
+def test_nodes_that_do_not_reach_each_other_are_named(lab: Lab, start) -> None:
+    lab.hosts[1].block(lab.hosts[2])
+    try:
+        with pytest.raises(sky.SkyError) as caught:
+            start("lab1,lab2,lab3")
+    finally:
+        lab.hosts[1].speed_up()
+    said = str(caught.value)
+    assert "lab3 does not reach lab2 at 10.213." in said
+    assert "lab1 does not" not in said
+    assert "Let their firewalls pass TCP" in said
+    assert not any(host.processes("jupyter_sky") for host in lab.hosts)
