@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.conductor import Conductor
@@ -63,9 +64,7 @@ class Cluster:
         cls, row: registry.Row, provider: Provider, frame: Frame, limits: Limits = USUAL
     ) -> Cluster | None:
         """Return the cluster of a registry row, or ``None`` if it is gone; its row goes then."""
-        wanted = {name: value for name, value in row.spec.items() if name != "plugins"}
-        spec = ClusterSpec(name=row.name, **wanted)
-        conductor = Conductor(spec, row.id, provider, frame, limits)
+        conductor = _conductor(row, provider, frame, limits)
         cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
         try:
@@ -85,6 +84,11 @@ class Cluster:
                 f"with `%sky down {row.name}`."
             ) from None
         return cluster
+
+    @staticmethod
+    def end(row: registry.Row, provider: Provider, frame: Frame) -> None:
+        """End the rented machines of a registry row, whether or not they can be reached."""
+        background.wait(_conductor(row, provider, frame, USUAL).down())
 
     def run(self, work: Work) -> Run:
         """Start a run; runs of a cluster take turns."""
@@ -188,3 +192,11 @@ class Cluster:
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
         return sum(connection.sent_bytes for connection in self._conductor.connections)
+
+
+def _conductor(row: registry.Row, provider: Provider, frame: Frame, limits: Limits) -> Conductor:
+    names = [field.name for field in fields(ClusterSpec)]
+    spec = ClusterSpec(name=row.name, **{n: row.spec[n] for n in names if n in row.spec})
+    conductor = Conductor(spec, row.id, provider, frame, limits)
+    conductor.place, conductor.created = row.spec.get("place"), row.created
+    return conductor

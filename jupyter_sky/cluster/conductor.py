@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,14 @@ from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.outbox import Outbox
 from jupyter_sky.cluster.state import ClusterState, reduce, running
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress, Provider
+from jupyter_sky.providers.machine import (
+    AgentGone,
+    Landlord,
+    Machine,
+    Node,
+    Progress,
+    Provider,
+)
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import (
     Event,
@@ -52,6 +60,10 @@ class Conductor:
         Called with a run that another kernel began, before its events come.
     on_end
         Called with the reason when the cluster is lost or was ended.
+    place
+        Where its machines are rented, if they are.
+    created
+        When it was started, as ``time.time`` told it.
     """
 
     def __init__(
@@ -77,6 +89,8 @@ class Conductor:
         self._forming = asyncio.Lock()
         self._form_errors: dict[int, dict[str, Any]] = {}
         self._versions: dict[str, handshake.Versions] = {}
+        self.place: str | None = None
+        self.created = time.time()
         self._launch: asyncio.Task[list[Machine]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -91,6 +105,12 @@ class Conductor:
         return tuple(rank.rank for rank in self.state.ranks)
 
     @property
+    def price(self) -> float | None:
+        """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
+        prices = [node.price for node in self.state.nodes if node.price is not None]
+        return sum(prices) if prices else None
+
+    @property
     def note(self) -> str:
         """What there is to say of the links to its nodes; empty if all is well."""
         return self._links.note
@@ -101,11 +121,13 @@ class Conductor:
         """Write the cluster down, in place of one of its name of which nothing is left."""
         there = registry.find(self.spec.name)
         if there and not await survey.answers(there, self.provider):
+            await self._give_back(there.id, there.spec.get("place"))
             registry.remove(there.id)
+        row = _row(self.spec, self.frame)
+        if isinstance(self.provider, Landlord):
+            self.place = row["place"] = self.provider.place()
         try:
-            registry.record(
-                self.id, self.spec.name, self.provider.name, _row(self.spec, self.frame)
-            )
+            registry.record(self.id, self.spec.name, self.provider.name, row)
         except KeyError:
             raise SkyError(
                 f"there is a cluster {self.spec.name} already: use it with "
@@ -233,9 +255,14 @@ class Conductor:
                 machines = [*machines, *await self._launch]
         await asyncio.gather(*(end(connection) for connection in self.connections))
         await asyncio.gather(*map(remove, machines))
+        await self._give_back(self.id, self.place)
         registry.remove(self.id)
         self.wake()
         return left
+
+    async def _give_back(self, identity: str, place: str | None) -> None:
+        if isinstance(self.provider, Landlord):
+            await self.provider.release(identity, place, lambda text: None)
 
     async def close(self) -> None:
         """Let go of the agents; they go on."""

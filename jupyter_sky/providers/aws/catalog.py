@@ -49,7 +49,7 @@ class InstanceType:
     is_cuda
         Whether that is an NVIDIA GPU.
     efa
-        How many EFA interfaces it can have; 0 where it has none.
+        How many network cards can have an EFA interface each; 0 where none can.
     clusters
         Whether machines of it can be placed close together.
     has_spot
@@ -127,7 +127,13 @@ def _ask(ec2: Any) -> list[dict[str, Any]]:
 def _read(said: Mapping[str, Any]) -> InstanceType:
     name, count, size, is_cuda = _accelerator(said)
     network = said.get("NetworkInfo", {})
-    special = ("GpuInfo", "NeuronInfo", "FpgaInfo", "InferenceAcceleratorInfo", "MediaAcceleratorInfo")
+    special = (
+        "GpuInfo",
+        "NeuronInfo",
+        "FpgaInfo",
+        "InferenceAcceleratorInfo",
+        "MediaAcceleratorInfo",
+    )
     return InstanceType(
         name=said["InstanceType"],
         cpus=said["VCpuInfo"]["DefaultVCpus"],
@@ -137,7 +143,10 @@ def _read(said: Mapping[str, Any]) -> InstanceType:
         gpus=count,
         gpu_memory=size,
         is_cuda=is_cuda,
-        efa=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
+        efa=min(
+            network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
+            network.get("MaximumNetworkCards", 1),
+        ),
         clusters="cluster" in said.get("PlacementGroupInfo", {}).get("SupportedStrategies", ()),
         has_spot="spot" in said.get("SupportedUsageClasses", ()),
         is_plain=said["CurrentGeneration"]

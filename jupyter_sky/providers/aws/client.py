@@ -134,7 +134,9 @@ def explained() -> Iterator[None]:
     except (boto.UnauthorizedSSOTokenError, boto.TokenRetrievalError, boto.SSOTokenLoadError):
         raise AWSError(f"{_EXPIRED}.") from None
     except boto.ProfileNotFound as error:
-        raise AWSError(f"{error}: `aws configure list-profiles` in a terminal lists them.") from None
+        raise AWSError(
+            f"{error}: `aws configure list-profiles` in a terminal lists them."
+        ) from None
     except boto.HTTPClientError as error:
         raise AWSError(
             f"AWS cannot be reached ({_one_line(error)}): is there a way to the internet, and does "

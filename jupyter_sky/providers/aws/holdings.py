@@ -134,9 +134,7 @@ def _give_back(ec2: Any, holding: Holding) -> str:
                 trouble = trouble if error.code in _LATER else str(error)
 
     if holding.spot_requests:
-        attempt(
-            ec2.cancel_spot_instance_requests, SpotInstanceRequestIds=holding.spot_requests
-        )
+        attempt(ec2.cancel_spot_instance_requests, SpotInstanceRequestIds=holding.spot_requests)
     if holding.instances:
         attempt(ec2.terminate_instances, InstanceIds=holding.instances)
     for name in holding.keys:

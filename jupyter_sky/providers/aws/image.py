@@ -1,4 +1,4 @@
-"""The image that instances boot from: the newest of Ubuntu, with NVIDIA's driver where it is needed."""
+"""The image that instances boot from: the newest Ubuntu, with NVIDIA's driver for GPUs."""
 
 from __future__ import annotations
 

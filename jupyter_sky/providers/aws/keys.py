@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,9 +74,7 @@ def _pair() -> tuple[str, str]:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(
-        form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption()
-    )
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
     public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
     return private.decode(), public.decode()
 
@@ -86,6 +83,6 @@ def _write(path: Path, text: str) -> None:
     # A new file takes the place of the old one: readers see one of them, never a part.
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
+    new.touch(0o600)
+    new.write_text(text)
     new.replace(path)

@@ -95,9 +95,7 @@ class Rented:
     gpus: int
 
 
-def rent(
-    clients: Clients, order: Order, say: Callable[[str], None]
-) -> list[Rented]:
+def rent(clients: Clients, order: Order, say: Callable[[str], None]) -> list[Rented]:
     """Rent instances and return them when they run.
 
     What was made stays where this fails: whoever calls gives it back.
@@ -145,7 +143,7 @@ def _try_all(
 ) -> list[Rented]:
     """Go from zone to zone, and from type to type, until one has all the instances."""
     troubles: list[str] = []
-    used_up: dict[str, AWSError] = {}
+    used_up: set[str] = set()
     images: dict[str, Image] = {}
     for offer, subnet in attempts:
         kind = offer.type
@@ -156,26 +154,31 @@ def _try_all(
             images[kind.name] = image(clients, kind, order.image_id, order.user)
         say(f"asking for {order.nodes} × {kind.name} in {subnet.zone}")
         request = _request(order, offer, subnet, images[kind.name], keys, group)
+        made: list[str] = []
         try:
             with explained():
-                made = clients.ec2.run_instances(**request)["Instances"]
+                answer = clients.ec2.run_instances(**request)
+            made = [each["InstanceId"] for each in answer["Instances"]]
             return _running(clients, order, offer, made, images[kind.name], say)
         except AWSError as error:
-            if error.code in _QUOTAS:
-                used_up[quota] = error
-                troubles.append(f"{kind.name}: {error.said} (the quota is `{quota}`)")
-            elif error.code in _TRY_ELSEWHERE:
-                troubles.append(f"{kind.name} in {subnet.zone}: {error.said}")
-            else:
+            if error.code not in (*_QUOTAS, *_TRY_ELSEWHERE):
                 raise
+            if made:
+                with explained():
+                    clients.ec2.terminate_instances(InstanceIds=made)
+            if error.code in _QUOTAS:
+                used_up.add(quota)
+                troubles.append(f"{kind.name}: {error.said} (the quota is `{quota}`)")
+            else:
+                troubles.append(f"{kind.name} in {subnet.zone}: {error.said}")
     raise SkyError(_nothing(order, troubles))
 
 
 def _nothing(order: Order, troubles: Sequence[str]) -> str:
     lines = "".join(f"\n  {each}" for each in troubles)
     return (
-        f"AWS has no {order.nodes} instances for this now; ask again later, in another --region, or "
-        f"for another quota at Service Quotas in the AWS console:{lines}"
+        f"AWS has no {order.nodes} instances for this now: try later or in another --region, or "
+        f"ask for a higher quota at Service Quotas in the AWS console.{lines}"
     )
 
 
@@ -268,12 +271,11 @@ def _running(
     clients: Clients,
     order: Order,
     offer: Offer,
-    made: Sequence[Mapping[str, Any]],
+    ids: Sequence[str],
     system: Image,
     say: Callable[[str], None],
 ) -> list[Rented]:
     """Wait until instances run and have addresses."""
-    ids = [each["InstanceId"] for each in made]
     deadline = time.monotonic() + RUNNING_WITHIN
     pause = _FIRST_PAUSE
     while True:

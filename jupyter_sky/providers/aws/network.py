@@ -97,9 +97,7 @@ def _seen_from_outside() -> str:
         ) from None
 
 
-def make_group(
-    clients: Clients, name: str, vpc: str, source: str, marks: Mapping[str, str]
-) -> str:
+def make_group(clients: Clients, name: str, vpc: str, source: str, marks: Mapping[str, str]) -> str:
     """Make the security group of a cluster and return its id.
 
     Its machines talk to each other as they like; SSH is open to ``source``, and that is all. EFA

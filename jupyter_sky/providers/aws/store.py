@@ -1,4 +1,4 @@
-"""What is kept of AWS on the person's disk: answers that stay true for a while, keys of clusters."""
+"""What is kept of AWS on the person's disk: answers that hold for a while, keys of clusters."""
 
 from __future__ import annotations
 

@@ -88,6 +88,20 @@ class Account:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
+    def reset(self) -> None:
+        """Empty the account."""
+        from moto.core.models import reset_model_data
+
+        with self._lock:
+            # An account that was only looked at is empty still, and filling moto's takes a second.
+            changed = [a for a in self.actions if not a.startswith(("Describe", "Get"))]
+            self.fault = None
+            self._groups.clear()
+            self._by_token.clear()
+            self.calls.clear()
+            if changed:
+                reset_model_data()
+
     def close(self) -> None:
         """Stop listening."""
         self._server.shutdown()

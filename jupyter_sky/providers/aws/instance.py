@@ -1,0 +1,127 @@
+"""An instance with an agent of ours: a machine to reach over SSH that we know how to log in to."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws.boot import renew_host_key
+from jupyter_sky.providers.aws.client import AWSError, Clients, explained
+from jupyter_sky.providers.aws.keys import Keys, keys_of
+from jupyter_sky.providers.aws.line import know
+from jupyter_sky.providers.machine import AgentGone, Machine, Node
+from jupyter_sky.providers.ssh.known_hosts import HostKeyError
+from jupyter_sky.providers.ssh.line import HostError, Line
+from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
+
+LOGIN_WITHIN = 300.0
+"""Seconds for an instance to let us in, once AWS says that it runs."""
+
+_PAUSE = 1.0
+
+
+@dataclass(frozen=True)
+class Instance(SSHMachine):
+    """An instance with an agent, which is one node.
+
+    Attributes
+    ----------
+    id, cluster
+        The instance, and the id of the cluster whose keys let in.
+    region, type, zone
+        Where and what it is.
+    profile
+        The profile of the AWS configuration.
+    bastion
+        A host to go through.
+    """
+
+    id: str = ""
+    cluster: str = ""
+    region: str = ""
+    type: str = ""
+    zone: str = ""
+    profile: str | None = None
+    bastion: str | None = None
+
+    @classmethod
+    def on(cls, machine: Machine, **about: Any) -> Instance:
+        """Return a machine that was reached over SSH as the instance that it is."""
+        return cls(**{**machine.row(), **about})
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Instance:
+        """Return the machine that `row` described."""
+        return cls(**{**row, "nodes": tuple(map(Node.of, row["nodes"]))})
+
+    def row(self) -> dict[str, Any]:
+        """Return what the registry keeps of it; no key is in it."""
+        about = ("id", "cluster", "region", "type", "zone", "profile", "bastion")
+        return {**super().row(), **{name: getattr(self, name) for name in about}}
+
+    async def open(self) -> socket.socket:
+        """Connect to the agent over a bridge."""
+        try:
+            return await super().open()
+        except AgentGone:
+            raise
+        except OSError:
+            if reason := await in_thread(self._why_gone):
+                raise AgentGone(reason) from None
+            raise
+
+    def _why_gone(self) -> str | None:
+        """Return why the instance is no more, if it is."""
+        try:
+            with explained():
+                found = Clients(self.region, self.profile).ec2.describe_instances(
+                    InstanceIds=[self.id]
+                )
+        except AWSError as error:
+            return "it was terminated" if error.code == "InvalidInstanceID.NotFound" else None
+        [said] = found["Reservations"][0]["Instances"]
+        if said["State"]["Name"] in ("pending", "running"):
+            return None
+        return said.get("StateReason", {}).get("Message") or "it was terminated"
+
+    async def remove(self) -> None:
+        """Do nothing: what is on it goes when it is terminated, which `AWS.release` sees to."""
+        self._line.close_if_unused()
+
+    @property
+    def _line(self) -> Line:
+        return know(self.host, keys_of(self.cluster), self.bastion)
+
+
+def log_in(host: str, keys: Keys, bastion: str | None, say: Callable[[str], None]) -> str:
+    """Log in to an instance that boots, give it a host key of its own, and return that key.
+
+    Raises
+    ------
+    HostError
+        When it does not let us in.
+    HostKeyError
+        When another machine answers in its place.
+    """
+    line = know(host, keys, bastion)
+    deadline = time.monotonic() + LOGIN_WITHIN
+    while True:
+        say(f"waiting for {host} to boot")
+        try:
+            line.connect()
+            break
+        except HostKeyError:
+            raise
+        except SkyError as error:
+            if time.monotonic() > deadline:
+                raise HostError(f"{host} does not let us in: {error}") from None
+        time.sleep(_PAUSE)
+    try:
+        key = line.run(renew_host_key()).split()
+    finally:
+        line.close()
+    return " ".join(key[:2])

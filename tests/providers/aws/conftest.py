@@ -1,0 +1,62 @@
+"""An account at AWS of the tests' own, and a provider that rents there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.holdings import find
+from tests.providers.aws.account import Account
+
+pytest.importorskip("moto", reason="AWS is stood in for by moto")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Account]:
+    """One server for all tests: it takes a second to load what AWS has."""
+    account = Account()
+    yield account
+    account.close()
+
+
+@pytest.fixture
+def account(
+    server: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Account]:
+    """An account with nothing in it, and everything gone from it after the test."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    server.reset()
+    yield server
+    server.reset()
+
+
+@pytest.fixture
+def clients(account: Account) -> Clients:
+    return Clients("us-east-1")
+
+
+@pytest.fixture
+def left(clients: Clients, account: Account) -> Callable[[], list[str]]:
+    """Says what clusters hold in the account, with nothing going wrong."""
+
+    def look() -> list[str]:
+        account.fault = None
+        return [str(holding) for holding in find(clients)]
+
+    return look
+
+
+def run(coroutine: Any) -> Any:
+    """Run to the end what is written for an event loop."""
+    return asyncio.run(coroutine)
