@@ -65,7 +65,7 @@ class Commands:
             "restart": self._restart,
             "auto": self._turn,
             "doctor": lambda options: doctor.report(),
-            "gc": lambda options: doctor.collect(),
+            "gc": lambda options: doctor.collect(options.name),
         }
         return commands[command](options)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster import leftovers, registry
+from jupyter_sky.cluster import leftovers, registry, rentals
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.folders import home, runtime
 from jupyter_sky.providers.local import ROOMY, SHARED_MEMORY
@@ -60,15 +60,29 @@ def report() -> None:
     print(f"{wrong} of {len(_CHECKS)} need your attention" if wrong else "all is well")
 
 
-def collect() -> None:
-    """End and remove what dead clusters left behind, and print what that was."""
-    left = leftovers.find()
+def collect(identity: str | None = None) -> None:
+    """End and remove what dead clusters left behind, and print what that was.
+
+    Parameters
+    ----------
+    identity
+        A cluster of somebody else's that is to be ended as well, by its id.
+    """
+    left: list[leftovers.Leftover | rentals.Rental] = [*leftovers.find()]
+    rented = rentals.find()
+    left += [each for each in rented if each.is_abandoned or each.holding.id == identity]
     for each in left:
         text = str(each)
         each.remove()
         print(f"removed {text}")
     if not left:
         print("nothing was left behind")
+    for each in rented:
+        if not each.is_known and each not in left:
+            print(
+                f"left alone: {each}, started by {each.holding.by} with another registry; "
+                f"`%sky gc {each.holding.id}` ends it"
+            )
 
 
 def _python() -> Finding:

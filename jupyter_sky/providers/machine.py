@@ -122,9 +122,35 @@ class Provider(Protocol):
         """Return the machine that ``row`` describes."""
 
 
+@dataclass(frozen=True)
+class Holding:
+    """What a cluster holds at a landlord.
+
+    Attributes
+    ----------
+    id, name, place
+        The cluster, and where it is.
+    what
+        What it is, in words.
+    is_ours
+        Whether it was started from this registry; others may use the same account.
+    by
+        Who started it.
+    """
+
+    id: str
+    name: str
+    place: str
+    what: str
+    is_ours: bool
+    by: str
+
+
 @runtime_checkable
 class Landlord(Protocol):
     """What a provider has beyond others if its machines are rented, and cost until given back."""
+
+    name: str
 
     def place(self) -> str:
         """Return where it rents, so that the registry knows where to look."""
@@ -137,3 +163,6 @@ class Landlord(Protocol):
         SkyError
             When something may still be there; the cluster stays in the registry then.
         """
+
+    async def holdings(self) -> list[Holding]:
+        """Return what is there, wherever anything may be; empty if nothing was ever rented."""

@@ -6,8 +6,10 @@ import contextlib
 import difflib
 import functools
 import importlib.util
+import os
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
@@ -95,6 +97,29 @@ class Clients:
         )
         with explained():
             return self._session.client(service, region_name=region, config=config)
+
+
+def clients(region: str | None = None, profile: str | None = None) -> Clients:
+    """Return the services of a region; making them takes a while, so they are kept."""
+    return _kept(region, profile, _settings())
+
+
+@functools.lru_cache(maxsize=8)
+def _kept(region: str | None, profile: str | None, settings: object) -> Clients:
+    return Clients(region, profile)
+
+
+def _settings() -> tuple[object, ...]:
+    """Return what changes when the person logs in anew, or as somebody else."""
+    said = sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
+    files = (
+        Path(os.environ.get(name, usual)).expanduser()
+        for name, usual in (
+            ("AWS_CONFIG_FILE", "~/.aws/config"),
+            ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+        )
+    )
+    return (*said, *(path.stat().st_mtime if path.exists() else None for path in files))
 
 
 def check_installed() -> None:

@@ -25,7 +25,7 @@ _LIVING = ("pending", "running", "shutting-down", "stopping", "stopped")
 
 
 @dataclass
-class Holding:
+class Held:
     """What a cluster holds in a region.
 
     Attributes
@@ -49,7 +49,9 @@ class Holding:
     keys: list[str] = field(default_factory=list)
     placements: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
+    @property
+    def what(self) -> str:
+        """What it is, in words."""
         parts = [
             f"{len(found)} {word}{'s' * (len(found) > 1)}"
             for word, found in (
@@ -62,10 +64,13 @@ class Holding:
             )
             if found
         ]
-        return f"{self.name or self.id}: {', '.join(parts)} in {self.region}"
+        return ", ".join(parts)
+
+    def __str__(self) -> str:
+        return f"{self.name or self.id}: {self.what} in {self.region}"
 
 
-def find(clients: Clients, identity: str | None = None) -> list[Holding]:
+def find(clients: Clients, identity: str | None = None) -> list[Held]:
     """Return what clusters hold in a region.
 
     Parameters
@@ -73,10 +78,10 @@ def find(clients: Clients, identity: str | None = None) -> list[Holding]:
     identity
         The cluster that is looked for; ``None`` looks for all that is ours.
     """
-    found: dict[str, Holding] = {}
+    found: dict[str, Held] = {}
     for kind, name, said in _tagged(clients.ec2, identity or "*"):
         marks = tags.read(said)
-        holding = found.setdefault(marks[tags.ID], Holding(marks[tags.ID], clients.region))
+        holding = found.setdefault(marks[tags.ID], Held(marks[tags.ID], clients.region))
         holding.name = holding.name or marks.get(tags.NAME, "")
         holding.owner = holding.owner or marks.get(tags.OWNER, "")
         holding.by = holding.by or marks.get(tags.BY, "")
@@ -119,7 +124,7 @@ def give_back(clients: Clients, identity: str, progress: Callable[[str], None]) 
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _give_back(ec2: Any, holding: Holding) -> str:
+def _give_back(ec2: Any, holding: Held) -> str:
     """Take one step with everything, and return what was refused that may never be granted."""
     trouble = ""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.boot import renew_host_key
-from jupyter_sky.providers.aws.client import AWSError, Clients, explained
+from jupyter_sky.providers.aws.client import AWSError, clients, explained
 from jupyter_sky.providers.aws.keys import Keys, keys_of
 from jupyter_sky.providers.aws.line import know
 from jupyter_sky.providers.machine import AgentGone, Machine, Node
@@ -78,7 +78,7 @@ class Instance(SSHMachine):
         """Return why the instance is no more, if it is."""
         try:
             with explained():
-                found = Clients(self.region, self.profile).ec2.describe_instances(
+                found = clients(self.region, self.profile).ec2.describe_instances(
                     InstanceIds=[self.id]
                 )
         except AWSError as error:

@@ -12,13 +12,13 @@ from typing import Any
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import holdings, launch, offers, store
 from jupyter_sky.providers.aws.choose import Offer, Wish
-from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.client import Clients, clients
 from jupyter_sky.providers.aws.instance import Instance, log_in
 from jupyter_sky.providers.aws.keys import keys_of
 from jupyter_sky.providers.aws.launch import Order, Rented
 from jupyter_sky.providers.aws.offers import dollars
 from jupyter_sky.providers.aws.tags import tags
-from jupyter_sky.providers.machine import Machine, Progress
+from jupyter_sky.providers.machine import Holding, Machine, Progress
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
@@ -128,19 +128,19 @@ class AWS:
                 raise Stopped("it was stopped.")
             progress(text)
 
-        clients = await in_thread(self._clients)
+        here = await in_thread(self._clients)
         work = asyncio.get_running_loop().run_in_executor(
-            None, self._rent, clients, spec, identity, say
+            None, self._rent, here, spec, identity, say
         )
         try:
             rented = await asyncio.shield(work)
-            return await self._make_nodes(clients.region, spec, identity, preload, rented, progress)
+            return await self._make_nodes(here.region, spec, identity, preload, rented, progress)
         except BaseException:
             stop.set()
             with contextlib.suppress(Exception):
                 await asyncio.shield(work)
             progress("giving everything back")
-            await asyncio.shield(self.release(identity, clients.region, progress))
+            await asyncio.shield(self.release(identity, here.region, progress))
             raise
 
     async def release(self, identity: str, place: str | None, progress: Progress) -> None:
@@ -151,8 +151,18 @@ class AWS:
         SkyError
             When something may still be there.
         """
-        clients = await in_thread(replace(self, region=place or self.region)._clients)
-        await in_thread(holdings.give_back, clients, identity, progress)
+        there = await in_thread(replace(self, region=place or self.region)._clients)
+        await in_thread(holdings.give_back, there, identity, progress)
+
+    async def holdings(self) -> list[Holding]:
+        """Return what clusters have at AWS, in the regions where there has ever been one."""
+        found: list[Holding] = []
+        for region in store.regions():
+            there = await in_thread(replace(self, region=region)._clients)
+            for each in await in_thread(holdings.find, there):
+                is_ours = each.owner == store.owner()
+                found.append(Holding(each.id, each.name, region, each.what, is_ours, each.by))
+        return found
 
     def machine(self, row: Mapping[str, Any]) -> Machine:
         """Return the machine that ``row`` describes."""
@@ -163,7 +173,7 @@ class AWS:
         return offers.table(self._clients(), self._wish(spec))
 
     def _clients(self) -> Clients:
-        return Clients(self.region, self.profile)
+        return clients(self.region, self.profile)
 
     def _wish(self, spec: ClusterSpec) -> Wish:
         return Wish.of(
@@ -177,13 +187,13 @@ class AWS:
     # Renting
 
     def _rent(
-        self, clients: Clients, spec: ClusterSpec, identity: str, say: Callable[[str], None]
+        self, there: Clients, spec: ClusterSpec, identity: str, say: Callable[[str], None]
     ) -> list[Rented]:
         say("choosing machines")
-        fitting = offers.find(clients, self._wish(spec))
+        fitting = offers.find(there, self._wish(spec))
         acceptable = [each for each in fitting if _is_as_cheap(each, fitting[0])]
         self._agree(spec.nodes, acceptable, say)
-        store.remember_region(clients.region)
+        store.remember_region(there.region)
         order = Order(
             identity=identity,
             nodes=spec.nodes,
@@ -199,7 +209,7 @@ class AWS:
             lifetime=self._lifetime,
             watch_every=self.watch_every,
         )
-        rented = launch.rent(clients, order, say)
+        rented = launch.rent(there, order, say)
         say(f"{_described(rented)}, {_an_hour(rented)}")
         return rented
 

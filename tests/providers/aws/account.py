@@ -5,8 +5,7 @@ Answers of our own, each as AWS documents it, and only for these:
 - placement groups (moto has none),
 - prices (moto has no price list): a price for each type, by its number of processors and GPUs,
 - the public parameters with the images of Canonical and the Deep Learning AMI,
-- ``ClientToken`` of ``RunInstances`` (moto launches twice),
-- tags of an imported key pair, as filters see them.
+- ``ClientToken`` of ``RunInstances`` (moto launches twice).
 
 This is also where things go wrong on purpose: see `Account.at`.
 """
@@ -16,11 +15,18 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import Any
 from urllib.parse import parse_qsl
+
+from moto.core.models import reset_model_data
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")
 _XML = "http://ec2.amazonaws.com/doc/2016-11-15/"
@@ -76,22 +82,19 @@ class Account:
     on_terminate: Callable[[str], None] = lambda instance: None
 
     def __post_init__(self) -> None:
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-        from werkzeug.serving import make_server
-
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
         self._groups: dict[str, dict[str, str]] = {}
         self._by_token: dict[str, Answer] = {}
-        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True)
+        self._server = make_server(
+            "127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet
+        )
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
     def reset(self) -> None:
         """Empty the account."""
-        from moto.core.models import reset_model_data
-
         with self._lock:
             # An account that was only looked at is empty still, and filling moto's takes a second.
             changed = [a for a in self.actions if not a.startswith(("Describe", "Get"))]
@@ -128,7 +131,11 @@ class Account:
             own = getattr(self, f"_on_{action}", None)
             return own(environ, params) if own else self._pass_on(environ)
 
-        answer = self.fault(call, carry_out) if self.fault else carry_out()
+        try:
+            answer = self.fault(call, carry_out) if self.fault else carry_out()
+        except CutConnection:
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            return []
         start_response(answer.status, [("Content-Type", answer.kind)])
         return [answer.body]
 
@@ -181,7 +188,7 @@ class Account:
             + "".join(f"<item><key>{k}</key><value>{v}</value></item>" for k, v in tags.items())
             + "</tagSet></item>"
             for name, tags in self._groups.items()
-            if all(tags.get(tag) in wanted for tag, wanted in _tag_filters(params).items())
+            if all(_fits(tags.get(tag), wanted) for tag, wanted in _tag_filters(params).items())
         ]
         body = f"<placementGroupSet>{''.join(found)}</placementGroupSet>"
         return _xml("DescribePlacementGroups", body)
@@ -207,12 +214,22 @@ class Account:
         return Answer(body, kind="application/x-amz-json-1.1")
 
 
+class _Quiet(WSGIRequestHandler):
+    def log(self, type: str, message: str, *args: object) -> None:
+        """Say nothing; what was asked is in `Account.calls`."""
+
+
 IMAGE = "ami-1e749f67"
 """One of Ubuntu's images that moto has."""
 
 
-def refusal(code: str, message: str, status: str = "400 Bad Request") -> Answer:
-    """Return how AWS says no."""
+def refusal(
+    code: str, message: str, status: str = "400 Bad Request", json_spoken: bool = False
+) -> Answer:
+    """Return how AWS says no, in the language of EC2 or in that of its newer services."""
+    if json_spoken:
+        said = json.dumps({"__type": code, "message": message})
+        return Answer(said.encode(), status, "application/x-amz-json-1.1")
     body = (
         f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>"
         "<RequestID>r</RequestID></Response>"
@@ -239,9 +256,11 @@ def _tag_filters(params: Params) -> dict[str, set[str]]:
     return found
 
 
-def _prices() -> dict[str, float]:
-    from moto.ec2.models.instance_types import INSTANCE_TYPES
+def _fits(value: str | None, wanted: set[str]) -> bool:
+    return value is not None and any(fnmatch(value, pattern) for pattern in wanted)
 
+
+def _prices() -> dict[str, float]:
     prices = {}
     for name, about in INSTANCE_TYPES.items():
         gpus = sum(each["Count"] for each in about.get("GpuInfo", {}).get("Gpus", ()))
@@ -253,12 +272,3 @@ def _product(name: str, price: float) -> str:
     dimension = {"unit": "Hrs", "pricePerUnit": {"USD": f"{price:.10f}"}}
     terms = {"OnDemand": {"A.B": {"priceDimensions": {"A.B.C": dimension}}}}
     return json.dumps({"product": {"attributes": {"instanceType": name}}, "terms": terms})
-
-
-def walk(pages: Iterable[dict[str, Any]], *names: str) -> Iterator[dict[str, Any]]:
-    """Yield what lies below some names, page by page."""
-    for page in pages:
-        level = [page]
-        for name in names:
-            level = [each for item in level for each in item[name]]
-        yield from level

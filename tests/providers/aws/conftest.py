@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jupyter_sky.providers.aws.client import Clients
 from jupyter_sky.providers.aws.holdings import find
 from tests.providers.aws.account import Account
-
-pytest.importorskip("moto", reason="AWS is stood in for by moto")
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +21,7 @@ def server() -> Iterator[Account]:
 
 
 @pytest.fixture
-def account(
-    server: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Account]:
+def account(server: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Account]:
     """An account with nothing in it, and everything gone from it after the test."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
@@ -57,6 +51,11 @@ def left(clients: Clients, account: Account) -> Callable[[], list[str]]:
     return look
 
 
-def run(coroutine: Any) -> Any:
-    """Run to the end what is written for an event loop."""
-    return asyncio.run(coroutine)
+@pytest.fixture
+def subnet(clients: Clients) -> str:
+    """A subnet whose addresses are this machine's own, where nobody lets anybody in."""
+    vpc = clients.ec2.create_vpc(CidrBlock="127.77.0.0/16")["Vpc"]["VpcId"]
+    made = clients.ec2.create_subnet(
+        VpcId=vpc, CidrBlock="127.77.0.0/24", AvailabilityZone="us-east-1a"
+    )
+    return str(made["Subnet"]["SubnetId"])

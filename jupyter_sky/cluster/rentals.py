@@ -1,0 +1,77 @@
+"""What clusters hold that costs money, and which of it nobody needs any more.
+
+Everything that is rented bears the id of its cluster, whose row is in the registry before anything
+is rented. So what has no row was forgotten, also when a kernel was killed at the worst moment.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.survey import is_starting
+from jupyter_sky.providers.catalog import providers
+from jupyter_sky.providers.machine import Holding, Landlord
+from jupyter_sky.transport import background
+
+
+@dataclass(frozen=True)
+class Rental:
+    """What a cluster holds.
+
+    Attributes
+    ----------
+    holding
+        What it is.
+    landlord
+        Whom it is given back to.
+    is_known
+        Whether it belongs to this registry.
+    is_abandoned
+        Whether it does, and the cluster never came up or is forgotten.
+    """
+
+    holding: Holding
+    landlord: Landlord
+    is_known: bool
+    is_abandoned: bool
+
+    def __str__(self) -> str:
+        held = self.holding
+        return f"{held.name or held.id}: {held.what or 'its entry in the registry'} in {held.place}"
+
+    def remove(self) -> None:
+        """Give it back, and return when it is gone."""
+        held = self.holding
+        background.wait(self.landlord.release(held.id, held.place, lambda text: None))
+        registry.remove(held.id)
+
+
+def find() -> list[Rental]:
+    """Return what all clusters hold, and the rows of those that never came to hold anything."""
+    found = []
+    for provider in providers().values():
+        if isinstance(provider, Landlord):
+            found += _of(provider)
+    return found
+
+
+def _of(landlord: Landlord) -> list[Rental]:
+    holdings = background.wait(landlord.holdings())
+    # Rows come second: whatever was held before has one, unless it was forgotten.
+    now = time.time()
+    rows = {row.id: row for row in registry.rows() if row.provider == landlord.name}
+    never_up = {
+        row.id: row for row in rows.values() if not row.machines and not is_starting(row, now)
+    }
+    found = []
+    for held in holdings:
+        is_known = held.is_ours or held.id in rows
+        is_abandoned = held.id in never_up or (is_known and held.id not in rows)
+        found.append(Rental(held, landlord, is_known, is_abandoned))
+    for row in never_up.values():
+        if row.id not in {held.id for held in holdings}:
+            nothing = Holding(row.id, row.name, row.spec.get("place", ""), "", True, "")
+            found.append(Rental(nothing, landlord, True, True))
+    return found
