@@ -86,9 +86,9 @@ class Cluster:
         return cluster
 
     @staticmethod
-    def end(row: registry.Row, provider: Provider, frame: Frame) -> None:
+    def end(row: registry.Row, provider: Provider) -> None:
         """End the rented machines of a registry row, whether or not they can be reached."""
-        background.wait(_conductor(row, provider, frame, USUAL).down())
+        background.wait(_conductor(row, provider, Frame({}), USUAL).down())
 
     def run(self, work: Work) -> Run:
         """Start a run; runs of a cluster take turns."""
@@ -187,6 +187,11 @@ class Cluster:
     def all_ranks(self) -> tuple[int, ...]:
         """Every rank, in order."""
         return self._conductor.ranks
+
+    @property
+    def price(self) -> float | None:
+        """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
+        return self._conductor.price
 
     @property
     def sent_bytes(self) -> int:

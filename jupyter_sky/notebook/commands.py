@@ -64,6 +64,7 @@ class Commands:
             "interrupt": self._interrupt,
             "restart": self._restart,
             "auto": self._turn,
+            "offers": lambda options: print(self._session.offers(options)),
             "doctor": lambda options: doctor.report(),
             "gc": lambda options: doctor.collect(options.name),
         }

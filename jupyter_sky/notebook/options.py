@@ -28,12 +28,15 @@ CLUSTER_OPTIONS = tuple(
         (("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "the machines to reach over SSH"),
         (("--region",), "NAME", kinds.WORD, "us-east-1", "the region of AWS"),
         (("--instance-type",), "TYPE", kinds.WORD, "p4d.24xlarge", "the type of machine on AWS"),
+        (("--zone",), "NAME", kinds.WORD, "us-east-1a", "the zone of that region (any)"),
+        (("--image-id",), "AMI", kinds.WORD, "ami-1a2b3c4d", "the image on AWS (newest Ubuntu)"),
         (("--spot", "--use-spot"), "", None, "", "cheaper machines that may be taken away"),
         (("--cluster", "-c"), "NAME", kinds.CLUSTER, "train", "which cluster (the notebook's own)"),
         (("--plugin",), "NAME", kinds.PLUGINS, "torch", "what to prepare (torch, if it is there)"),
         (("--pip",), "PACKAGE", kinds.PACKAGES, "transformers", "what to install"),
         (("--procs-per-node",), "K", kinds.WHOLE, "2", "ranks of each machine (one for a GPU)"),
         (("--idle-timeout",), "TIME", kinds.TIME, "30m", "end the cluster when idle for so long"),
+        (("--max-price",), "DOLLARS", kinds.DOLLARS, "20", "what all may cost an hour, unasked"),
         (("--max-cost",), "DOLLARS", kinds.DOLLARS, "40", "end the cluster before it costs more"),
     ]
 )
@@ -62,6 +65,9 @@ _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
 _SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
 _TAIL = Argument(("--tail",), "LINES", kinds.WHOLE, "20", "only the last lines")
 
+_OFFERED = ("--nodes", "--gpu", "--cpus", "--memory", "--region", "--zone", "--instance-type")
+OFFER_OPTIONS = tuple(each for each in CLUSTER_OPTIONS if each.name in _OFFERED)
+
 COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "up": ("start a cluster, without running anything", CLUSTER_OPTIONS),
     "down": ("end a cluster", (_NAME,)),
@@ -74,6 +80,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "interrupt": ("stop what runs", ()),
     "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
+    "offers": ("show what fits at AWS, and what it costs", OFFER_OPTIONS),
     "doctor": ("check what a cluster needs, and say what is missing", ()),
     "gc": ("end and remove what was left behind", (_STRANGER,)),
 }
@@ -93,8 +100,8 @@ class CellOptions:
         Empty for ``none``; None for what the cell reads.
     timeout, idle_timeout
         Seconds.
-    max_cost
-        Dollars.
+    max_price, max_cost
+        Dollars an hour, and dollars.
     """
 
     nodes: int | None = None
@@ -105,12 +112,15 @@ class CellOptions:
     hosts: tuple[str, ...] = ()
     region: str | None = None
     instance_type: str | None = None
+    zone: str | None = None
+    image_id: str | None = None
     spot: bool = False
     cluster: str | None = None
     plugin: tuple[str, ...] | None = None
     pip: tuple[str, ...] = ()
     procs_per_node: int | None = None
     idle_timeout: float | None = None
+    max_price: float | None = None
     max_cost: float | None = None
     ranks: RankSelection = "all"
     stdout: RankSelection | Literal["none"] | None = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -21,9 +23,11 @@ from jupyter_sky.notebook.identity import cluster_name
 from jupyter_sky.notebook.options import CellOptions
 from jupyter_sky.notebook.panels import Panels
 from jupyter_sky.notebook.progress import ProgressLine
+from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.local import Local
-from jupyter_sky.providers.machine import Provider
+from jupyter_sky.providers.machine import Landlord, Provider
+from jupyter_sky.providers.money import dollars
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.hosts import parse
@@ -31,9 +35,12 @@ from jupyter_sky.providers.ssh.hosts import parse
 _SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts", "plugin")
 """What a cell says of a cluster that none is started without."""
 
+_OF_AWS = ("region", "zone", "instance_type", "image_id", "spot", "max_price", "max_cost")
+
 _NOT_FOR = {
-    "local": ("hosts", "region", "instance_type", "spot", "max_cost", "idle_timeout"),
-    "ssh": ("region", "instance_type", "spot", "max_cost"),
+    "local": ("hosts", "idle_timeout", *_OF_AWS),
+    "ssh": _OF_AWS,
+    "aws": ("hosts",),
 }
 """Options that have no meaning for a provider; nothing that was typed is passed over."""
 
@@ -119,7 +126,10 @@ class Session:
 
     def down(self, name: str | None = None) -> str:
         """End a cluster and return what there is to say of it."""
-        cluster = self._clusters.get(name or self.current_name) or self.find(name)
+        wanted = name or self.current_name
+        if wanted not in self._clusters and self._end_rented(wanted):
+            return f"{wanted}: ended, nothing of it is left"
+        cluster = self._clusters.get(wanted) or self.find(name)
         if cluster is None:
             raise UsageError(_nothing_to_end(name))
         self._clusters.pop(cluster.name, None)
@@ -135,6 +145,15 @@ class Session:
             )
         return f"{cluster.name}: ended, nothing of it is left"
 
+    def _end_rented(self, name: str) -> bool:
+        """End a cluster of rented machines that may not be within reach; say if there is one."""
+        row = registry.find(name)
+        provider = row and providers().get(row.provider)
+        if row is None or not isinstance(provider, Landlord):
+            return False
+        Cluster.end(row, provider)
+        return True
+
     def close(self) -> None:
         """Let go of all clusters; they go on until their time is over."""
         for cluster in self._clusters.values():
@@ -145,8 +164,14 @@ class Session:
         """Return what a cluster starts with whose cell says ``options``."""
         nothing_said = all(getattr(options, field) in (None, ()) for field in _SHAPE)
         if nothing_said and name in self._started:
-            # A local cluster that was lost costs nothing to have again.
-            return self._started[name]
+            started = self._started[name]
+            # A cluster that was lost costs nothing to have again, unless it is rented.
+            if started.provider != "aws":
+                return started
+            raise UsageError(
+                f"cluster {name} is gone, and a new one costs money: say what it should be, as in "
+                f"`%%sky --provider aws --nodes {started.nodes}`, or type `%sky restart`."
+            )
         options = self._settings.of_clusters(options)
         if nothing_said and not (options.nodes or options.gpu or options.hosts):
             raise UsageError(
@@ -215,13 +240,36 @@ class Session:
         return cluster
 
     def _provider(self, options: CellOptions) -> Provider:
-        if _provider_name(options) == "local":
+        name = _provider_name(options)
+        if name == "local":
             return Local(grace=self._settings.grace)
+        if name == "aws":
+            return self._aws({field: getattr(options, field) for field in _OF_AWS})
         return SSH(
             hosts=self._settings.expanded(options.hosts),
             python=self._settings.python,
             interface=self._settings.interface,
         )
+
+    def _aws(self, chosen: Mapping[str, Any]) -> AWS:
+        known = {field.name for field in fields(AWS)}
+        if wrong := sorted(set(self._settings.aws) - known):
+            raise UsageError(
+                f"Sky.aws has no {wrong[0]}: there are {', '.join(sorted(known - set(_OF_AWS)))}."
+            )
+        return AWS(**{"python": self._settings.python, **self._settings.aws, **chosen})
+
+    def offers(self, wanted: Namespace) -> str:
+        """Return what fits at AWS, as a table."""
+        chosen = self._settings.of_clusters(CellOptions(**vars(wanted)))
+        spec = ClusterSpec(
+            "offers",
+            nodes=chosen.nodes or 1,
+            accelerator=accelerators.parse(chosen.gpu) if chosen.gpu else None,
+            cpus=chosen.cpus,
+            memory=chosen.memory,
+        )
+        return self._aws({field: getattr(chosen, field) for field in _OF_AWS}).offers(spec)
 
 
 def describe(cluster: Cluster) -> str:
@@ -233,6 +281,8 @@ def describe(cluster: Cluster) -> str:
     parts.append(f"{ranks} rank{'s' * (ranks > 1)} on {', '.join(gpus) if gpus else 'CPU'}")
     if cluster.frame.together and ranks > 1:
         parts.append(f"group formed with torch {versions.get('torch', '')}".rstrip())
+    if (price := cluster.price) is not None:
+        parts.append(f"{dollars(price)} an hour")
     return ", ".join(parts)
 
 

@@ -216,7 +216,7 @@ def test_each_command_has_help(command: str) -> None:
         ("auto on", {"switch": "on"}),
         ("auto", {"switch": None}),
         ("doctor", {}),
-        ("gc", {}),
+        ("gc", {"name": None}),
     ],
 )
 def test_commands(line: str, expected: dict[str, Any]) -> None:

@@ -52,8 +52,9 @@ def subnets(clients: Clients, wanted: str | None) -> dict[str, Subnet]:
             found = clients.ec2.describe_subnets(Filters=only_default)["Subnets"]
         if not found:
             raise UsageError(
-                f"your account has no default network in {clients.region}: name a subnet with "
-                "`%config Sky.subnet`, or run `aws ec2 create-default-vpc` in a terminal."
+                f"your account has no default network in {clients.region}: name a subnet, as in "
+                "`%config Sky.aws = {'subnet': 'subnet-1a2b3c4d'}`, or run "
+                "`aws ec2 create-default-vpc` in a terminal."
             )
     return {
         each["AvailabilityZone"]: Subnet(
@@ -93,7 +94,7 @@ def _seen_from_outside() -> str:
     except (OSError, ValueError):
         raise UsageError(
             f"your own address in the internet is not known, as {_WHO_AM_I} does not answer: name "
-            "it, as in `%config Sky.ssh_from = '203.0.113.7/32'`."
+            "it, as in `%config Sky.aws = {'ssh_from': '203.0.113.7/32'}`."
         ) from None
 
 

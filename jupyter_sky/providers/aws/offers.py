@@ -8,6 +8,7 @@ from jupyter_sky.providers.aws import prices
 from jupyter_sky.providers.aws.catalog import catalog
 from jupyter_sky.providers.aws.choose import Offer, Wish, choose, fitting_types
 from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.money import dollars
 
 _SHOWN = 12
 
@@ -62,11 +63,6 @@ def _row(
         dollars(nodes * min(spots)) if spots else "",
         ", ".join(zone.removeprefix(kind.zones[0][:-1]) for zone in kind.zones),
     )
-
-
-def dollars(amount: float) -> str:
-    """Return an amount of money for a person."""
-    return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${amount:.4f}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

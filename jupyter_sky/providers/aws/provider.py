@@ -16,9 +16,9 @@ from jupyter_sky.providers.aws.client import Clients, clients
 from jupyter_sky.providers.aws.instance import Instance, log_in
 from jupyter_sky.providers.aws.keys import keys_of
 from jupyter_sky.providers.aws.launch import Order, Rented
-from jupyter_sky.providers.aws.offers import dollars
 from jupyter_sky.providers.aws.tags import tags
 from jupyter_sky.providers.machine import Holding, Machine, Progress
+from jupyter_sky.providers.money import dollars
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread

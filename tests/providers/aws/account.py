@@ -96,14 +96,11 @@ class Account:
     def reset(self) -> None:
         """Empty the account."""
         with self._lock:
-            # An account that was only looked at is empty still, and filling moto's takes a second.
-            changed = [a for a in self.actions if not a.startswith(("Describe", "Get"))]
             self.fault = None
             self._groups.clear()
             self._by_token.clear()
             self.calls.clear()
-            if changed:
-                reset_model_data()
+            reset_model_data()
 
     def close(self) -> None:
         """Stop listening."""

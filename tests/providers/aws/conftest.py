@@ -22,7 +22,7 @@ def server() -> Iterator[Account]:
 
 @pytest.fixture
 def account(server: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Account]:
-    """An account with nothing in it, and everything gone from it after the test."""
+    """An account with nothing of ours in it, as a test has to leave it too."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
@@ -30,9 +30,13 @@ def account(server: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.delenv("AWS_PROFILE", raising=False)
-    server.reset()
+    server.fault = None
+    server.calls.clear()
     yield server
-    server.reset()
+    server.fault = None
+    if left := [str(holding) for holding in find(Clients("us-east-1"))]:
+        server.reset()
+        pytest.fail(f"still there: {left}")
 
 
 @pytest.fixture
@@ -54,6 +58,9 @@ def left(clients: Clients, account: Account) -> Callable[[], list[str]]:
 @pytest.fixture
 def subnet(clients: Clients) -> str:
     """A subnet whose addresses are this machine's own, where nobody lets anybody in."""
+    ours = [{"Name": "cidr-block", "Values": ["127.77.0.0/24"]}]
+    for found in clients.ec2.describe_subnets(Filters=ours)["Subnets"]:
+        return str(found["SubnetId"])
     vpc = clients.ec2.create_vpc(CidrBlock="127.77.0.0/16")["Vpc"]["VpcId"]
     made = clients.ec2.create_subnet(
         VpcId=vpc, CidrBlock="127.77.0.0/24", AvailabilityZone="us-east-1a"
