@@ -61,9 +61,11 @@ class Image:
     python
         Version of Python, like ``"3.12"``; ``None`` takes the notebook's.
     pip
-        Requirements as pip writes them: ``["numpy", "transformers>=4.40"]``.
+        Requirements as pip writes them: ``["numpy", "transformers>=4.40"]``; ``"-r FILE"`` is
+        for a file of them.
     pip_indexes
-        Package indexes to look at beside the default one: addresses or `PipIndex`.
+        Package indexes to look at beside the default one: addresses or `PipIndex`. A folder of
+        wheels on this machine is sent to the nodes, for those that reach no index.
     apt
         Names of system packages.
     env

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ MaxStartups 200
 MaxSessions 50
 UseDNS no
 PrintMotd no
-SetEnv TMPDIR={folder}/tmp
+SetEnv TMPDIR={folder}/tmp PATH={folder}/bin:/usr/local/bin:/usr/bin:/bin
 """
 
 
@@ -86,6 +87,11 @@ class Host:
         tmp = self.folder / "tmp"
         tmp.mkdir()
         tmp.chmod(0o1777)
+        # The Python of the tests, as a machine has it whose Python is as new as the notebook's.
+        (self.folder / "bin").mkdir()
+        version = ".".join(map(str, sys.version_info[:2]))
+        interpreter = Path(sys.executable).resolve()
+        (self.folder / "bin" / f"python{version}").symlink_to(interpreter)
         lines = []
         for user, number in USERS.items():
             place = self.folder / "home" / user

@@ -67,7 +67,7 @@ def start_agent(
         The folder of our package.
     """
     folder, blobs = folders(settings["id"], settings["index"], here)
-    work = f"{here.home}/jupyter-sky/{settings['cluster']}"
+    work = work_folder(here, settings["cluster"])
     spec = {
         **settings,
         "socket": f"{folder}/agent.sock",
@@ -114,6 +114,11 @@ def end_agent(line: Line, folder: str, blobs: str) -> None:
         rm -rf {folder} {blobs}
         """.format(folder=shlex.quote(folder), blobs=shlex.quote(blobs))
     )
+
+
+def work_folder(here: Probe, cluster: str) -> str:
+    """Return where ranks stand; what the person's code writes there stays."""
+    return f"{here.home}/jupyter-sky/{cluster}"
 
 
 def folders(identity: str, index: int, here: Probe) -> tuple[str, str]:

@@ -14,8 +14,15 @@ import jupyter_sky
 
 _LEFT_OUT = {"__pycache__", "static"}
 
-NEEDED = ("IPython", "blake3", "cloudpickle", "msgpack", "psutil")
-"""What our part of a node imports."""
+NEEDED = {
+    "IPython": "ipython>=8.20",
+    "blake3": "blake3>=1.0",
+    "cloudpickle": "cloudpickle>=3.0",
+    "msgpack": "msgpack>=1.0.5",
+    "psutil": "psutil>=5.9.5",
+    "pynvml": "nvidia-ml-py>=12.535",
+}
+"""What our part of a node imports, and how pip calls it."""
 
 
 @dataclass(frozen=True)

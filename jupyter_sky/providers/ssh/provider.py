@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -13,8 +14,10 @@ from jupyter_sky.providers.certificates import mint
 from jupyter_sky.providers.machine import Machine, Progress
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import hosts as host_names
+from jupyter_sky.providers.ssh.environment import Recipe, install_system, make, recipe
+from jupyter_sky.providers.ssh.files import archive, check_files, send_files, shell_values
 from jupyter_sky.providers.ssh.hosts import Target
-from jupyter_sky.providers.ssh.line import HostError, Line, lines
+from jupyter_sky.providers.ssh.line import Line, lines
 from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
 from jupyter_sky.providers.ssh.node import (
     check_python,
@@ -22,6 +25,7 @@ from jupyter_sky.providers.ssh.node import (
     folders,
     send_package,
     start_agent,
+    work_folder,
 )
 from jupyter_sky.providers.ssh.phases import Phases
 from jupyter_sky.providers.ssh.plan import Place, check_size, plan
@@ -39,6 +43,7 @@ class _Host:
     here: Probe
     python: str
     code: str
+    values: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,15 @@ class SSH:
             raise UsageError(
                 "the provider ssh needs machines: name them, as in `--hosts gpu1,gpu2`."
             )
+        version = ".".join(map(str, sys.version_info[:2]))
+        asked = spec.image.python
+        if asked is not None and asked.split(".")[:2] != version.split("."):
+            raise UsageError(
+                f"the image has Python {asked} and the notebook {version}, between which functions "
+                f'cannot travel: leave python out, or type python="{version}".'
+            )
+        recipe(spec.image)
+        check_files(spec.image)
         if spec.nodes > known:
             raise UsageError(
                 f"{spec.nodes} nodes were asked for, and {known} host{'s are' * (known > 1)}"
@@ -105,7 +119,12 @@ class SSH:
         targets = self.targets[: spec.nodes]
         phases = Phases([str(target) for target in targets], progress)
         try:
-            hosts = await self._each(targets, lambda target: self._prepare(target, spec, phases))
+            image = spec.image
+            files = await in_thread(archive, image.includes, image.excludes)
+            made_of = recipe(image)
+            hosts = await self._each(
+                targets, lambda target: self._prepare(target, spec, made_of, files, phases)
+            )
             places = plan(targets, [host.here for host in hosts], spec)
             return await self._start(spec, identity, preload, hosts, places, phases)
         except BaseException:
@@ -116,20 +135,29 @@ class SSH:
         """Return the machine that ``row`` describes."""
         return SSHMachine.of(row)
 
-    def _prepare(self, target: Target, spec: ClusterSpec, phases: Phases) -> _Host:
+    def _prepare(
+        self, target: Target, spec: ClusterSpec, made_of: Recipe, files: bytes, phases: Phases
+    ) -> _Host:
         line, name = lines.get(target), str(target)
         phases.say(name, "connecting")
         line.connect()
         phases.say(name, "looking around")
         here = probe(line)
         check_size(here, spec)
-        if self.python is None:
-            raise HostError("python= is needed in this version")
-        check_python(line, self.python)
         phases.say(name, "sending jupyter_sky")
         code = send_package(line, here)
+        if self.python is not None:
+            python = self.python
+            check_python(line, python)
+        else:
+            install_system(line, here, spec.image.apt, lambda text: phases.say(name, text))
+            python = make(line, here, made_of, lambda text: phases.say(name, text))
+        if files:
+            phases.say(name, f"sending files ({len(files) / 1e6:,.1f} MB)")
+            send_files(line, work_folder(here, spec.name), files)
+        values = shell_values(line, spec.image.shell_vars)
         phases.say(name, "ready")
-        return _Host(line, here, self.python, code)
+        return _Host(line, here, python, code, values)
 
     async def _start(
         self,
@@ -154,7 +182,7 @@ class SSH:
                 "credentials": asdict(credentials[number]) if len(hosts) > 1 else None,
                 "grace": spec.idle_timeout or self.grace,
                 "preload": list(preload),
-                "env": dict(spec.image.env),
+                "env": {**spec.image.env, **host.values},
                 "ranks": place.ranks(host.here.cpus),
             }
             about = start_agent(host.line, host.here, settings, host.python, host.code)

@@ -1,0 +1,153 @@
+"""Environments on nodes: made by uv from an index or from wheels, used again, and what fails."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.ssh.environment import recipe
+from jupyter_sky.providers.ssh.package import NEEDED
+from tests.lab import Lab, wheels
+
+NODE = [re.split(r"[<>=]", each)[0] for each in NEEDED.values()]
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheels that a node needs, and one more."""
+    folder = tmp_path_factory.mktemp("wheels")
+    wheels.build([*NODE, "numpy"], folder)
+    wheels.write(folder, "greeting", "1.0", greeting="WORD = 'hello'\n")
+    return folder
+
+
+def said(image: sky.Image, hosts: str = "lab1") -> tuple[list[str], Any]:
+    """Start a cluster with an image and call a function; return the progress and the result."""
+
+    @sky.compute
+    def look() -> dict[str, Any]:
+        import os
+        import sys
+
+        import greeting
+
+        return {"word": greeting.WORD, "prefix": sys.prefix, "env": dict(os.environ)}
+
+    lines: list[str] = []
+    from jupyter_sky.api.assemble import assemble
+
+    spec, frame = assemble(ClusterSpec(name=f"env-{uuid.uuid4().hex[:6]}", image=image), [])
+    cluster = Cluster.start(spec, sky.SSH(hosts), frame, lines.append)
+    try:
+        pool = sky.ComputePool(name=spec.name)
+        pool._cluster = cluster
+        return lines, (look() @ pool)[0]
+    finally:
+        cluster.down()
+
+
+def test_uv_installs_from_an_index_once(lab: Lab, client: Path, shelf: Path) -> None:
+    with wheels.serve(shelf, lab.address, password="s3cret-key") as index:
+        image = sky.Image(
+            pip=["greeting"],
+            pip_indexes=[index],
+            env={"TOKEN": "hidden-token"},
+            shell_vars={"WHERE": "hostname"},
+        )
+        lines, found = said(image)
+    assert found["word"] == "hello"
+    assert "/.cache/jupyter-sky/envs/" in found["prefix"]
+    assert found["env"]["TOKEN"] == "hidden-token"
+    assert found["env"]["WHERE"] == "lab1"
+    assert any("sending uv" in line for line in lines)
+    assert any("installing" in line for line in lines)
+    # The index is not there any more: nothing is asked of it.
+    lines, again = said(image)
+    assert again["prefix"] == found["prefix"]
+    assert not any("installing" in line or "sending uv" in line for line in lines)
+    left = subprocess.run(
+        ["grep", "-rlaE", "s3cret-key|hidden-token", lab.hosts[0].folder / "home"],
+        capture_output=True,
+        text=True,
+    )
+    assert left.stdout == ""
+
+
+def test_offline_nodes_take_wheels_that_are_sent(lab: Lab, client: Path, shelf: Path) -> None:
+    lines, found = said(sky.Image(pip=["greeting==1.0"], pip_indexes=[str(shelf)]), "lab2")
+    assert found["word"] == "hello"
+    assert any(re.search(r"sending \d+ wheels", line) for line in lines)
+
+
+def test_a_failing_installation_shows_its_last_lines(lab: Lab, client: Path, shelf: Path) -> None:
+    with (
+        wheels.serve(shelf, lab.address, password="s3cret-key") as index,
+        pytest.raises(sky.SkyError) as caught,
+    ):
+        said(sky.Image(pip=["greeting==2.0"], pip_indexes=[sky.PipIndex(index)]), "lab3")
+    text = str(caught.value)
+    assert "lab3: its environment could not be made:" in text
+    assert "`uv pip install` failed" in text
+    assert "greeting==2.0" in text
+    assert "s3cret-key" not in text
+    assert not list((lab.hosts[2].home / ".cache" / "jupyter-sky" / "envs").iterdir())
+
+
+def test_a_file_of_requirements_and_files_that_go_along(
+    lab: Lab, client: Path, shelf: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "requirements.txt").write_text("# what we need\ngreeting\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("kept")
+    (tmp_path / "data" / "b.log").write_text("left out")
+    image = sky.Image(
+        pip=[f"-r {tmp_path / 'requirements.txt'}"],
+        pip_indexes=[str(shelf)],
+        includes=[str(tmp_path / "data")],
+        excludes=["*.log"],
+    )
+
+    @sky.compute
+    def look() -> list[str]:
+        from pathlib import Path
+
+        return sorted(str(path) for path in Path("data").iterdir())
+
+    with sky.ComputePool(provider=sky.SSH("lab2"), image=image, name="files") as pool:
+        assert look() @ pool == [["data/a.txt"]]
+
+
+@pytest.mark.parametrize(
+    ("image", "sentence"),
+    [
+        (sky.Image(python="3.8"), "the image has Python 3.8 and the notebook"),
+        (sky.Image(pip=["-r nowhere.txt"]), "-r nowhere.txt cannot be read"),
+        (sky.Image(pip_indexes=["nowhere"]), "neither an address nor a folder with wheels"),
+        (sky.Image(includes=["nowhere"]), "includes has 'nowhere', which is not there"),
+    ],
+)
+def test_what_is_wrong_with_an_image_is_said_at_once(image: sky.Image, sentence: str) -> None:
+    with pytest.raises(sky.UsageError, match=sentence):
+        sky.ComputePool(provider=sky.SSH("lab1"), image=image).__enter__()
+
+
+def test_an_environment_is_named_after_what_is_in_it() -> None:
+    one = recipe(sky.Image(pip=["einops"]))
+    assert one.digest("x86_64") == recipe(sky.Image(pip=["einops"])).digest("x86_64")
+    assert one.digest("x86_64") != recipe(sky.Image(pip=["einops>1"])).digest("x86_64")
+    assert one.digest("x86_64") != one.digest("aarch64")
+
+
+def test_nodes_need_what_the_project_says() -> None:
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    assert set(NEEDED.values()) <= set(project["project"]["dependencies"])
