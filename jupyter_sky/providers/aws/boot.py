@@ -81,6 +81,7 @@ def renew_host_key(folder: str = "/etc/ssh") -> str:
         $root ssh-keygen -q -t ed25519 -N '' -C '' -f {key}.new
         $root mv {key}.new {key}
         $root mv {key}.new.pub {key}.pub
-        $root systemctl try-restart ssh sshd 2>/dev/null || $root pkill -HUP -o -x sshd
+        $root systemctl try-restart ssh sshd 2>/dev/null ||
+            $root pkill -HUP -f 'sshd: .*[[]listener'
         $root cat {key}.pub
         """

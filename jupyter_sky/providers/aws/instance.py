@@ -21,7 +21,10 @@ from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
 LOGIN_WITHIN = 300.0
 """Seconds for an instance to let us in, once AWS says that it runs."""
 
-_PAUSE = 1.0
+RENEWED_WITHIN = 15.0
+"""Seconds for its SSH server to take up a new host key."""
+
+_PAUSE = 0.5
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,15 @@ class Instance(SSHMachine):
         return know(self.host, keys_of(self.cluster), self.bastion)
 
 
-def log_in(host: str, keys: Keys, bastion: str | None, say: Callable[[str], None]) -> str:
-    """Log in to an instance that boots, give it a host key of its own, and return that key.
+def reach(
+    host: str, keys: Keys, bastion: str | None, say: Callable[[str], None], renewed: bool = False
+) -> None:
+    """Wait until an instance lets us in.
+
+    Parameters
+    ----------
+    renewed
+        Whether its host key was renewed a moment ago, so that it may still show the old one.
 
     Raises
     ------
@@ -108,18 +118,25 @@ def log_in(host: str, keys: Keys, bastion: str | None, say: Callable[[str], None
         When another machine answers in its place.
     """
     line = know(host, keys, bastion)
-    deadline = time.monotonic() + LOGIN_WITHIN
+    start = time.monotonic()
     while True:
-        say(f"waiting for {host} to boot")
+        if not renewed:
+            say(f"waiting for {host} to boot")
         try:
             line.connect()
-            break
-        except HostKeyError:
-            raise
+            return
         except SkyError as error:
-            if time.monotonic() > deadline:
+            patience = LOGIN_WITHIN
+            if isinstance(error, HostKeyError):
+                patience = RENEWED_WITHIN if renewed else 0.0
+            if time.monotonic() - start > patience:
                 raise HostError(f"{host} does not let us in: {error}") from None
         time.sleep(_PAUSE)
+
+
+def renew(host: str, keys: Keys, bastion: str | None) -> str:
+    """Give an instance that was reached a host key of its own, and return that key."""
+    line = know(host, keys, bastion)
     try:
         key = line.run(renew_host_key()).split()
     finally:

@@ -13,7 +13,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import holdings, launch, offers, store
 from jupyter_sky.providers.aws.choose import Offer, Wish
 from jupyter_sky.providers.aws.client import Clients, clients
-from jupyter_sky.providers.aws.instance import Instance, log_in
+from jupyter_sky.providers.aws.instance import Instance, reach, renew
 from jupyter_sky.providers.aws.keys import keys_of
 from jupyter_sky.providers.aws.launch import Order, Rented
 from jupyter_sky.providers.aws.tags import tags
@@ -265,11 +265,15 @@ class AWS:
         hosts = [f"{each.user}@{each.address}" for each in rented]
         _, boot_key = keys.host_key
         keys.expect({each.address: boot_key for each in rented})
-        together = asyncio.gather(
-            *(in_thread(log_in, host, keys, self.bastion, progress) for host in hosts),
-        )
-        shown = await together
-        keys.expect({each.address: key for each, key in zip(rented, shown, strict=True)})
+
+        async def each(function: Callable[..., Any], *more: Any) -> list[Any]:
+            jobs = (in_thread(function, host, keys, self.bastion, *more) for host in hosts)
+            return list(await asyncio.gather(*jobs))
+
+        await each(reach, progress)
+        shown = await each(renew)
+        keys.expect({one.address: key for one, key in zip(rented, shown, strict=True)})
+        await each(reach, progress, True)
         ssh = SSH(hosts, python=self.python, grace=self.grace)
         machines = await ssh.launch(_as_rented(spec, rented[0]), identity, preload, progress)
         return [

@@ -17,6 +17,7 @@ import json
 import re
 import socket
 import threading
+from base64 import b64decode
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -73,13 +74,20 @@ class Account:
         What was asked of it.
     fault
         What becomes of calls; without one they are carried out.
+    on_run, on_terminate
+        Called with each instance that begins or ends: its id; for new ones also the address and
+        what was asked for.
+    public_keys
+        What was imported, by name.
     """
 
     url: str = ""
     calls: list[Call] = field(default_factory=list)
     fault: Fault | None = None
-    on_run: Callable[[str], None] = lambda instance: None
+    on_run: Callable[[str, str, Params], None] = lambda instance, address, params: None
     on_terminate: Callable[[str], None] = lambda instance: None
+
+    public_keys: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._moto = DomainDispatcherApplication(create_backend_app)
@@ -157,9 +165,17 @@ class Account:
         answer = self._pass_on(environ)
         if answer.status.startswith("200"):
             self._by_token[token] = answer
-            for instance in re.findall(rb"<instanceId>(.*?)</instanceId>", answer.body):
-                self.on_run(instance.decode())
+            text = answer.body.decode()
+            ids = re.findall("<instanceId>(.*?)</instanceId>", text)
+            # An instance's own address comes first, those of its interfaces follow.
+            addresses = dict.fromkeys(re.findall("<privateIpAddress>(.*?)</", text))
+            for instance, address in zip(ids, addresses, strict=True):
+                self.on_run(instance, address, params)
         return answer
+
+    def _on_ImportKeyPair(self, environ: Environ, params: Params) -> Answer:
+        self.public_keys[params["KeyName"]] = b64decode(params["PublicKeyMaterial"]).decode()
+        return self._pass_on(environ)
 
     def _on_TerminateInstances(self, environ: Environ, params: Params) -> Answer:
         for name, value in params.items():

@@ -9,7 +9,9 @@ import pytest
 
 from jupyter_sky.providers.aws.client import Clients
 from jupyter_sky.providers.aws.holdings import find
+from tests.lab import Lab
 from tests.providers.aws.account import Account
+from tests.providers.aws.machines import Machines
 
 
 @pytest.fixture(scope="session")
@@ -66,3 +68,11 @@ def subnet(clients: Clients) -> str:
         VpcId=vpc, CidrBlock="127.77.0.0/24", AvailabilityZone="us-east-1a"
     )
     return str(made["Subnet"]["SubnetId"])
+
+
+@pytest.fixture
+def machines(lab: Lab, account: Account) -> Iterator[Machines]:
+    """What the account runs boots in the lab."""
+    made = Machines(lab, account)
+    yield made
+    made.close()

@@ -96,7 +96,7 @@ def test_a_lost_answer_makes_nothing_twice(
 ) -> None:
     lost: list[Call] = []
     instances: list[str] = []
-    account.on_run = instances.append
+    account.on_run = lambda instance, address, params: instances.append(instance)
 
     def lose(call: Call, carry_out: Callable[[], Answer]) -> Answer:
         answer = carry_out()
@@ -110,7 +110,7 @@ def test_a_lost_answer_makes_nothing_twice(
         with pytest.raises(Booting):
             start(ready)
     finally:
-        account.on_run = lambda instance: None
+        account.on_run = lambda instance, address, params: None
     assert len(lost) == 1
     assert len(instances) == 4
     assert left() == []
