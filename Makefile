@@ -12,7 +12,7 @@ JLPM := cd labextension && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" jlpm
 
 # Debian packages that tests use beside Python: the hosts of the test lab are network namespaces,
 # the panel is looked at in a browser.
-SYSTEM_PACKAGES := iproute2 iptables openssh-server chromium fonts-dejavu-core
+SYSTEM_PACKAGES := iproute2 iptables openssh-server tcpdump chromium fonts-dejavu-core
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help

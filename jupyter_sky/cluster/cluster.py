@@ -86,9 +86,16 @@ class Cluster:
         return cluster
 
     @staticmethod
-    def end(row: registry.Row, provider: Provider) -> None:
-        """End the rented machines of a registry row, whether or not they can be reached."""
-        background.wait(_conductor(row, provider, Frame({}), USUAL).down())
+    def abandon(row: registry.Row, provider: Provider) -> list[str]:
+        """End a cluster that cannot be attached, as far as it is reached, and forget it.
+
+        Returns
+        -------
+        list of str
+            The nodes that could not be reached; what is left there ends by itself.
+        """
+        conductor = _conductor(row, provider, Frame(life={}), USUAL)
+        return background.wait(conductor.down([provider.machine(each) for each in row.machines]))
 
     def run(self, work: Work) -> Run:
         """Start a run; runs of a cluster take turns."""

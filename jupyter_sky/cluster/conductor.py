@@ -26,6 +26,7 @@ from jupyter_sky.providers.machine import (
 )
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import (
+    Ending,
     Event,
     Formed,
     Prepared,
@@ -52,6 +53,8 @@ class Conductor:
         What the person should know of the nodes' versions.
     reports
         What each rank used last.
+    loss
+        Why the cluster cannot be used, once it cannot.
     on_event
         Called with the connection it came from and each event, after the state has changed.
     on_notice
@@ -79,6 +82,7 @@ class Conductor:
         self.connections: list[Connection] = []
         self.reports: dict[int, dict[str, Any]] = {}
         self.warnings: tuple[str, ...] = ()
+        self.loss = ClusterLost(f"cluster {spec.name} is gone.")
         self.listeners: list[Callable[[], None]] = []
         self.on_event: Callable[[Connection, Event], None] = lambda connection, event: None
         self.on_take_up: Callable[[RunBegan], None] = lambda began: None
@@ -322,6 +326,8 @@ class Conductor:
                 self._versions.update((node.host, versions) for node in connection.machine.nodes)
             case Formed(rank=rank, error=dict() as error):
                 self._form_errors[rank] = error
+            case Ending(reason=reason):
+                self._lose(f"cluster {self.spec.name} has ended itself: {reason}.")
             case RankExited(rank=rank, reason=reason):
                 self.outbox.forget(rank)
                 if self._forming.locked():
@@ -336,16 +342,16 @@ class Conductor:
     def _on_lost(self, connection: Connection) -> None:
         if self.state.phase in ("lost", "down"):
             return
-        self.state = replace(self.state, phase="lost")
         ranks = describe_ranks(connection.ranks)
         where = f" on {connection.name}" if connection.machine.nodes[0].name else ""
-        self.on_end(
-            ClusterLost(
-                f"cluster {self.spec.name} is lost: the agent of {ranks}{where} "
-                f"{connection.trouble}. Run the cell again to start a new one, or type "
-                "`%sky restart`."
-            )
+        self._lose(
+            f"cluster {self.spec.name} is lost: the agent of {ranks}{where} {connection.trouble}."
         )
+
+    def _lose(self, reason: str) -> None:
+        self.state = replace(self.state, phase="lost")
+        self.loss = ClusterLost(f"{reason} Run the cell again to start a new one.")
+        self.on_end(self.loss)
         self.wake()
 
     def _on_notice(self, text: str) -> None:
@@ -370,7 +376,7 @@ class Conductor:
         """Wait until something is so; raise when it cannot become so any more."""
         while not condition():
             if self.state.phase == "lost":
-                raise ClusterLost(f"cluster {self.spec.name} is gone: an agent of it ended.")
+                raise self.loss
             if dead := [rank for rank in self.state.ranks if rank.phase == "dead"]:
                 raise ClusterLost(
                     f"rank {dead[0].rank} does not start any more, {dead[0].trouble}: "

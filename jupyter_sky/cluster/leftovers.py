@@ -1,11 +1,13 @@
-"""What dead local clusters left behind: rows of the registry, folders, processes without an agent.
+"""What dead clusters left behind: rows of the registry, folders, processes without an agent.
 
-A cluster is alive as long as one agent of it is there. Only what bears our names and belongs to
-this user is looked at, and what may be about to start is left alone.
+A cluster is alive as long as one agent of it is there. On this computer, only what bears our names
+and belongs to this user is looked at; of other machines, only those that the registry knows. What
+may be about to start is left alone, and what cannot be reached.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,16 +15,21 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.survey import START_WITHIN, is_elsewhere, is_starting
+from jupyter_sky.cluster.survey import START_WITHIN, is_elsewhere, is_starting, look
+from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.folders import runtime
 from jupyter_sky.providers.local import BLOBS_OF, SHARED_MEMORY
+from jupyter_sky.providers.machine import Landlord, Machine
+from jupyter_sky.transport import background
+
+_REMOVE_WITHIN = 15.0
 
 _FOLDER = re.compile(r"([0-9a-f]{8})-\d+")  # the cluster's id, and which of its agents
 _TASK = re.compile(r'"task_id": "[^"]*-([0-9a-f]{8})"')
@@ -45,6 +52,8 @@ class Leftover:
         Its folders: of its agents, and of its large data in shared memory.
     processes
         Its processes that have lost their agent.
+    machines
+        Other machines that it was on.
     """
 
     id: str
@@ -52,6 +61,7 @@ class Leftover:
     recorded: bool = False
     folders: list[Path] = field(default_factory=list)
     processes: list[psutil.Process] = field(default_factory=list)
+    machines: list[Machine] = field(default_factory=list)
 
     def __str__(self) -> str:
         parts = ["its entry in the registry"] if self.recorded else []
@@ -59,6 +69,8 @@ class Leftover:
             parts.append(f"{count} process{'es' * (count > 1)}")
         if count := len(self.folders):
             parts.append(f"{count} folder{'s' * (count > 1)} with {self.size / 1e6:,.1f} MB")
+        if hosts := [node.host for machine in self.machines for node in machine.nodes]:
+            parts.append(f"what there is of it on {', '.join(hosts)}")
         return f"{self.name or f'a cluster with the id {self.id}'}: {', '.join(parts)}"
 
     @property
@@ -73,6 +85,7 @@ class Leftover:
                 process.kill()
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
+        background.wait(_remove(self.machines))
         registry.remove(self.id)
 
 
@@ -86,7 +99,9 @@ def find() -> list[Leftover]:
 
     alive = set()
     # Rows come first: a cluster that ends while we look has its row removed last.
-    for row in registry.rows():
+    rows = registry.rows()
+    gone = list(_gone_elsewhere(rows, now))
+    for row in rows:
         if row.provider != "local" or is_starting(row, now) or is_elsewhere(row):
             alive.add(row.id)
         else:
@@ -102,7 +117,28 @@ def find() -> list[Leftover]:
         of(identity).processes.append(process)
         if is_agent:
             alive.add(identity)
-    return [each for each in found.values() if each.id not in alive]
+    return [*gone, *(each for each in found.values() if each.id not in alive)]
+
+
+def _gone_elsewhere(rows: Sequence[registry.Row], now: float) -> Iterator[Leftover]:
+    """Find clusters on other machines that have lost an agent for good."""
+    every = providers()
+    # What is rented is more than its agents: `rentals` sees to it.
+    known = {name for name, each in every.items() if not isinstance(each, Landlord)} - {"local"}
+    others = [row for row in rows if row.provider in known]
+    for row, glance in zip(others, look(others, every, now), strict=True):
+        if glance.phase == "gone":
+            machines = [every[row.provider].machine(machine) for machine in row.machines]
+            yield Leftover(row.id, row.name, recorded=True, machines=machines)
+
+
+async def _remove(machines: Sequence[Machine]) -> None:
+    async def remove(machine: Machine) -> None:
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_REMOVE_WITHIN):
+                await machine.remove()
+
+    await asyncio.gather(*map(remove, machines))
 
 
 def _folders(now: float) -> Iterator[tuple[str, Path]]:

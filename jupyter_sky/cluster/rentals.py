@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.survey import is_starting
+from jupyter_sky.cluster.survey import look
 from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.machine import Holding, Landlord
 from jupyter_sky.transport import background
@@ -29,7 +29,7 @@ class Rental:
     is_known
         Whether it belongs to this registry.
     is_abandoned
-        Whether it does, and the cluster never came up or is forgotten.
+        Whether it does, and the cluster never came up, has lost an agent or is forgotten.
     """
 
     holding: Holding
@@ -60,17 +60,16 @@ def find() -> list[Rental]:
 def _of(landlord: Landlord) -> list[Rental]:
     holdings = background.wait(landlord.holdings())
     # Rows come second: whatever was held before has one, unless it was forgotten.
-    now = time.time()
-    rows = {row.id: row for row in registry.rows() if row.provider == landlord.name}
-    never_up = {
-        row.id: row for row in rows.values() if not row.machines and not is_starting(row, now)
-    }
+    rows = [row for row in registry.rows() if row.provider == landlord.name]
+    looks = look(rows, {landlord.name: landlord}, time.time())
+    gone = [row for row, glance in zip(rows, looks, strict=True) if glance.phase == "gone"]
+    recorded, dead = ({row.id for row in some} for some in (rows, gone))
     found = []
     for held in holdings:
-        is_known = held.is_ours or held.id in rows
-        is_abandoned = held.id in never_up or (is_known and held.id not in rows)
+        is_known = held.is_ours or held.id in recorded
+        is_abandoned = held.id in dead or (is_known and held.id not in recorded)
         found.append(Rental(held, landlord, is_known, is_abandoned))
-    for row in never_up.values():
+    for row in gone:
         if row.id not in {held.id for held in holdings}:
             nothing = Holding(row.id, row.name, row.spec.get("place", ""), "", True, "")
             found.append(Rental(nothing, landlord, True, True))

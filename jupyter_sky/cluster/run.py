@@ -152,6 +152,7 @@ class Run:
         timeout: float | None = None,
         sending: Callable[[int, int], object] = lambda sent, total: None,
         notice: Callable[[str], object] = lambda text: None,
+        is_leaving: Callable[[], bool] = lambda: False,
     ) -> None:
         """Give what ranks print and display to ``show``, until the run is over.
 
@@ -167,6 +168,8 @@ class Run:
             Called in this thread with the bytes of data that have left so far, and of all.
         notice
             Called in this thread with what else the person should know.
+        is_leaving
+            Called after Ctrl-C: whether it is this process that ends, and the run that goes on.
 
         Raises
         ------
@@ -185,6 +188,8 @@ class Run:
                 self._stop(show)
                 self._raise_if_stopped()
         except KeyboardInterrupt:
+            if _answers(is_leaving):
+                raise Interrupted("this kernel ends, and the run goes on.") from None
             self._stopped_by_person = True
             self._stop(show)
             self._raise_if_stopped()
@@ -361,6 +366,14 @@ class Run:
             if self._on_finish and self._sink:
                 self._on_finish()
             self._runner.over(self)
+
+
+def _answers(question: Callable[[], bool]) -> bool:
+    """Ask something; a second Ctrl-C is a no."""
+    try:
+        return question()
+    except KeyboardInterrupt:
+        return False
 
 
 def _lost(rank: int, reason: str, tail: str) -> dict[str, Any]:

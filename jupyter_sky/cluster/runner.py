@@ -14,7 +14,7 @@ from jupyter_sky.cluster.outbox import Parcel
 from jupyter_sky.cluster.run import Run, Work
 from jupyter_sky.cluster.state import running
 from jupyter_sky.cluster.watch import Watch
-from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited, RunBegan
 from jupyter_sky.transport.frames import Message
 
@@ -87,7 +87,7 @@ class Runner:
                 if run.finished:
                     return
                 if not conductor.alive:
-                    raise ClusterLost(f"cluster {conductor.spec.name} is gone.")
+                    raise conductor.loss
                 self._refuse_strangers()
                 await conductor.ready()
                 if run.finished:

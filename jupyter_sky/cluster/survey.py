@@ -28,9 +28,10 @@ class Glance:
     Attributes
     ----------
     phase
-        ``"starting"``, ``"idle"``, ``"busy"``, ``"ending"``, or ``"gone"`` when no agent answers;
-        ``"elsewhere"`` when they are on another computer that shares this registry; ``"unknown"``
-        when this version does not know the provider.
+        ``"starting"``, ``"idle"``, ``"busy"``, ``"ending"``, ``"gone"`` when an agent of it has
+        ended, or ``"unreachable"`` when one does not answer; ``"elsewhere"`` when they are on
+        another computer that shares this registry; ``"unknown"`` when this version does not know
+        the provider.
     busy
         The ranks that run something.
     """
@@ -100,8 +101,10 @@ async def _look(row: registry.Row, providers: Mapping[str, Provider], now: float
     try:
         async with asyncio.timeout(ANSWER_WITHIN):
             welcomes = await asyncio.gather(*map(_greet, machines))
-    except (OSError, SkyError, TimeoutError):
+    except AgentGone:
         return Glance("gone")
+    except (OSError, SkyError, TimeoutError):
+        return Glance("unreachable")
     if not welcomes or any(welcome["ending"] for welcome in welcomes):
         return Glance("ending" if welcomes else "gone")
     ranks = [rank for welcome in welcomes for rank in welcome["ranks"]]

@@ -15,22 +15,21 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from jupyter_sky.node.client import Callers, Client
 from jupyter_sky.node.crew import Crew
+from jupyter_sky.node.idle import Idle, Quiet
 from jupyter_sky.node.journal import Journal
 from jupyter_sky.node.metrics import Metrics
-from jupyter_sky.node.peers import Peers
+from jupyter_sky.node.peers import Peers, Stream
 from jupyter_sky.node.relay import Relay
 from jupyter_sky.node.store import Store, default_limit
 from jupyter_sky.transport import blobs
-from jupyter_sky.transport.events import Forgotten, RunBegan
+from jupyter_sky.transport.events import Ending, Forgotten, RunBegan
 from jupyter_sky.transport.frames import Message
-
-FIRST_GRACE = 30.0
-"""Seconds that a new node waits for its first client, at least."""
 
 REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
@@ -67,7 +66,7 @@ class Agent:
         self.store = Store(blob_folder, spec["blob_limit"] or default_limit(blob_folder))
         self._relay = Relay(self.store)
         self._peers = (
-            Peers(folder, spec["credentials"], self._relay.serve) if spec["credentials"] else None
+            Peers(folder, spec["credentials"], self._serve_peer) if spec["credentials"] else None
         )
         self._relay.peers = self._peers
         self.clients: set[Client] = set()
@@ -85,8 +84,15 @@ class Agent:
             "end": self._on_end,
         }
         self._latest: Message | None = None
-        self._grace: asyncio.TimerHandle | None = None
-        self._seen_client = False
+        self._others: list[dict[str, Any]] = []
+        self.idle = Idle(
+            spec["grace"],
+            spec["idle_timeout"],
+            lambda: self._crew.busy,
+            lambda: bool(self.clients),
+            self._ask_others,
+            self._end_because,
+        )
         self._ending: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
@@ -98,7 +104,7 @@ class Agent:
         listener = self._listen()
         self._crew.start()
         ready(await self._peers.listen(addr) if self._peers else 0)
-        self.watch_grace()
+        self.idle.look()
         reports = loop.create_task(self._report())
         await self._ended.wait()
         reports.cancel()
@@ -122,7 +128,7 @@ class Agent:
                 sock.close()
                 return
             self.clients.add(Client(sock, self, self._journal))
-            self._seen_client = True
+            self.idle.look()
 
     def welcome(self) -> Message:
         """Return what a client that comes anew should know."""
@@ -141,17 +147,6 @@ class Agent:
         if self._latest and since <= self._latest["n"]:
             self._latest["unseen"] = False
 
-    def watch_grace(self) -> None:
-        """End in a while if nobody is there and nothing runs; called when either may be so."""
-        if self._grace:
-            self._grace.cancel()
-            self._grace = None
-        if not self.clients and not self._crew.busy and not self._ending:
-            # Whoever started this node may need a moment to come to it.
-            grace = self.spec["grace"] if self._seen_client else FIRST_GRACE
-            loop = asyncio.get_running_loop()
-            self._grace = loop.call_later(max(grace, self.spec["grace"]), self.end)
-
     # What happens
 
     def _publish(self, message: Message, logged: tuple[int, int] | None = None) -> None:
@@ -163,7 +158,7 @@ class Agent:
         for client in self.clients:
             client.pump()
         if message["event"] in ("rank_done", "rank_exited"):
-            self.watch_grace()
+            self.idle.look()
 
     def _adopt(self, values: Message) -> None:
         """Take over the blobs that a rank has written for its values."""
@@ -207,7 +202,7 @@ class Agent:
         self.store.use(wanted)
         self._trim(wanted)
         trouble = self._crew.run(message)
-        self.watch_grace()
+        self.idle.look()
         if trouble:
             return {"error": trouble}
         show, asked = message["show"], message["values"]
@@ -220,7 +215,12 @@ class Agent:
         return {"port": await self._crew.reserve(message)}
 
     async def _on_form(self, message: Message) -> Message:
+        nodes = message["topology"]["nodes"]
+        elsewhere = [node for node in nodes if not self._crew.ranks.keys() & set(node["ranks"])]
+        # A machine can stand for several nodes; its agent is asked once.
+        self._others = [*{(node["addr"], node["port"]): node for node in elsewhere}.values()]
         self._crew.form(message)
+        self.idle.begin()
         return {}
 
     async def _on_interrupt(self, message: Message) -> Message:
@@ -256,7 +256,33 @@ class Agent:
         await asyncio.shield(self.end())
         return {}
 
+    # Other agents
+
+    async def _serve_peer(self, stream: Stream) -> None:
+        message, _ = await stream.receive()
+        match message.get("op"):
+            case "take":
+                await self._relay.take(message, stream)
+            case "quiet":
+                await stream.send(asdict(self.idle.quiet))
+            case _:
+                await stream.send({"op": "hello"})
+
+    async def _ask_others(self) -> list[Quiet]:
+        async def ask(node: dict[str, Any]) -> Quiet | None:
+            assert self._peers is not None
+            answer = await self._peers.ask(node, {"op": "quiet"})
+            return Quiet(**answer) if answer else None
+
+        if not self._peers:
+            return []
+        return [each for each in await asyncio.gather(*map(ask, self._others)) if each]
+
     # The end
+
+    def _end_because(self, reason: str) -> None:
+        self._publish(Ending(reason).message())
+        self.end()
 
     def end(self) -> asyncio.Task[None]:
         """End the node: ranks first, with time for their last words, then everything else."""

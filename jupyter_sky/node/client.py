@@ -140,4 +140,4 @@ class Client:
 
     def _closed(self) -> None:
         self._agent.clients.discard(self)
-        self._agent.watch_grace()
+        self._agent.idle.look()

@@ -127,15 +127,26 @@ class Peers:
         finally:
             stream.close()
 
+    async def ask(self, peer: dict[str, Any], message: Message) -> Message | None:
+        """Return a peer's answer, or ``None`` when it cannot be reached."""
+        try:
+            return await self._ask(peer, message)
+        except (OSError, ProtocolError, TimeoutError):
+            return None
+
+    async def _ask(self, peer: dict[str, Any], message: Message) -> Message:
+        async with self.connect(peer["addr"], peer["port"]) as stream:
+            # TLS 1.3 lets a client believe that it is welcome before it is: only an answer tells.
+            await stream.send(message)
+            answer, _ = await asyncio.wait_for(stream.receive(), REACH_WITHIN)
+            return answer
+
     async def reach(self, peers: list[dict[str, Any]]) -> dict[int, str]:
         """Try to reach peers, and return for the node of each that cannot be what is wrong."""
 
         async def attempt(peer: dict[str, Any]) -> str:
             try:
-                async with self.connect(peer["addr"], peer["port"]) as stream:
-                    # TLS 1.3 lets a client believe that it is welcome before it is.
-                    await stream.send({"op": "hello"})
-                    await asyncio.wait_for(stream.receive(), REACH_WITHIN)
+                await self._ask(peer, {"op": "hello"})
             except (OSError, ProtocolError, TimeoutError) as error:
                 return getattr(error, "strerror", None) or str(error) or "no answer"
             return ""

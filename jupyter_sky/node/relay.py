@@ -92,15 +92,8 @@ class Relay:
                 raise _Stalled from None
         return piece
 
-    async def serve(self, stream: Stream) -> None:
-        """Do what a peer wants."""
-        message, _ = await stream.receive()
-        if message.get("op") != "take":
-            await stream.send({"op": "hello"})
-            return
-        await self._take(message, stream)
-
-    async def _take(self, message: Message, stream: Stream) -> None:
+    async def take(self, message: Message, stream: Stream) -> None:
+        """Take a blob that a peer gives, and pass it on."""
         key, size = message["blob"], message["size"]
         offset = self._store.arrived(key)
         await stream.send({"have": offset})

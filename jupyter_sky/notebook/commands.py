@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -15,6 +16,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook import doctor, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
+from jupyter_sky.notebook.leaving import is_leaving
 from jupyter_sky.notebook.logs import show_log
 from jupyter_sky.notebook.options import CellOptions, parse_line
 from jupyter_sky.notebook.progress import NoticeLine
@@ -65,7 +67,7 @@ class Commands:
             "restart": self._restart,
             "auto": self._turn,
             "offers": lambda options: print(self._session.offers(options)),
-            "doctor": lambda options: doctor.report(),
+            "doctor": self._doctor,
             "gc": lambda options: doctor.collect(options.name),
         }
         return commands[command](options)
@@ -124,6 +126,7 @@ class Commands:
             run.follow(
                 lambda event: renderer.render(event, flush=run.nothing_waits),
                 notice=NoticeLine(self._shell, cluster.name).say,
+                is_leaving=partial(is_leaving, self._shell),
             )
         finally:
             renderer.finish()
@@ -151,6 +154,12 @@ class Commands:
         ranks = choose_ranks(cluster, options.ranks, "%sky restart")
         cluster.restart(ranks)
         print(f"{cluster.name}: {describe_ranks(ranks)} started anew, with empty namespaces")
+
+    def _doctor(self, options: Namespace) -> None:
+        doctor.report()
+        for target in self._session.hosts(options.hosts or ()):
+            print()
+            doctor.report_host(target, self._session.settings.python)
 
     def _turn(self, options: Namespace) -> None:
         if options.switch in ("on", "off"):

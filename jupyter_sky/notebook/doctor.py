@@ -7,7 +7,7 @@ import shutil
 import socket
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from jupyter_sky import __version__
@@ -15,6 +15,8 @@ from jupyter_sky.cluster import leftovers, registry, rentals
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.folders import home, runtime
 from jupyter_sky.providers.local import ROOMY, SHARED_MEMORY
+from jupyter_sky.providers.ssh import examine as ssh
+from jupyter_sky.providers.ssh.hosts import Target
 from jupyter_sky.transport.versions import versions
 
 _ENOUGH_FILES = 1024
@@ -50,14 +52,26 @@ def examine() -> Iterator[tuple[str, Finding]]:
 
 def report() -> None:
     """Print what is there, line by line, and how to mend what is missing."""
+    _print(examine())
+
+
+def report_host(target: Target, python: str | None) -> None:
+    """Print what is there on a host; ``python`` as in `sky.SSH`."""
+    print(f"{target}:")
+    looks = ssh.examine(target, python)
+    _print((name, Finding(found, fix)) for name, found, fix in looks)
+
+
+def _print(findings: Iterable[tuple[str, Finding]]) -> None:
     width = max(map(len, _CHECKS))
-    wrong = 0
-    for name, finding in examine():
+    count = wrong = 0
+    for name, finding in findings:
+        count += 1
         wrong += bool(finding.fix)
         word = "fix" if finding.fix else "ok "
         text = f"{word}  {name:<{width}}  {finding.found}"
         print(f"{text}: {finding.fix}" if finding.fix else text, flush=True)
-    print(f"{wrong} of {len(_CHECKS)} need your attention" if wrong else "all is well")
+    print(f"{wrong} of {count} need your attention" if wrong else "all is well")
 
 
 def collect(identity: str | None = None) -> None:

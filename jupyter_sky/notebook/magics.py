@@ -16,6 +16,7 @@ from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.commands import Commands
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell
+from jupyter_sky.notebook.leaving import is_leaving
 from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell
 from jupyter_sky.notebook.progress import NoticeLine
 from jupyter_sky.notebook.render import Renderer
@@ -78,6 +79,7 @@ class SkyMagics(Magics):
                 options.timeout,
                 sending.update,
                 NoticeLine(self.shell, cluster.name).say,
+                partial(is_leaving, self.shell),
             )
         finally:
             renderer.finish()

@@ -61,6 +61,7 @@ _NAMES = Argument(("names",), "NAME", kinds.NAMES, "model", "which variables", r
 _FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks (the head)")
 _RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
 _RANKS = Argument(("ranks",), "RANKS", kinds.RANKS, "0,2-3", "which ranks (all)")
+_HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to look at as well")
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
 _SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
 _TAIL = Argument(("--tail",), "LINES", kinds.WHOLE, "20", "only the last lines")
@@ -81,7 +82,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
     "offers": ("show what fits at AWS, and what it costs", OFFER_OPTIONS),
-    "doctor": ("check what a cluster needs, and say what is missing", ()),
+    "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS,)),
     "gc": ("end and remove what was left behind", (_STRANGER,)),
 }
 

@@ -17,7 +17,7 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.identity import cluster_name
 from jupyter_sky.notebook.options import CellOptions
@@ -26,11 +26,11 @@ from jupyter_sky.notebook.progress import ProgressLine
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.local import Local
-from jupyter_sky.providers.machine import Landlord, Provider
+from jupyter_sky.providers.machine import Provider
 from jupyter_sky.providers.money import dollars
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.providers.ssh import SSH
-from jupyter_sky.providers.ssh.hosts import parse
+from jupyter_sky.providers.ssh.hosts import Target, parse
 
 _SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts", "plugin")
 """What a cell says of a cluster that none is started without."""
@@ -38,7 +38,7 @@ _SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts", "plugin")
 _OF_AWS = ("region", "zone", "instance_type", "image_id", "spot", "max_price", "max_cost")
 
 _NOT_FOR = {
-    "local": ("hosts", "idle_timeout", *_OF_AWS),
+    "local": ("hosts", *_OF_AWS),
     "ssh": _OF_AWS,
     "aws": ("hosts",),
 }
@@ -58,7 +58,7 @@ class Session:
 
     def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
         self._shell = shell
-        self._settings = settings
+        self.settings = settings
         self.panels = Panels(shell)
         self._clusters: dict[str, Cluster] = {}
         self._started: dict[str, CellOptions] = {}
@@ -84,7 +84,7 @@ class Session:
             _check_options(options, _provider_name(completed))
             cluster = self._start(name, completed)
         else:
-            _check_fit(cluster, options, self._settings.expanded(options.hosts))
+            _check_fit(cluster, options, self.settings.expanded(options.hosts))
         self._current = name
         return cluster
 
@@ -111,6 +111,13 @@ class Session:
         self.find(known.name)
         return self._start(known.name, self._started[known.name])
 
+    def hosts(self, named: tuple[str, ...]) -> tuple[Target, ...]:
+        """Return hosts: those that are named, or else the settings', or the current cluster's."""
+        named = named or self.settings.hosts or ()
+        if not named and (row := registry.find(self.current_name)):
+            named = _hosts(row)
+        return parse(self.settings.expanded(named))
+
     def known(self) -> list[Cluster]:
         """Return the clusters that this notebook is connected to."""
         return list(self._clusters.values())
@@ -126,33 +133,32 @@ class Session:
 
     def down(self, name: str | None = None) -> str:
         """End a cluster and return what there is to say of it."""
-        wanted = name or self.current_name
-        if wanted not in self._clusters and self._end_rented(wanted):
-            return f"{wanted}: ended, nothing of it is left"
-        cluster = self._clusters.get(wanted) or self.find(name)
-        if cluster is None:
-            raise UsageError(_nothing_to_end(name))
-        self._clusters.pop(cluster.name, None)
-        self._started.pop(cluster.name, None)
-        if self._current == cluster.name:
+        asked, name = name, name or self.current_name
+        row = registry.find(name)
+        try:
+            cluster = self._clusters.get(name) or self.find(name)
+        except SkyError:
+            if row is None or row.provider not in providers():
+                raise
+            cluster = None
+        if cluster is not None:
+            left = cluster.down()
+            self.panels.settle(cluster)
+        elif row is not None:
+            # It cannot be used, or has just turned out to be gone.
+            left = Cluster.abandon(row, providers()[row.provider])
+        else:
+            raise UsageError(_nothing_to_end(asked))
+        self._clusters.pop(name, None)
+        self._started.pop(name, None)
+        if self._current == name:
             self._current = None
-        left = cluster.down()
-        self.panels.settle(cluster)
         if left:
             return (
-                f"{cluster.name}: ended, but {', '.join(left)} could not be reached: what is left "
-                "there ends by itself"
+                f"{name}: ended, but {', '.join(left)} could not be reached: what is left there "
+                "ends by itself"
             )
-        return f"{cluster.name}: ended, nothing of it is left"
-
-    def _end_rented(self, name: str) -> bool:
-        """End a cluster of rented machines that may not be within reach; say if there is one."""
-        row = registry.find(name)
-        provider = row and providers().get(row.provider)
-        if row is None or not isinstance(provider, Landlord):
-            return False
-        Cluster.end(row, provider)
-        return True
+        return f"{name}: ended, nothing of it is left"
 
     def close(self) -> None:
         """Let go of all clusters; they go on until their time is over."""
@@ -164,15 +170,9 @@ class Session:
         """Return what a cluster starts with whose cell says ``options``."""
         nothing_said = all(getattr(options, field) in (None, ()) for field in _SHAPE)
         if nothing_said and name in self._started:
-            started = self._started[name]
-            # A cluster that was lost costs nothing to have again, unless it is rented.
-            if started.provider != "aws":
-                return started
-            raise UsageError(
-                f"cluster {name} is gone, and a new one costs money: say what it should be, as in "
-                f"`%%sky --provider aws --nodes {started.nodes}`, or type `%sky restart`."
-            )
-        options = self._settings.of_clusters(options)
+            # A local cluster that was lost costs nothing to have again.
+            return self._started[name]
+        options = self.settings.of_clusters(options)
         if nothing_said and not (options.nodes or options.gpu or options.hosts):
             raise UsageError(
                 "no cluster is running yet: say how many nodes it should have, as in "
@@ -196,9 +196,7 @@ class Session:
         self.panels.prepare()
         with ProgressLine(self._shell, name) as progress:
             try:
-                cluster = Cluster.start(
-                    spec, provider, frame, progress.say, self._settings.limits()
-                )
+                cluster = Cluster.start(spec, provider, frame, progress.say, self.settings.limits())
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"{name} was stopped while it started; nothing of it is left."
@@ -207,7 +205,7 @@ class Session:
         _warn(cluster)
         self._clusters[name] = cluster
         self._started[name] = options
-        if self._settings.panel:
+        if self.settings.panel:
             self.panels.show(cluster)
         return cluster
 
@@ -218,7 +216,7 @@ class Session:
         provider = providers()[row.provider]
         plugins = tuple(row.spec.get("plugins", ()))
         _, frame = assemble(ClusterSpec(name=name), _plugins(plugins))
-        cluster = Cluster.attach(row, provider, frame, self._settings.limits())
+        cluster = Cluster.attach(row, provider, frame, self.settings.limits())
         if cluster is None:
             return None
         with ProgressLine(self._shell, name) as progress:
@@ -242,26 +240,27 @@ class Session:
     def _provider(self, options: CellOptions) -> Provider:
         name = _provider_name(options)
         if name == "local":
-            return Local(grace=self._settings.grace)
+            return Local(grace=self.settings.grace)
         if name == "aws":
-            return self._aws({field: getattr(options, field) for field in _OF_AWS})
+            return self._aws(options)
         return SSH(
-            hosts=self._settings.expanded(options.hosts),
-            python=self._settings.python,
-            interface=self._settings.interface,
+            hosts=self.settings.expanded(options.hosts),
+            python=self.settings.python,
+            interface=self.settings.interface,
         )
 
-    def _aws(self, chosen: Mapping[str, Any]) -> AWS:
+    def _aws(self, options: CellOptions) -> AWS:
         known = {field.name for field in fields(AWS)}
-        if wrong := sorted(set(self._settings.aws) - known):
+        if wrong := sorted(set(self.settings.aws) - known):
             raise UsageError(
                 f"Sky.aws has no {wrong[0]}: there are {', '.join(sorted(known - set(_OF_AWS)))}."
             )
-        return AWS(**{"python": self._settings.python, **self._settings.aws, **chosen})
+        chosen = {name: value for name in _OF_AWS if (value := getattr(options, name))}
+        return AWS(**{"python": self.settings.python, **self.settings.aws, **chosen})
 
     def offers(self, wanted: Namespace) -> str:
         """Return what fits at AWS, as a table."""
-        chosen = self._settings.of_clusters(CellOptions(**vars(wanted)))
+        chosen = self.settings.of_clusters(CellOptions(**vars(wanted)))
         spec = ClusterSpec(
             "offers",
             nodes=chosen.nodes or 1,
@@ -269,7 +268,7 @@ class Session:
             cpus=chosen.cpus,
             memory=chosen.memory,
         )
-        return self._aws({field: getattr(chosen, field) for field in _OF_AWS}).offers(spec)
+        return self._aws(chosen).offers(spec)
 
 
 def describe(cluster: Cluster) -> str:

@@ -199,6 +199,7 @@ class Local:
             "blobs": str(blobs),
             "blob_limit": None,
             "grace": self.grace,
+            "idle_timeout": spec.idle_timeout,
             "preload": list(preload),
             "cwd": str(Path.cwd() if self.shares_files else folder),
             "sys_path": self._visible_path(),

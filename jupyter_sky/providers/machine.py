@@ -147,10 +147,8 @@ class Holding:
 
 
 @runtime_checkable
-class Landlord(Protocol):
+class Landlord(Provider, Protocol):
     """What a provider has beyond others if its machines are rented, and cost until given back."""
-
-    name: str
 
     def place(self) -> str:
         """Return where it rents, so that the registry knows where to look."""

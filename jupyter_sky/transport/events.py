@@ -162,6 +162,13 @@ class RankDone(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Ending(Event):
+    """The agent ends by itself; ``reason`` says why, in words."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten(Event):
     """The agent let go of blobs to stay within its limit; they have to be sent again."""
 

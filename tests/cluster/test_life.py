@@ -186,6 +186,19 @@ def test_several_agents_are_one_cluster(new) -> None:
     assert cells.ask("kept") == [0, 1, 2, 3]
 
 
+def test_an_idle_cluster_ends_as_a_whole(new) -> None:
+    cells = new(nodes=2, provider=Local(machines=2), idle_timeout=3)
+    cells.run("import time")
+    folders = [Path(machine["folder"]) for machine in registry.find(cells.cluster.name).machines]
+    # What goes on at one node keeps the other up, which has nothing to do.
+    cells.run("time.sleep(6)", ranks=[0])
+    assert cells.ask("1 + 1") == [2, 2]
+    while any(folder.exists() for folder in folders):
+        time.sleep(0.01)
+    with pytest.raises(sky.ClusterLost, match="has ended itself: nothing ran on it for 3 s"):
+        cells.run("pass")
+
+
 def test_a_missing_framework_is_one_sentence_and_starts_nothing(home: Path) -> None:
     spec = ClusterSpec(name="missing", nodes=1)
     plugin = sky.Plugin("odd", preload=("no_such_module",))

@@ -21,6 +21,7 @@ _TOOLS = {
     "ssh-keygen": "openssh-client",
     "ip": "iproute2",
     "iptables": "iptables",
+    "tcpdump": "tcpdump",
     "unshare": "util-linux",
 }
 
@@ -141,6 +142,28 @@ class Lab:
         known = "".join(f"{host.address} {_public_key(host)}\n" for host in self.hosts)
         (ssh / "known_hosts").write_text(known)
 
+    def add_network(self) -> dict[str, str]:
+        """Connect all hosts by a second network; return the address of each on its ``eth1``."""
+        bridge = f"{self.bridge}b"
+        command(["ip", "link", "add", bridge, "type", "bridge"])
+        command(["ip", "link", "set", bridge, "up"])
+        found = {}
+        for host in self.hosts:
+            wire, pid = f"{host.wire}b", str(host.pid)
+            peer = ["peer", "name", "eth1", "netns", pid]
+            command(["ip", "link", "add", wire, "type", "veth", *peer])
+            command(["ip", "link", "set", wire, "master", bridge, "up"])
+            found[host.name] = host.address.replace("10.213.", "10.214.", 1)
+            host.run("ip", "address", "add", f"{found[host.name]}/24", "dev", "eth1")
+            host.run("ip", "link", "set", "eth1", "up")
+        return found
+
+    def remove_network(self) -> None:
+        """Undo `add_network`."""
+        for host in self.hosts:
+            subprocess.run(["ip", "link", "delete", f"{host.wire}b"], capture_output=True)
+        subprocess.run(["ip", "link", "delete", f"{self.bridge}b"], capture_output=True)
+
     def unplug(self) -> None:
         """Pull this machine's own cable: hosts still reach each other."""
         for host in self.hosts:
@@ -173,6 +196,7 @@ class Lab:
             host = self._host(int(folder.name.removeprefix("lab")))
             with contextlib.suppress(FileNotFoundError):
                 host.power_off()
+        self.remove_network()
         subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 

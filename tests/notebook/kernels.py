@@ -107,6 +107,12 @@ class LiveNotebook:
         self._client.get_shell_msg(timeout=PATIENCE)
         return cell
 
+    def answer(self, text: str) -> str:
+        """Answer what the running cell asks the person, and return the question."""
+        message = self._client.get_stdin_msg(timeout=PATIENCE)
+        self._client.input(text)
+        return str(message["content"]["prompt"])
+
     def value(self, expression: str) -> Any:
         """Return the value of an expression in the kernel, as a literal can say it."""
         return ast.literal_eval(self.succeed(f"print(repr(({expression})))").stdout)
@@ -126,10 +132,10 @@ class LiveNotebook:
         """Do what the notebook's Stop does."""
         self._manager.interrupt_kernel()
 
-    def restart(self) -> None:
-        """Restart the kernel."""
+    def restart(self, now: bool = True) -> None:
+        """Restart the kernel: kill it, or ask it to end."""
         self._client.stop_channels()
-        self._manager.restart_kernel(now=True)
+        self._manager.restart_kernel(now=now)
         self._connect()
 
     def close(self) -> None:

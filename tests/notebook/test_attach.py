@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.notebook.kernels import LiveNotebook
 
 COUNTING = (
@@ -14,11 +16,12 @@ COUNTING = (
 )
 
 
-def test_a_restarted_kernel_takes_a_run_up(opened: Callable[..., LiveNotebook]) -> None:
+@pytest.mark.parametrize("now", [True, False], ids=["killed", "asked to end"])
+def test_a_restarted_kernel_takes_a_run_up(opened: Callable[..., LiveNotebook], now: bool) -> None:
     notebook = opened()
     cell = notebook.start(COUNTING.format(200))
     notebook.until(cell, lambda cell: "5\n" in cell.stdout)
-    notebook.restart()
+    notebook.restart(now)
     notebook.succeed("%load_ext jupyter_sky")
     refused = notebook.run("%%sky\npass")
     assert "follow it with `%sky attach`, or stop it with `%sky interrupt`" in refused.sentence

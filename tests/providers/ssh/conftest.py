@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import uuid
@@ -19,8 +20,9 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.hosts import parse
 from jupyter_sky.providers.ssh.line import lines
+from jupyter_sky.providers.ssh.package import NEEDED
 from tests.cluster.conftest import Cells
-from tests.lab import Lab
+from tests.lab import Lab, wheels
 
 
 @pytest.fixture
@@ -41,15 +43,27 @@ def hang_up(lab: Lab) -> None:
             lines.get(target).close()
 
 
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheels that a node needs, and one more."""
+    folder = tmp_path_factory.mktemp("wheels")
+    wheels.build([*(re.split(r"[<>=]", each)[0] for each in NEEDED.values()), "numpy"], folder)
+    wheels.write(folder, "greeting", "1.0", greeting="WORD = 'hello'\n")
+    return folder
+
+
 @pytest.fixture
 def start(client: Path) -> Iterator[Callable[..., Cells]]:
     """Starts clusters on hosts; they end with the test."""
     started: list[Cells] = []
 
-    def make(hosts: str, framework: bool = True, **options: Any) -> Cells:
+    def make(
+        hosts: str, framework: bool = True, env: dict[str, str] | None = None, **options: Any
+    ) -> Cells:
         provider = SSH(hosts, python=sys.executable, **options)
         name = f"ssh-{uuid.uuid4().hex[:8]}"
-        wanted = ClusterSpec(name=name, nodes=provider.usual_nodes)
+        image = sky.Image(env=env or {})
+        wanted = ClusterSpec(name=name, nodes=provider.usual_nodes, image=image)
         spec, frame = assemble(wanted, [sky.plugins.torch()] if framework else [])
         cells = Cells(Cluster.start(spec, provider, frame, limits=Limits(stop=20)))
         started.append(cells)

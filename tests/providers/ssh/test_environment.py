@@ -17,17 +17,6 @@ from jupyter_sky.providers.ssh.environment import recipe
 from jupyter_sky.providers.ssh.package import NEEDED
 from tests.lab import Lab, wheels
 
-NODE = [re.split(r"[<>=]", each)[0] for each in NEEDED.values()]
-
-
-@pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheels that a node needs, and one more."""
-    folder = tmp_path_factory.mktemp("wheels")
-    wheels.build([*NODE, "numpy"], folder)
-    wheels.write(folder, "greeting", "1.0", greeting="WORD = 'hello'\n")
-    return folder
-
 
 def said(image: sky.Image, hosts: str = "lab1") -> tuple[list[str], Any]:
     """Start a cluster with an image and call a function; return the progress and the result."""

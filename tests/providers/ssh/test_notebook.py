@@ -70,7 +70,7 @@ def test_a_lost_node_is_said_and_restart_recovers(lab: Lab, notebook: LiveNotebo
     try:
         lost = notebook.finish(cell)
         assert "the agent of rank 1 on lab2 is gone" in lost.sentence
-        assert "`%sky restart`" in lost.sentence
+        assert "Run the cell again to start a new one." in lost.sentence
     finally:
         host.start()
     restarted = notebook.succeed("%sky restart")
@@ -109,3 +109,48 @@ def test_a_restarted_kernel_finds_its_machines_again(notebook: LiveNotebook) -> 
     lines = notebook.succeed("%sky attach").stdout.splitlines()[2:]
     assert lines == [str(n) for n in range(150)]
     assert notebook.value("place") == ["lab1", "lab2"]
+
+
+def test_what_a_dead_cluster_left_on_hosts_is_collected(lab: Lab, notebook: LiveNotebook) -> None:
+    notebook.succeed("%%sky --cluster other --hosts lab1,lab2 --plugin none\npass")
+    notebook.restart()
+    for process in lab.hosts[0].processes("jupyter_sky.node "):
+        process.kill()
+    notebook.succeed("%load_ext jupyter_sky")
+    assert "gone" in notebook.succeed("%sky status").stdout
+    collected = notebook.succeed("%sky gc").stdout
+    assert "what there is of it on lab1, lab2" in collected
+    assert not any(host.processes("jupyter_sky") for host in lab.hosts)
+    assert "No cluster" in notebook.succeed("%sky status").stdout
+
+
+def test_a_cluster_that_is_out_of_reach_can_be_given_up(lab: Lab, notebook: LiveNotebook) -> None:
+    notebook.succeed("%%sky --hosts lab1,lab2 --plugin none\npass")
+    notebook.restart()
+    notebook.succeed("%load_ext jupyter_sky")
+    lab.hosts[1].power_off()
+    try:
+        refused = notebook.run("%%sky\npass")
+        assert "does not answer (lab2: " in refused.sentence
+        assert "end it with `%sky down" in refused.sentence
+        assert (
+            "lab2 could not be reached: what is left there" in notebook.succeed("%sky down").stdout
+        )
+        assert not lab.hosts[0].processes("jupyter_sky")
+    finally:
+        lab.hosts[1].start()
+    notebook.succeed(f"%config Sky.python = {sys.executable!r}")
+    notebook.succeed("%%sky --hosts lab1,lab2 --plugin none\npass")
+
+
+def test_the_doctor_looks_at_hosts(lab: Lab, notebook: LiveNotebook) -> None:
+    lab.hosts[1].power_off()
+    try:
+        said = notebook.succeed("%sky doctor --hosts lab1,lab2").stdout
+    finally:
+        lab.hosts[1].start()
+    _, first, second = said.split("\n\n")
+    assert first.startswith("lab1:\nok   SSH")
+    assert "agrees with the notebook's" in first
+    assert second.startswith("lab2:\nfix  SSH")
+    assert "is the machine on" in second or "cannot be reached" in second

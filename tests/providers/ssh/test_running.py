@@ -1,0 +1,163 @@
+"""What runs on hosts: ranks and their places, neighbours, networks, and what others see of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster import registry
+from jupyter_sky.transport.frames import encode
+from tests.lab import Lab
+
+
+def test_several_ranks_on_a_host(start) -> None:
+    cells = start("lab1:2,lab2")
+    cells.run("import os, socket, torch, torch.distributed as dist")
+    places = cells.ask("(socket.gethostname(), os.environ['LOCAL_RANK'])")
+    assert places == [("lab1", "0"), ("lab1", "1"), ("lab2", "0")]
+    cells.run("x = torch.ones(1) * dist.get_rank()\ndist.all_reduce(x)")
+    assert cells.ask("x.item()") == [3.0] * 3
+
+
+def test_one_host_needs_no_network(lab: Lab, start) -> None:
+    cells = start("lab1:2")
+    cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
+    assert cells.ask("x.item()") == [2.0] * 2
+    ports = {address for address, _ in lab.hosts[0].listening()}
+    assert ports <= {lab.hosts[0].address, "127.0.0.1", "[::ffff:127.0.0.1]", "*"}
+
+
+def test_clusters_on_the_same_hosts_do_not_meet(start) -> None:
+    both = [start("lab1,lab2"), start("lab1,lab2")]
+    for number, cells in enumerate(both):
+        cells.run(f"import torch, torch.distributed as dist\nx = torch.ones(1) * {number + 1}")
+        cells.run("dist.all_reduce(x)")
+    both[0].cluster.down()
+    assert both[1].ask("x.item()") == [4.0] * 2
+
+
+def test_users_on_one_host_do_not_meet(lab: Lab, client: Path, shelf: Path) -> None:
+    version = ".".join(map(str, sys.version_info[:2]))
+    usual = subprocess.run(["/usr/bin/python3", "--version"], capture_output=True, text=True)
+    if not usual.stdout.startswith(f"Python {version}."):
+        pytest.skip(f"no Python {version} on this machine that every user can run")
+    image = sky.Image(pip_indexes=[str(shelf)])
+
+    @sky.compute
+    def who() -> tuple[str, str]:
+        import os
+        from pathlib import Path
+
+        return os.environ["USER"], str(Path.cwd())
+
+    with (
+        sky.ComputePool(provider=sky.SSH("lab3"), image=image, name="mine") as mine,
+        sky.ComputePool(provider=sky.SSH("ada@lab3"), image=image, name="hers") as hers,
+    ):
+        home = lab.hosts[2].folder / "home"
+        assert who() @ mine == [("root", str(home / "root" / "jupyter-sky" / "mine"))]
+        assert who() @ hers == [("ada", str(home / "ada" / "jupyter-sky" / "hers"))]
+
+
+def test_the_network_between_nodes_can_be_chosen(lab: Lab, start) -> None:
+    addresses = lab.add_network()
+    try:
+        usual = start("lab1,lab2", framework=False)
+        assert [node.addr for node in usual.cluster.state.nodes] == [
+            host.address for host in lab.hosts[:2]
+        ]
+        usual.cluster.down()
+        # The other network does not lead from one to the other: the chosen one has to.
+        lab.hosts[0].block(lab.hosts[1])
+        lab.hosts[1].block(lab.hosts[0])
+        cells = start("lab1,lab2", interface="eth1")
+        nodes = cells.cluster.state.nodes
+        assert [(node.addr, node.interface) for node in nodes] == [
+            (addresses["lab1"], "eth1"),
+            (addresses["lab2"], "eth1"),
+        ]
+        cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
+        assert cells.ask("x.item()") == [2.0] * 2
+        with pytest.raises(sky.SkyError, match="there is no interface ib0 with an address, but"):
+            start("lab1,lab2", interface="ib0")
+    finally:
+        for host in lab.hosts[:2]:
+            host.speed_up()
+        lab.remove_network()
+
+
+def answers_strangers(address: str, port: int) -> bool:
+    """Return whether an agent says anything to who has no certificate of its cluster."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((address, port), 5) as plain,
+            context.wrap_socket(plain) as stream,
+        ):
+            stream.sendall(encode({"op": "hello"}))
+            return bool(stream.recv(1))
+    except OSError:
+        return False
+
+
+def test_what_others_on_the_host_and_on_the_wire_can_see(lab: Lab, start, tmp_path: Path) -> None:
+    secret = "qv7-secret-token"
+    wires = [host.wire for host in lab.hosts[:3]]
+    captures = [tmp_path / f"{wire}.pcap" for wire in wires]
+    recorders = [
+        subprocess.Popen(
+            ["tcpdump", "-U", "-q", "-i", wire, "-w", str(path), "port", "not", "53"],
+            stderr=subprocess.PIPE,
+        )
+        for wire, path in zip(wires, captures, strict=True)
+    ]
+    try:
+        for recorder in recorders:
+            assert recorder.stderr is not None
+            recorder.stderr.readline()
+        cells = start("lab1,lab2,lab3", framework=False, env={"API_TOKEN": secret})
+        cells.namespace["data"] = (secret * 200_000).encode()
+        cells.run("import os\nprint(os.environ['API_TOKEN'], len(data))", names=["data"])
+        assert cells.text() == f"{secret} {len(cells.namespace['data'])}\n"
+        nodes = {node.name: node for node in cells.cluster.state.nodes}
+        for host in lab.hosts[:3]:
+            for process in host.processes():
+                assert secret not in " ".join(process.cmdline())
+            ports = {port for address, port in host.listening() if address == host.address}
+            # sshd, the agent, and on the head where ranks meet.
+            assert len(ports) == (3 if host is lab.hosts[0] else 2)
+            [port] = {port for port in ports if port == nodes[host.name].port}
+            folder = next((host.folder / "tmp" / "jupyter-sky-0").iterdir())
+            assert folder.stat().st_mode & 0o077 == 0
+            assert secret not in (folder / "agent.log").read_text()
+            assert not answers_strangers(host.address, port)
+        assert secret not in json.dumps([row.spec for row in registry.rows()])
+        cells.cluster.down()
+    finally:
+        for recorder in recorders:
+            recorder.terminate()
+            recorder.wait()
+    for path in captures:
+        content = path.read_bytes()
+        assert len(content) > len(secret) * 200_000
+        assert not re.search(rb"secret-token|API_TOKEN|jupyter_sky", content)
+
+
+def test_what_a_person_writes_on_a_host_stays(lab: Lab, start) -> None:
+    cells = start("lab1", framework=False)
+    cells.run("open('checkpoint', 'w').write('step 1')")
+    name = cells.cluster.name
+    cells.cluster.down()
+    assert (lab.hosts[0].home / "jupyter-sky" / name / "checkpoint").read_text() == "step 1"
+    assert not lab.hosts[0].processes("jupyter_sky")
+    assert not list((lab.hosts[0].folder / "tmp" / "jupyter-sky-0").iterdir())
+    assert "jupyter-sky" not in lab.hosts[0].run("ls", "/dev/shm")
