@@ -248,7 +248,7 @@ class AWS:
     def _lifetime(self, price: float | None) -> float | None:
         if self.max_cost is None or not price:
             return None
-        return max(60.0, 3600 * self.max_cost / price)
+        return max(1.0, 3600 * self.max_cost / price)
 
     # From instances to nodes
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 from urllib.parse import parse_qsl
+from xml.etree import ElementTree
 
 from moto.core.models import reset_model_data
 from moto.ec2.models.instance_types import INSTANCE_TYPES
@@ -165,12 +166,14 @@ class Account:
         answer = self._pass_on(environ)
         if answer.status.startswith("200"):
             self._by_token[token] = answer
-            text = answer.body.decode()
-            ids = re.findall("<instanceId>(.*?)</instanceId>", text)
-            # An instance's own address comes first, those of its interfaces follow.
-            addresses = dict.fromkeys(re.findall("<privateIpAddress>(.*?)</", text))
-            for instance, address in zip(ids, addresses, strict=True):
-                self.on_run(instance, address, params)
+            for item in ElementTree.fromstring(answer.body).iterfind("{*}instancesSet/{*}item"):
+                number, address = (
+                    item.findtext("{*}instanceId"),
+                    item.findtext("{*}privateIpAddress"),
+                )
+                assert number
+                assert address
+                self.on_run(number, address, params)
         return answer
 
     def _on_ImportKeyPair(self, environ: Environ, params: Params) -> Answer:

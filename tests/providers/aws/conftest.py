@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import jupyter_sky as sky
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.client import Clients
 from jupyter_sky.providers.aws.holdings import find
+from jupyter_sky.providers.spec import ClusterSpec
+from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.providers.aws.account import Account
 from tests.providers.aws.machines import Machines
@@ -76,3 +85,27 @@ def machines(lab: Lab, account: Account) -> Iterator[Machines]:
     made = Machines(lab, account)
     yield made
     made.close()
+
+
+Start = Callable[..., Cells]
+
+
+@pytest.fixture
+def start(machines: Machines, clients: Clients) -> Iterator[Start]:
+    """Starts clusters on instances; they end with the test."""
+    started: list[Cells] = []
+    subnet = machines.subnet(clients)
+
+    def make(nodes: int = 4, framework: bool = True, say: Any = print, **options: Any) -> Cells:
+        options = {"python": sys.executable, "user": "root", **options}
+        provider = AWS(subnet=subnet, addresses="private", **options)
+        wanted = ClusterSpec(f"aws-{uuid.uuid4().hex[:8]}", nodes=nodes, cpus="4+")
+        spec, frame = assemble(wanted, [sky.plugins.torch()] if framework else [])
+        cells = Cells(Cluster.start(spec, provider, frame, say))
+        started.append(cells)
+        return cells
+
+    yield make
+    for cells in started:
+        if cells.cluster.state.phase != "down":
+            cells.cluster.down()

@@ -6,6 +6,7 @@ with its user data what cloud-init does.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -14,6 +15,8 @@ import threading
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from jupyter_sky.providers.aws.client import Clients
 from tests.lab import Host, Lab
@@ -38,6 +41,8 @@ class Machines:
         self._account = account
         self.hosts: dict[str, Host] = {}
         self.user_data: dict[str, dict[str, Any]] = {}
+        self._terminated: set[str] = set()
+        self._ec2 = Clients("us-east-1").ec2
         account.on_run = self._run
         account.on_terminate = self._terminate
 
@@ -54,6 +59,7 @@ class Machines:
         """Cut the power of all of them."""
         self._account.on_run = lambda instance, address, params: None
         self._account.on_terminate = lambda instance: None
+        self._terminated.update(self.hosts)
         for host in self.hosts.values():
             host.power_off()
             shutil.rmtree(host.folder, ignore_errors=True)
@@ -78,9 +84,19 @@ class Machines:
         host.make(keys, f"127.0.0.1 localhost\n{address} {host.name}\n")
         _follow(config, host.folder / "etc")
         # It takes its time to boot, and AWS answers before.
-        threading.Thread(target=host.start).start()
+        behaviour = params["InstanceInitiatedShutdownBehavior"]
+        threading.Thread(target=self._live, args=(instance, host, behaviour)).start()
+
+    def _live(self, instance: str, host: Host, behaviour: str) -> None:
+        """Boot, and note when the machine powers off by itself."""
+        host.start()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(host.pid).wait()
+        if behaviour == "terminate" and instance not in self._terminated:
+            self._ec2.terminate_instances(InstanceIds=[instance])
 
     def _terminate(self, instance: str) -> None:
+        self._terminated.add(instance)
         if instance in self.hosts:
             self.hosts[instance].power_off()
 

@@ -3,49 +3,19 @@
 from __future__ import annotations
 
 import stat
-import sys
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-import jupyter_sky as sky
-from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.client import Clients
 from jupyter_sky.providers.folders import home
-from jupyter_sky.providers.spec import ClusterSpec
-from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.providers.aws.account import Account
+from tests.providers.aws.conftest import Start
 from tests.providers.aws.machines import Machines
-
-Start = Callable[..., Cells]
-
-
-@pytest.fixture
-def start(machines: Machines, clients: Clients) -> Iterator[Start]:
-    """Starts clusters on instances; they end with the test."""
-    started: list[Cells] = []
-    subnet = machines.subnet(clients)
-
-    def make(nodes: int = 4, framework: bool = True, say: Any = print, **options: Any) -> Cells:
-        options = {"python": sys.executable, "user": "root", **options}
-        provider = AWS(subnet=subnet, addresses="private", **options)
-        wanted = ClusterSpec(f"aws-{uuid.uuid4().hex[:8]}", nodes=nodes, cpus="4+")
-        spec, frame = assemble(wanted, [sky.plugins.torch()] if framework else [])
-        cells = Cells(Cluster.start(spec, provider, frame, say))
-        started.append(cells)
-        return cells
-
-    yield make
-    for cells in started:
-        if cells.cluster.state.phase != "down":
-            cells.cluster.down()
 
 
 def test_from_nothing_to_an_all_reduce_and_back(
@@ -68,6 +38,13 @@ def test_from_nothing_to_an_all_reduce_and_back(
         tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
         assert tags["jupyter-sky"] == cells.cluster.id
         assert tags["jupyter-sky-cluster"] == cells.cluster.name
+        number = instance["InstanceId"]
+        attribute = "instanceInitiatedShutdownBehavior"
+        behaviour = clients.ec2.describe_instance_attribute(InstanceId=number, Attribute=attribute)
+        assert behaviour["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
+    for volume in clients.ec2.describe_volumes()["Volumes"]:
+        assert volume["Encrypted"]
+        assert volume["VolumeType"] == "gp3"
     [group] = clients.ec2.describe_security_groups(GroupNames=[f"jupyter-sky-{cells.cluster.id}"])[
         "SecurityGroups"
     ]

@@ -1,0 +1,43 @@
+"""Machines end by themselves, whatever has become of the notebook."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.providers.aws import boot
+from tests.providers.aws.conftest import Start
+from tests.providers.aws.machines import Machines
+
+PATIENCE = 60.0
+
+
+def ended(machines: Machines) -> bool:
+    """Wait until all machines have powered off."""
+    pids = [host.pid for host in machines.hosts.values()]
+    first = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    psutil.wait_procs(first, timeout=PATIENCE)
+    return not any(host.is_up for host in machines.hosts.values())
+
+
+def test_machines_power_off_when_their_agents_are_gone(
+    start: Start, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "NEXT_AGENT_WITHIN", 2)
+    cells = start(2, framework=False, watch_every=1)
+    cells.run("here = 1")
+    for host in machines.hosts.values():
+        for process in host.processes(r"jupyter_sky\.node"):
+            process.kill()
+    assert ended(machines)
+    with pytest.raises(ClusterLost):
+        cells.run("here = 2")
+
+
+def test_machines_power_off_when_the_money_is_spent(start: Start, machines: Machines) -> None:
+    # It pays for half a minute, in which the cluster may have come up or not.
+    with pytest.raises(SkyError):
+        cells = start(1, framework=False, watch_every=1, max_cost=0.0016)
+        cells.run("import time\ntime.sleep(600)")
+    assert ended(machines)
