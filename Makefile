@@ -10,6 +10,10 @@ PANEL := jupyter_sky/notebook/static/panel.js
 PANEL_SOURCES := $(wildcard labextension/src/* labextension/style/* labextension/*.json labextension/*.mjs)
 JLPM := cd labextension && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" jlpm
 
+# The last version before subshells and much else: tests put it before the newer one on the path of
+# some kernels, where everything else is as it is.
+IPYKERNEL_6 := build/ipykernel6
+
 # Debian packages that tests use beside Python: the hosts of the test lab are network namespaces,
 # the panel is looked at in a browser.
 SYSTEM_PACKAGES := iproute2 iptables openssh-server tcpdump chromium fonts-dejavu-core
@@ -35,7 +39,7 @@ demo: $(VENV)/.with-demo $(PANEL)
 
 panel: $(PANEL)
 
-test: $(VENV)/.with-test $(PANEL) system-packages
+test: $(VENV)/.with-test $(PANEL) $(IPYKERNEL_6) system-packages
 	$(PY) -m pytest $(ARGS)
 
 lint: $(VENV)/.with-lint labextension/node_modules
@@ -62,6 +66,9 @@ $(PANEL): $(PANEL_SOURCES) labextension/node_modules
 labextension/node_modules: labextension/package.json labextension/yarn.lock | $(VENV)/.with-panel
 	$(JLPM) install
 	@touch $@
+
+$(IPYKERNEL_6): | $(PY)
+	$(PY) -m pip install --quiet --no-deps --target $@ ipykernel==6.31.0 nest-asyncio==1.6.0
 
 # One stamp for each extra: a second run installs nothing, a changed requirement installs again.
 $(VENV)/.with-%: pyproject.toml constraints.txt | $(PY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import uuid
+import warnings
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -13,7 +14,7 @@ from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.plugin import Plugin, check_plugins
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Work
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
@@ -100,6 +101,8 @@ class ComputePool:
             raise SkyError("this pool is up already.")
         spec, frame = assemble(self.spec, self.plugins)
         self._cluster = Cluster.start(spec, self.provider, frame)
+        for sentence in self._cluster.warnings:
+            warnings.warn(sentence, stacklevel=2)
         return self
 
     def __exit__(
@@ -145,7 +148,7 @@ class ComputePool:
         work = Work(
             ranks=ranks,
             call=packed,
-            sources=call.sources,
+            cells=call.cells,
             parcel=parcel,
             blobs=parts,
             show=ranks,

@@ -8,13 +8,15 @@ from dataclasses import fields
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.conductor import Conductor
+from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.handshake import VersionMismatch
-from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.runner import Runner
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
-from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.cluster.work import Work
+from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.providers.machine import AgentGone, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import background
@@ -49,8 +51,9 @@ class Cluster:
         SkyError
             In one sentence, when it does not come up; nothing of it is left then.
         """
-        provider.check(spec, frame.preload)
+        warnings = provider.check(spec, frame.preload)
         conductor = Conductor(spec, uuid.uuid4().hex[:8], provider, frame, limits)
+        conductor.warnings = warnings
         background.wait(conductor.record())
         try:
             background.wait(conductor.start(progress))
@@ -64,6 +67,12 @@ class Cluster:
         cls, row: registry.Row, provider: Provider, frame: Frame, limits: Limits = USUAL
     ) -> Cluster | None:
         """Return the cluster of a registry row, or ``None`` if it is gone; its row goes then."""
+        if row.is_elsewhere:
+            raise SkyError(
+                f"cluster {row.name} runs on {row.machines[0]['computer']}, which shares its "
+                "registry with this computer: use it there, or another name here with "
+                "`--cluster NAME`."
+            )
         conductor = _conductor(row, provider, frame, limits)
         cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
@@ -98,11 +107,19 @@ class Cluster:
         return background.wait(conductor.down([provider.machine(each) for each in row.machines]))
 
     def run(self, work: Work) -> Run:
-        """Start a run; runs of a cluster take turns."""
-        self.outbox.sent(work.parcel)
-        run = Run(self._runner, work)
-        background.call(self._runner.start, run)
-        return run
+        """Return a run, which begins when somebody follows it; runs of a cluster take turns.
+
+        Raises
+        ------
+        UsageError
+            When it is for no rank at all, or for one that is not there.
+        """
+        there = describe_ranks(self.all_ranks)
+        if not work.ranks:
+            raise UsageError(f"no rank was chosen: {self.name} has {there}.")
+        if missing := sorted(set(work.ranks) - set(self.all_ranks)):
+            raise UsageError(f"there is no rank {missing[0]}: {self.name} has {there}.")
+        return Run(self._runner, work)
 
     def take_up(self) -> Run | None:
         """Return the run that another kernel began and nobody has seen the end of, once."""

@@ -50,7 +50,7 @@ class Conductor:
     state
         What is known; replaced at each event.
     warnings
-        What the person should know of the nodes' versions.
+        What the person should know of the nodes and their versions.
     reports
         What each rank used last.
     loss
@@ -124,10 +124,15 @@ class Conductor:
     async def record(self) -> None:
         """Write the cluster down, in place of one of its name of which nothing is left."""
         there = registry.find(self.spec.name)
+        if there and there.is_starting:
+            raise SkyError(
+                f"cluster {self.spec.name} is being started by another notebook: wait for it, or "
+                "start one of another name with `--cluster NAME`."
+            )
         if there and not await survey.answers(there, self.provider):
             await self._give_back(there.id, there.spec.get("place"))
             registry.remove(there.id)
-        row = _row(self.spec, self.frame)
+        row = registry.described(self.spec, self.frame.plugins)
         if isinstance(self.provider, Landlord):
             self.place = row["place"] = self.provider.place()
         try:
@@ -145,14 +150,14 @@ class Conductor:
         self._launch = asyncio.get_running_loop().create_task(launch)
         machines = await asyncio.shield(self._launch)
         registry.record_machines(self.id, [machine.row() for machine in machines])
-        await self._connect(machines, since=0)
+        await self._connect(machines, 0)
         if self.frame.preload:
             progress(f"importing {', '.join(self.frame.preload)}")
         async with _deadline(self.limits.start, "the nodes did not get ready"):
             await self.until(lambda: bool(self.state.versions) and self.state.settled)
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
-        self.warnings = handshake.check(self._versions)
+        self.warnings += handshake.check(self._versions)
         if len(self.connections) > 1:
             progress("checking the network")
         await links.check_ways(self.connections)
@@ -205,7 +210,7 @@ class Conductor:
         self.connections = [
             Connection(machine, self._on_event, self._on_lost) for machine in machines
         ]
-        self.outbox.shares_files = all(machine.shares_files for machine in machines)
+        self.outbox.needs.shares_files = all(machine.shares_files for machine in machines)
         for connection in self.connections:
             connection.on_report = self._on_report
         self._links = links.Links(self.connections, self.spawn, self._on_notice)
@@ -259,6 +264,7 @@ class Conductor:
                 machines = [*machines, *await self._launch]
         await asyncio.gather(*(end(connection) for connection in self.connections))
         await asyncio.gather(*map(remove, machines))
+        registry.give_up(self.id)
         await self._give_back(self.id, self.place)
         registry.remove(self.id)
         self.wake()
@@ -418,13 +424,3 @@ async def _deadline(seconds: float, trouble: str):
 def _sentence(error: dict[str, Any]) -> str:
     lines = error["text"].strip().splitlines() or [error["type"]]
     return f"{error['type']}: {lines[0]}"
-
-
-def _row(spec: ClusterSpec, frame: Frame) -> dict[str, Any]:
-    """Return a spec as the registry keeps it: no image, whose variables can be secrets."""
-    row = {name: getattr(spec, name) for name in ("nodes", "procs_per_node", "cpus", "memory")}
-    accelerator = spec.accelerator
-    row["accelerator"] = str(accelerator) if accelerator is not None else None
-    row["idle_timeout"] = spec.idle_timeout
-    row["plugins"] = list(frame.plugins)
-    return row

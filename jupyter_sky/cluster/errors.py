@@ -34,7 +34,7 @@ class RemoteError(Exception):
     """An error that was raised on a rank.
 
     It is also an instance of the original type, as far as that is known here, so that
-    ``except ValueError`` catches a remote ``ValueError``.
+    ``except ValueError`` catches a remote ``ValueError``. Only syntax errors are not.
 
     Attributes
     ----------
@@ -52,14 +52,22 @@ class RemoteError(Exception):
     host: str
     remote_traceback: str
     failures: tuple[Failure, ...]
+    advice = ""
+    """What to do about it, where that is known; shown behind everything else."""
+
+    @property
+    def exceptions(self) -> tuple[RemoteError, ...]:
+        """The error of each rank that failed, as an exception group has them."""
+        return tuple(remote_error([failure]) for failure in self.failures)
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this: the person sees their own lines, not the way that led here.
         lines, summary = list(self.failures[0].error["traceback"]), _summary(self.failures)
-        if len(lines) == len(summary) == 1:
+        if len(lines) == len(summary) == 1 and "\n" not in lines[0]:
             lines = [f"{lines[0]} ({summary[0]})"]
         else:
             lines += summary
+        lines += filter(None, [self.advice])
         return lines if _colours_are_wanted() else [_COLOUR.sub("", line) for line in lines]
 
     def __str__(self) -> str:
@@ -142,8 +150,10 @@ def _known_types(error: Mapping[str, Any]) -> Iterator[type[Exception]]:
 def _remote_type(original: type[Exception]) -> type[RemoteError]:
     if issubclass(original, RemoteError):
         return original
+    # Of a syntax error IPython would show the way that led here, and not what the rank says of it.
+    also = () if issubclass(original, SyntaxError) else (original,)
     try:
-        return type(original.__name__, (RemoteError, original), {"__module__": original.__module__})
+        return type(original.__name__, (RemoteError, *also), {"__module__": original.__module__})
     except TypeError:
         # Some exceptions of C code cannot have a second base; their own base can.
         return _remote_type(original.__base__ or builtins.Exception)

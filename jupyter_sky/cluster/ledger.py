@@ -35,7 +35,7 @@ class Effects:
     cell
         The names that it binds.
     identities
-        The notebook's values of these when the run was asked for, by identity; 0 is for none.
+        The notebook's values when the run was asked for, by identity.
     time
         When that was, in assignments.
     before
@@ -53,6 +53,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._held: dict[int, dict[str, Held]] = {}
+        self._deleted: dict[int, set[str]] = {}
         self._assigned: dict[str, int] = {}
         self._time = 0
 
@@ -70,6 +71,27 @@ class Ledger:
         held = self._held.get(rank, {}).get(name)
         return held is not None and held.replaces == id(value)
 
+    def outdated(self, rank: int, effects: Effects) -> list[str]:
+        """Return names that a rank has to let go of before a run.
+
+        They are those that the notebook has deleted, and those that the run may only bind and
+        whose values the notebook has replaced. Were these left there, a rank could not tell whether
+        a number was bound to such a name again.
+        """
+        held = self._held.get(rank, {})
+        replaced = {
+            name
+            for name in effects.cell.writes - effects.cell.reads
+            if (identity := effects.identities.get(name, 0))
+            and (name not in held or held[name].replaces not in (None, identity))
+        }
+        return sorted(replaced | self._deleted.get(rank, set()))
+
+    def news(self, rank: int, names: Iterable[str]) -> set[str]:
+        """Return names that were assigned in the notebook since a rank got them, if it did."""
+        held = self._held.get(rank, {})
+        return {name for name in names if name in self._assigned and name not in held}
+
     def held_by(self, ranks: Sequence[int]) -> set[str]:
         """Return what all of these ranks have."""
         return set.intersection(*(set(self._held.get(rank, {})) for rank in ranks))
@@ -81,6 +103,18 @@ class Ledger:
         for rank in ranks:
             held = self._held.setdefault(rank, {})
             held.update({key: Held(digest) for key, digest in digests.items()})
+
+    def let_go(self, outdated: Mapping[int, Iterable[str]]) -> None:
+        """Note that ranks are told to let go of names."""
+        for rank, names in outdated.items():
+            self._deleted.get(rank, set()).difference_update(names)
+
+    def keep(self, outdated: Mapping[int, Iterable[str]], effects: Effects) -> None:
+        """Note that ranks were not told to."""
+        for rank, names in outdated.items():
+            self._deleted.setdefault(rank, set()).update(
+                name for name in names if self._assigned.get(name, 0) <= effects.time
+            )
 
     def lose(self, ranks: Iterable[int], keys: Iterable[str]) -> None:
         """Note that ranks did not get something."""
@@ -95,6 +129,7 @@ class Ledger:
     def forget(self, rank: int) -> None:
         """Note that a rank has nothing any more."""
         self._held.pop(rank, None)
+        self._deleted.pop(rank, None)
 
     # Assignments
 
@@ -103,12 +138,19 @@ class Ledger:
         self._time += 1
         for name in names:
             self._assigned[name] = self._time
-            for held in list(self._held.values()):
+            for rank, held in list(self._held.items()):
                 held.pop(name, None)
+                self._deleted.get(rank, set()).discard(name)
+
+    def delete(self, names: Collection[str]) -> None:
+        """Note that the notebook has deleted names."""
+        self.assign(names)
+        for rank in list(self._held):
+            self._deleted.setdefault(rank, set()).update(names)
 
     def foresee(self, cell: CellNames, namespace: Mapping[str, Any]) -> Effects:
         """Return what the run of a cell may do."""
-        identities = {name: id(namespace[name]) if name in namespace else 0 for name in cell.writes}
+        identities = {name: id(value) for name, value in dict(namespace).items()}
         return Effects(cell, identities, self._time)
 
     def begin(self, effects: Effects, ranks: Iterable[int]) -> None:
@@ -121,7 +163,7 @@ class Ledger:
             held = self._held.setdefault(rank, {})
             effects.before[rank] = {name: held.get(name) for name in effects.cell.surely}
             for name in effects.cell.surely:
-                self._replace(rank, name, effects.identities[name])
+                self._replace(rank, name, effects.identities.get(name, 0))
 
     def end(
         self, effects: Effects, rank: int, bound: Mapping[str, bool] | None, *, well: bool
@@ -135,22 +177,22 @@ class Ledger:
         rank
             The rank.
         bound
-            The names that the rank has, each with whether it holds another object than before;
-            ``None`` when nothing was run.
+            Names of the rank, each with whether it holds another object than before; ``None`` when
+            nothing was run.
         well
             Whether the run came to its end.
         """
         held = self._held.setdefault(rank, {})
         before = effects.before.pop(rank, {})
-        for name in effects.cell.writes:
+        anew = {name for name, other in (bound or {}).items() if other}
+        for name in effects.cell.writes | anew:
             if self._assigned.get(name, 0) > effects.time:
                 continue  # in the notebook, since
-            anew = bound is not None and bound.get(name, False)
-            if anew or (well and name in effects.cell.surely):
-                self._replace(rank, name, effects.identities[name])
+            if name in anew or (well and name in effects.cell.surely):
+                self._replace(rank, name, effects.identities.get(name, 0))
             elif name in before:
                 former = before[name]
-                if former is None or (bound is not None and name not in bound):
+                if former is None:
                     held.pop(name, None)
                 else:
                     held[name] = former

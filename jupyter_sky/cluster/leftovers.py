@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil
 
 from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.survey import START_WITHIN, is_elsewhere, is_starting, look
+from jupyter_sky.cluster.registry import START_WITHIN
+from jupyter_sky.cluster.survey import look
 from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.folders import runtime
 from jupyter_sky.providers.local import BLOBS_OF, SHARED_MEMORY
@@ -100,9 +101,9 @@ def find() -> list[Leftover]:
     alive = set()
     # Rows come first: a cluster that ends while we look has its row removed last.
     rows = registry.rows()
-    gone = list(_gone_elsewhere(rows, now))
+    gone = list(_gone_elsewhere(rows))
     for row in rows:
-        if row.provider != "local" or is_starting(row, now) or is_elsewhere(row):
+        if row.provider != "local" or row.is_starting or row.is_elsewhere:
             alive.add(row.id)
         else:
             of(row.id).recorded = True
@@ -120,13 +121,13 @@ def find() -> list[Leftover]:
     return [*gone, *(each for each in found.values() if each.id not in alive)]
 
 
-def _gone_elsewhere(rows: Sequence[registry.Row], now: float) -> Iterator[Leftover]:
+def _gone_elsewhere(rows: Sequence[registry.Row]) -> Iterator[Leftover]:
     """Find clusters on other machines that have lost an agent for good."""
     every = providers()
     # What is rented is more than its agents: `rentals` sees to it.
     known = {name for name, each in every.items() if not isinstance(each, Landlord)} - {"local"}
     others = [row for row in rows if row.provider in known]
-    for row, glance in zip(others, look(others, every, now), strict=True):
+    for row, glance in zip(others, look(others, every), strict=True):
         if glance.phase == "gone":
             machines = [every[row.provider].machine(machine) for machine in row.machines]
             yield Leftover(row.id, row.name, recorded=True, machines=machines)

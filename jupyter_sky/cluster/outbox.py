@@ -12,11 +12,13 @@ has already. If only one of them has changed, only that one is sent; the others 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import Any
 
 from jupyter_sky.cluster.ledger import Effects, Held, Ledger
+from jupyter_sky.cluster.needs import Needs
 from jupyter_sky.cluster.packing import Group, Item, Items, connected, pack_together
 from jupyter_sky.cluster.sizes import HUGE, refuse_huge
 from jupyter_sky.errors import UsageError
@@ -38,8 +40,10 @@ class Parcel:
         Bytes that leave for each name; what nodes were sent before does not leave again.
     effects
         What the run that it is for may do to names.
+    outdated
+        Names that a rank has to let go of before.
     losses
-        How many namespaces the outbox knew to be lost when the parcel was made.
+        How many things that ranks did not get, or not keep, the outbox knew of by then.
     """
 
     groups: list[Message] = field(default_factory=list)
@@ -49,6 +53,7 @@ class Parcel:
     namespace: Mapping[str, Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
     effects: Effects = field(default_factory=Effects)
+    outdated: dict[int, list[str]] = field(default_factory=dict)
     losses: int = 0
     packed: list[tuple[Group, list[int]]] = field(default_factory=list)
 
@@ -64,20 +69,19 @@ class Parcel:
 
 
 class Outbox:
-    """Finds out what ranks need, and remembers what they have.
+    """Finds out what ranks lack of what they need, and remembers what they were sent.
 
     Attributes
     ----------
-    shares_files
-        Whether the ranks see the notebook's files.
+    needs
+        What they need.
     """
 
     def __init__(self) -> None:
-        self.shares_files = True
         self._ledger = Ledger()
+        self.needs = Needs(self._ledger)
         self._departures = Departures()
-        self._bodies: dict[str, frozenset[str]] = {}
-        self._submodules: dict[str, set[str]] = {}
+        self._returned: dict[str, int] = {}
         self._gone_out: set[str] = set()
         self._losses = 0
 
@@ -117,23 +121,14 @@ class Outbox:
         """
         names = tuple(names)
         forced = frozenset(names) if force else frozenset[str]()
-        self._bodies.update(cell.bodies)
-        items = Items(namespace, self._bodies, self._submodules)
-        stands = self._ledger.stands
-        found = items.find(
-            names,
-            cell,
-            skip=lambda name, value: (
-                name not in forced and all(stands(rank, name, value) for rank in ranks)
-            ),
-        )
-        found += items.sources(found, cell, shared=self.shares_files)
-        effects = self._ledger.foresee(cell, namespace)
+        items = self.needs.items(namespace)
+        found = self.needs.find(names, items, ranks, cell=cell, forced=forced)
         parcel = Parcel(
             names=names,
             namespace=namespace,
             ranks=tuple(ranks),
-            effects=effects,
+            effects=(effects := self._ledger.foresee(cell, namespace)),
+            outdated={rank: self._ledger.outdated(rank, effects) for rank in ranks},
             losses=self._losses,
         )
         # Ranks that lack the same are sent the same.
@@ -150,7 +145,7 @@ class Outbox:
         return parcel
 
     def current(self, parcel: Parcel) -> Parcel:
-        """Return the parcel, with what a rank needs in addition that lost its namespace since."""
+        """Return the parcel, with what was found to be lost since it was made."""
         if parcel.losses == self._losses:
             return parcel
         more = self.parcel(
@@ -197,10 +192,8 @@ class Outbox:
             # Pickling them takes time, so that what shares nothing with anything is left out.
             if not (is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))):
                 continue
-            try:
+            with suppress(UsageError):  # it has become something that cannot be sent
                 found.append(items.item(name))
-            except UsageError:  # it has become something that cannot be sent, and nobody asked
-                continue
         return found
 
     def _outlook(self, rest: Sequence[Item], rank: int) -> Any:
@@ -255,20 +248,24 @@ class Outbox:
             self._departures.note(ranks, group.shared, group.tokens)
         parcel.packed.clear()
         self._gone_out.update(parcel.blobs)
+        self._ledger.let_go(parcel.outdated)
         self._ledger.begin(parcel.effects, parcel.ranks)
 
     def lost(self, parcel: Parcel) -> None:
         """Note that a parcel did not arrive."""
+        self._ledger.keep(parcel.outdated, parcel.effects)
         for rank in parcel.ranks:
             self._ledger.end(parcel.effects, rank, None, well=False)
         for group in parcel.groups:
             self._ledger.lose(group["ranks"], group["names"])
+        self._losses += 1
 
     def missed(self, parcel: Parcel, rank: int, arrived: Collection[str]) -> None:
         """Note that a rank did not come to bind what it was sent, but for what has ``arrived``."""
         for group in parcel.groups:
             if rank in group["ranks"] and group["shipment"] not in arrived:
                 self._ledger.lose([rank], group["names"])
+                self._losses += 1
 
     def ran(self, parcel: Parcel, rank: int, bound: Mapping[str, bool], *, well: bool) -> None:
         """Note what a rank did to the names that its run was watched for.
@@ -304,18 +301,31 @@ class Outbox:
         """
         items = Items(namespace, {}, {})
         for name in names:
+            self._returned[name] = id(namespace[name])
             try:
                 held = {item.key: Held(item.digest) for item in items.parts(name)}
             except UsageError:
                 held = {name: Held(None, id(namespace[name]))}
             self._ledger.bring_back(name, held, has)
 
-    def assigned(self, names: Iterable[str]) -> None:
-        """Note that the notebook has assigned names; they are sent when they are needed next."""
-        names = list(names)
+    def assigned(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:
+        """Note that the notebook has assigned names; they are sent when they are needed next.
+
+        What they have come to hold because it was returned is no assignment.
+        """
+        names = [
+            name for name in names if self._returned.pop(name, None) != id(namespace.get(name))
+        ]
         self._ledger.assign(names)
         for name in names:
-            self._bodies.pop(name, None)
+            self.needs.forget(name)
+
+    def deleted(self, names: Collection[str]) -> None:
+        """Note that the notebook has deleted names; the ranks let go of them too."""
+        self._ledger.delete(names)
+        for name in names:
+            self._returned.pop(name, None)
+            self.needs.forget(name)
 
     def learn(self, objects: Mapping[int, Any]) -> None:
         """Note that objects came back: here they stand for those of the ranks."""

@@ -10,19 +10,13 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
+from jupyter_sky.cluster.given import is_given
 from jupyter_sky.transport import blobs, pickling
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.modules import Place, Tree, trees
+from jupyter_sky.transport.modules import Place, trees
 from jupyter_sky.transport.names import CellNames
 from jupyter_sky.transport.pickling import Pickled
 from jupyter_sky.transport.sharing import Departures, Places, Tokens
-
-# A rank's shell has these of its own.
-_OF_THE_SHELL = frozenset(
-    {"In", "Out", "get_ipython", "exit", "quit", "open", "display"}
-    | {"_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh"}
-    | {"__builtins__", "__builtin__", "__name__", "__doc__", "__loader__", "__spec__"}
-)
 
 _CLASS, _MODULE, _PLACE = "class ", "module ", "place "
 
@@ -98,6 +92,11 @@ class Items:
         What functions that are defined on ranks look up, by their names.
     submodules
         For the name of a module, those of its submodules that cells reach through it.
+
+    Attributes
+    ----------
+    visited
+        The names that were looked for, also those that the notebook does not have.
     """
 
     def __init__(
@@ -109,6 +108,7 @@ class Items:
         self.namespace = namespace
         self._bodies = bodies
         self._submodules = submodules
+        self.visited: set[str] = set()
         self._items: dict[str, Item] = {}
         self._digests: dict[tuple[int, int], str] = {}
 
@@ -130,8 +130,9 @@ class Items:
         waiting: list[tuple[str, str | None]] = [(name, None) for name in sorted(names)[::-1]]
         while waiting:
             name, user = waiting.pop()
-            if name in found or name in _OF_THE_SHELL:
+            if name in found or is_given(name, self.namespace):
                 continue
+            self.visited.add(name)
             needs = set(self._bodies.get(name, ()))
             if name in self.namespace and not skip(name, self.namespace[name]):
                 for part in self.parts(name, cell, user):
@@ -167,25 +168,13 @@ class Items:
             self._items[name] = Item(name, value, self._digests, used_by)
         return self._items[name]
 
-    def sources(self, found: Iterable[Item], cell: CellNames, *, shared: bool) -> list[Item]:
-        """Return what makes the person's own modules importable.
+    def place(self) -> Item:
+        """Return where the notebook stands, for ranks that see its files."""
+        return Item(_PLACE, Place.here(), self._digests)
 
-        Parameters
-        ----------
-        found
-            What is needed of the notebook.
-        cell
-            The cell that needs it.
-        shared
-            Whether the ranks see the notebook's files.
-        """
-        values: dict[str, Place | Tree] = {}
-        if shared:
-            values[_PLACE] = Place.here()
-        else:
-            used = {module for item in found for module in item.pickled.modules}
-            values = {_MODULE + tree.name: tree for tree in trees(used | cell.imports)}
-        return [Item(key, value, self._digests) for key, value in values.items()]
+    def trees(self, modules: Iterable[str]) -> list[Item]:
+        """Return the person's own among these modules, for ranks that do not see their files."""
+        return [Item(_MODULE + tree.name, tree, self._digests) for tree in trees(modules)]
 
     def _reached(self, module: ModuleType, cell: CellNames) -> frozenset[str]:
         """Return the submodules that are imported here, and that cells reach through a module."""
@@ -280,6 +269,6 @@ def pack_together(
         "packed": packed,
         "together": len(items) > 1 or bool(links) or kind == "class",
         "tokens": None if links or not shared else [tokens.first, dict(tokens.known)],
-        "sources": dict(pickled.sources),
+        "cells": dict(pickled.cells),
     }
     return Group(message, parts, shared, tokens)

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import socket
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
 from jupyter_sky.providers.folders import home
+from jupyter_sky.providers.spec import ClusterSpec
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS clusters (
@@ -27,6 +32,10 @@ CREATE TABLE IF NOT EXISTS clusters (
 """
 
 
+START_WITHIN = 600.0
+"""Seconds after which a cluster without machines is taken for one that never came up."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A cluster in the registry; ``spec`` and ``machines`` are plain data."""
@@ -37,6 +46,41 @@ class Row:
     spec: dict[str, Any]
     machines: list[dict[str, Any]]
     created: float
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it consists of processes on another computer, which shares this registry."""
+        here = socket.gethostname()
+        return any(machine.get("computer", here) != here for machine in self.machines)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a process may be at starting it: it has no machines yet."""
+        if self.machines:
+            return False
+        starter = self.spec.get("starter") or {}
+        if starter.get("computer") != socket.gethostname():
+            return time.time() - self.created < START_WITHIN
+        try:
+            return psutil.Process(starter["pid"]).create_time() < self.created
+        except psutil.Error:
+            return False
+
+
+def starter() -> dict[str, Any]:
+    """Return what a row's spec says of the process that wrote it."""
+    return {"computer": socket.gethostname(), "pid": os.getpid()}
+
+
+def described(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
+    """Return a spec as it is kept here: without its image, whose variables can be secrets."""
+    row = {name: getattr(spec, name) for name in ("nodes", "procs_per_node", "cpus", "memory")}
+    accelerator = spec.accelerator
+    row["accelerator"] = str(accelerator) if accelerator is not None else None
+    row["idle_timeout"] = spec.idle_timeout
+    row["plugins"] = list(plugins)
+    row["starter"] = starter()
+    return row
 
 
 def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> None:
@@ -62,6 +106,16 @@ def record_machines(identity: str, machines: Sequence[dict[str, Any]]) -> None:
     with _open() as database:
         database.execute(
             "UPDATE clusters SET machines = ? WHERE id = ?", (json.dumps(machines), identity)
+        )
+
+
+def give_up(identity: str) -> None:
+    """Note that nobody is at starting a cluster any more, though something of it may be there."""
+    nobody = json.dumps({"computer": socket.gethostname(), "pid": 0})
+    with _open() as database:
+        database.execute(
+            "UPDATE clusters SET spec = json_set(spec, '$.starter', json(?)) WHERE id = ?",
+            (nobody, identity),
         )
 
 

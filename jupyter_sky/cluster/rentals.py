@@ -6,7 +6,6 @@ is rented. So what has no row was forgotten, also when a kernel was killed at th
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from jupyter_sky.cluster import registry
@@ -61,7 +60,7 @@ def _of(landlord: Landlord) -> list[Rental]:
     holdings = background.wait(landlord.holdings())
     # Rows come second: whatever was held before has one, unless it was forgotten.
     rows = [row for row in registry.rows() if row.provider == landlord.name]
-    looks = look(rows, {landlord.name: landlord}, time.time())
+    looks = look(rows, {landlord.name: landlord})
     gone = [row for row, glance in zip(rows, looks, strict=True) if glance.phase == "gone"]
     recorded, dead = ({row.id for row in some} for some in (rows, gone))
     found = []

@@ -7,8 +7,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.cluster.errors import (
@@ -19,11 +18,10 @@ from jupyter_sky.cluster.errors import (
     describe_ranks,
     remote_error,
 )
-from jupyter_sky.cluster.outbox import Parcel
+from jupyter_sky.cluster.work import Notice, Sending, Work
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import background
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
-from jupyter_sky.transport.frames import Message
 
 if TYPE_CHECKING:
     from jupyter_sky.cluster.runner import Runner
@@ -37,60 +35,15 @@ _SLICE = 0.5
 Sink = Callable[[Output | Display], object]
 
 
-@dataclass(frozen=True)
-class Work:
-    """What ranks should do: a cell's ``code``, or a packed ``call``.
-
-    Attributes
-    ----------
-    ranks
-        The ranks that do it.
-    parcel
-        The names that they need for it.
-    blobs
-        Large parts of ``call``.
-    values
-        The names that are asked for afterwards, for each rank.
-    show
-        The ranks whose output comes here while they run.
-    title
-        What a person calls it.
-    """
-
-    ranks: tuple[int, ...]
-    code: str | None = None
-    call: Message | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
-    parcel: Parcel = field(default_factory=Parcel)
-    blobs: Mapping[str, memoryview] = field(default_factory=dict)
-    values: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    show: tuple[int, ...] = (0,)
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Notice:
-    """What the person should know while the run goes on."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Sending:
-    """How many bytes of data have left, of how many."""
-
-    sent: int
-    total: int
-
-
 class Run:
-    """A run that was started: ``follow()`` it, then ask for its ``values()``."""
+    """A run: ``follow()`` it, then ask for its ``values()``."""
 
     def __init__(self, runner: Runner, work: Work, identity: str | None = None) -> None:
         self.id = identity or uuid.uuid4().hex[:12]
         self.work = work
         self.started = time.monotonic()
         self._runner = runner
+        self._begun = False
         self._events: queue.SimpleQueue[Output | Display | Sending | Notice | None]
         self._events = queue.SimpleQueue()
         self._waiting = set(work.ranks)
@@ -112,6 +65,17 @@ class Run:
 
     # For the person's thread
 
+    def begin(self) -> None:
+        """Send the run on its way, unless it is.
+
+        Who follows it does so, where an interrupt that comes in the middle of it stops the run.
+        Started earlier, it would go on with nobody to stop it.
+        """
+        if not self._begun:
+            self._begun = True
+            self._runner.conductor.outbox.sent(self.work.parcel)
+            background.call(self._runner.start, self)
+
     def listen(self, show: Sink, over: Callable[[], None], timeout: float | None = None) -> None:
         """Have the run followed in the background instead, and wait until its data has left.
 
@@ -126,7 +90,7 @@ class Run:
         """
         self._on_finish = over
 
-        def begin() -> None:
+        def take_over() -> None:
             self._sink = show
             while not self._events.empty():
                 event = self._events.get_nowait()
@@ -137,14 +101,19 @@ class Run:
             elif timeout is not None:
                 asyncio.get_running_loop().call_later(timeout, self._time_over, timeout)
 
-        background.call(begin)
-        while not self.left.wait(_SLICE):
-            pass
+        try:
+            self.begin()
+            background.call(take_over)
+            while not self.left.wait(_SLICE):
+                pass
+        except KeyboardInterrupt:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Stop the run and return at once."""
         self._stopped_by_person = True
-        background.call(self._runner.stop, self.id)
+        background.call(self._runner.give_up, self)
 
     def follow(
         self,
@@ -181,6 +150,7 @@ class Run:
         self._on_sending = sending
         self._on_notice = notice
         try:
+            self.begin()
             for event in self._queued(timeout and self.started + timeout):
                 show(event)
             if not self.finished:
@@ -263,7 +233,7 @@ class Run:
                 yield event
 
     def _stop(self, show: Sink) -> None:
-        background.call(self._runner.stop, self.id)
+        background.call(self._runner.give_up, self)
         try:
             # What ranks say to it is heard too.
             for event in self._queued(time.monotonic() + STOPPED_WITHIN):
@@ -275,10 +245,11 @@ class Run:
     def _what_stopped(self) -> str:
         seconds = time.monotonic() - self.started
         text = f"{describe_ranks(self.work.ranks)} stopped after {seconds:.1f} s"
-        if self._waiting:
+        if self._waiting and not self.finished:
+            limit = self._runner.conductor.limits.stop
             text += (
-                f"; {describe_ranks(list(self._waiting))} did not react yet and will be "
-                "ended, which loses what is in memory there"
+                f"; {describe_ranks(list(self._waiting))} did not react yet: what has not after "
+                f"{limit:g} s is ended, which loses what is in memory there"
             )
         return text + "."
 
@@ -343,8 +314,13 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        """Whether some rank failed."""
-        return bool(self._failures)
+        """Whether some rank failed, or the cluster."""
+        return bool(self._failures or self._trouble)
+
+    @property
+    def trouble(self) -> SkyError | None:
+        """Why the cluster could not go on with it."""
+        return self._trouble
 
     def _time_over(self, limit: float) -> None:
         if not self.finished:

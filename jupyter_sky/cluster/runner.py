@@ -11,9 +11,10 @@ from jupyter_sky.cluster import freight
 from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.outbox import Parcel
-from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.state import running
 from jupyter_sky.cluster.watch import Watch
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited, RunBegan
 from jupyter_sky.transport.frames import Message
@@ -63,6 +64,13 @@ class Runner:
         if own and not own.sent:
             self._fail(own, SkyError("the run was stopped before it began."))
         self._tell_all("interrupt", run=run, deadline=self.conductor.limits.stop)
+
+    def give_up(self, run: Run) -> None:
+        """Interrupt a run of this kernel, also one that did not come to begin."""
+        if run.finished or run.id in self._runs:
+            self.stop(run.id)
+        else:
+            self._fail(run, SkyError("the run was stopped before it began."))
 
     def kill(self, run: Run) -> None:
         """End the ranks that are still busy with a run."""
@@ -135,9 +143,11 @@ class Runner:
             "run": run.id,
             "code": work.code,
             "call": work.call,
-            "sources": dict(work.sources),
+            "cells": dict(work.cells),
+            "place": [work.place.title, work.place.above],
             "values": {rank: list(names) for rank, names in work.values.items()},
             "watched": sorted(work.parcel.watched.union(*work.values.values())),
+            "outdated": work.parcel.outdated,
             "show": list(work.show),
             "title": work.title,
             "everyone": list(work.ranks),

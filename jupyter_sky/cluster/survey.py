@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,9 +15,6 @@ from jupyter_sky.transport.frames import Message
 
 ANSWER_WITHIN = 2.0
 """Seconds for the agents of a cluster to answer; who asks for a list does not want to wait."""
-
-START_WITHIN = 600.0
-"""Seconds after which a cluster without machines is taken for one that never came up."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,7 @@ class Glance:
     busy: tuple[int, ...] = ()
 
 
-def look(
-    rows: Sequence[registry.Row], providers: Mapping[str, Provider], now: float
-) -> list[Glance]:
+def look(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> list[Glance]:
     """Look at clusters, all at once.
 
     Parameters
@@ -51,19 +45,17 @@ def look(
         The clusters.
     providers
         The providers by their name.
-    now
-        The time, as ``time.time`` tells it.
     """
 
     async def look_at_all() -> list[Glance]:
-        return await asyncio.gather(*(_look(row, providers, now) for row in rows))
+        return await asyncio.gather(*(_look(row, providers) for row in rows))
 
     return background.wait(look_at_all())
 
 
 async def answers(row: registry.Row, provider: Provider) -> bool:
     """Return whether any machine of a cluster is still there; removes what is left if not."""
-    if row.provider != provider.name:
+    if row.provider != provider.name or row.is_elsewhere:
         return True
     machines = [provider.machine(machine) for machine in row.machines]
     for machine in machines:
@@ -79,23 +71,12 @@ async def answers(row: registry.Row, provider: Provider) -> bool:
     return False
 
 
-def is_starting(row: registry.Row, now: float) -> bool:
-    """Return whether another kernel may be at starting this cluster: it has no machines yet."""
-    return not row.machines and now - row.created < START_WITHIN
-
-
-def is_elsewhere(row: registry.Row) -> bool:
-    """Return whether a cluster consists of processes on another computer."""
-    here = socket.gethostname()
-    return any(machine.get("computer", here) != here for machine in row.machines)
-
-
-async def _look(row: registry.Row, providers: Mapping[str, Provider], now: float) -> Glance:
+async def _look(row: registry.Row, providers: Mapping[str, Provider]) -> Glance:
     if row.provider not in providers:
         return Glance("unknown")
-    if is_starting(row, now):
+    if row.is_starting:
         return Glance("starting")
-    if is_elsewhere(row):
+    if row.is_elsewhere:
         return Glance("elsewhere")
     machines = [providers[row.provider].machine(each) for each in row.machines]
     try:

@@ -248,9 +248,15 @@ class Crew:
         for process in processes:
             process.signal(signal.SIGINT)
         loop = asyncio.get_running_loop()
-        loop.call_later(BREAK_AFTER, self._break, run, False)
+        loop.call_later(BREAK_AFTER, self._release_from_collectives, run)
         loop.call_later(deadline / 2, self._break, run, True)
         loop.call_later(deadline, self._kill_running, run)
+
+    def _release_from_collectives(self, run: str) -> None:
+        # More than once: a rank that is slow may not have begun when it is told first.
+        if run in self._stopping and self._running(run):
+            self._break(run, force=False)
+            asyncio.get_running_loop().call_later(BREAK_AFTER, self._release_from_collectives, run)
 
     def _break(self, run: str, force: bool) -> None:
         pids = [process.pid for process in self.ranks.values() if process.pid]
@@ -331,7 +337,12 @@ def _last_words(process: RankProcess) -> str:
     since = process.log.size - process.began
     lines = process.log.tail(60, limit=min(since, 16 * 1024)).decode(errors="replace").splitlines()
     crashes = [index for index, line in enumerate(lines) if line.startswith("Fatal Python error")]
-    return "\n".join(lines[crashes[-1] :][:6] if crashes else lines[-5:])
+    if not crashes:
+        return "\n".join(lines[-5:])
+    # Threads that only waited come first.
+    what, *where = lines[crashes[-1] :]
+    at = next((i for i, line in enumerate(where) if line.startswith("Current thread")), 0)
+    return "\n".join([what, *where[at:][:5]])
 
 
 def _oom_kills() -> int:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-BURST = 1024 * 1024
+BURST = 256 * 1024
 """Bytes that are shown at once, whatever the rate."""
 
-RATE = 64 * 1024
+RATE = 16 * 1024
 """Bytes a second that are shown after that."""
 
 TAIL = 8 * 1024

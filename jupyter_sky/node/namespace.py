@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
-import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jupyter_sky.node.sources import Sources
-from jupyter_sky.transport import blobs, pickling
+from jupyter_sky.node.sources import Sources, now
+from jupyter_sky.transport import blobs, cells, pickling
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.pickling import Pickled
 from jupyter_sky.transport.sharing import Tokens, arrivals
@@ -41,14 +39,24 @@ class Namespace:
         self._sources.note(since=0)
         # Objects hold on to their class, but not every class that is sent has objects yet.
         self._classes: dict[str, type] = {}
-        self._writes = Writes((), names)
-        self._since = 0.0
+        self._writes = Writes(names)
+        self._watched: Sequence[str] = ()
+        self._since = 0
         self.arrived: list[str] = []
 
-    def receive(self, groups: Sequence[Message]) -> None:
-        """Bind what the notebook sent, and load anew what was edited of the person's modules."""
-        self._writes = Writes((), self.names)
-        self._since = time.time()
+    def receive(self, groups: Sequence[Message], outdated: Iterable[str] = ()) -> None:
+        """Bind what the notebook sent, and load anew what was edited of the person's modules.
+
+        Parameters
+        ----------
+        groups
+            What it sent.
+        outdated
+            Names whose values it has replaced since; they are unbound.
+        """
+        for name in outdated:
+            self.names.pop(name, None)
+        self._since = now()
         self.arrived = []
         arrivals.release()
         for group in groups:
@@ -60,9 +68,10 @@ class Namespace:
             if group["kind"] != "source":
                 self._bind(group)
                 self.arrived.append(group["shipment"])
+        self.watch(())
 
     def _bind(self, group: Message) -> None:
-        linecache.cache.update(cell_sources(group["sources"]))
+        cells.learn(group["cells"])
         received = self._load(group)
         values = received if group["together"] else [received]
         bound = dict(zip(group["names"], values, strict=True))
@@ -79,15 +88,17 @@ class Namespace:
             error.add_note(f"while receiving {', '.join(group['names'])}")
             raise
 
-    def watch(self, names: Iterable[str]) -> None:
-        """Watch the names that a run may bind, or that it was asked for."""
-        self._writes = Writes(names, self.names)
+    def watch(self, names: Sequence[str]) -> None:
+        """Watch what a run binds; of some names it is also of interest whether they are there."""
+        self._writes = Writes(self.names)
+        self._watched = names
 
     def changes(self) -> dict[str, bool]:
-        """Return the watched names that are bound, each with whether it was bound anew."""
+        """Return names that were bound anew, and the watched ones that are there: as ``False``."""
         self._sources.note(self._since)
         arrivals.release()
-        return self._writes.bound(self.names)
+        there = dict.fromkeys((name for name in self._watched if name in self.names), False)
+        return {**there, **dict.fromkeys(self._writes.changed(), True)}
 
     def pack(self, value: Any) -> Message:
         """Return a value that a call returned, for the notebook."""
@@ -119,14 +130,6 @@ class Namespace:
                     part.unlink(missing_ok=True)
                     raise
         return packed
-
-
-def cell_sources(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the texts of cells as tracebacks look them up."""
-    return {
-        name: (len(text), None, text.splitlines(keepends=True), name)
-        for name, text in texts.items()
-    }
 
 
 def own_frames(traceback: TracebackType | None) -> int:

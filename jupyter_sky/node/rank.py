@@ -10,14 +10,12 @@ import asyncio
 import contextlib
 import ctypes
 import io
-import linecache
 import os
 import select
-import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +23,10 @@ from IPython.core.async_helpers import get_asyncio_loop
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node import collectives, environment
-from jupyter_sky.node.namespace import Namespace, cell_sources, own_frames
+from jupyter_sky.node.interrupts import Interrupts
+from jupyter_sky.node.namespace import Namespace, own_frames
 from jupyter_sky.node.shell import RankShell
-from jupyter_sky.transport import blobs
+from jupyter_sky.transport import blobs, cells
 from jupyter_sky.transport.events import Display, Event, Formed, RankDone
 from jupyter_sky.transport.frames import BlockingFrames, Message
 
@@ -69,19 +68,20 @@ class Rank:
         self._run: str | None = None
         self._pid = os.getpid()
         self._ending = threading.Lock()
-        self._interrupted = False
-        self._heard = False
-        self._held = False
+        self._interrupts = Interrupts()
         self._broken = False
         self._displays = 0
         self._life: Any = None
         self._head: socket.socket | None = None
         shell.send = self._display
+        shell.hold = self._interrupts.hold
 
     def serve(self) -> None:
         """Do what the agent says until it is gone or says that this is the end."""
-        signal.signal(signal.SIGINT, self._on_interrupt)
         threading.Thread(target=self._listen, name="sky-side", daemon=True).start()
+        self._interrupts.hold(self._obey)
+
+    def _obey(self) -> None:
         while message := self._frames.receive():
             match message["op"]:
                 case "run":
@@ -114,19 +114,12 @@ class Rank:
         with self._ending:
             # A run that is over has nothing to be released from, and one that has heard of the
             # interrupt may be about to save something.
-            if self._run != message["run"] or (self._heard and not message["force"]):
+            if self._run != message["run"] or (self._interrupts.heard and not message["force"]):
                 return
             broken = collectives.break_group(message["siblings"], message["addresses"])
             self._broken = self._broken or broken
-        # Once more, for a run that had not begun when the first interrupt came.
-        signal.raise_signal(signal.SIGINT)
-
-    def _on_interrupt(self, signum: int, frame: object) -> None:
-        self._interrupted = True
-        if self._shell.interruptible:
-            self._heard = True
-            raise KeyboardInterrupt
-        self._held = True
+            # Once more, for a run that had not begun when the first interrupt came.
+            self._interrupts.repeat(message["force"])
 
     # The process group
 
@@ -141,10 +134,9 @@ class Rank:
     def _form(self, message: Message) -> None:
         error = None
         try:
-            with self._interruption():
-                self._enter(message)
+            self._interrupts.allow(self._enter, message)
         except BaseException as problem:
-            self._shell.format(problem, skip=1)
+            self._shell.format(problem, skip=2)
             error = self._shell.describe(problem)
         self._send(Formed(self.rank, message["topology"]["generation"], error))
 
@@ -185,11 +177,7 @@ class Rank:
         error: BaseException | None = None
         values = None
         try:
-            with self._interruption():
-                self._receive_names(message["names"])
-                self._namespace.watch(message["watched"])
-                result = self._execute(message)
-                values = self._values(message, result)
+            values = self._interrupts.allow(self._perform, message)
         except BaseException as problem:
             error = problem
         if os.getpid() != self._pid:
@@ -211,27 +199,32 @@ class Rank:
             described = self._shell.describe(told)
             self._send(RankDone(self.rank, run, "error", described, None, self._broken))
 
+    def _perform(self, message: Message) -> Message | None:
+        self._receive_names(message["names"], message["outdated"].get(self.rank, ()))
+        self._namespace.watch(message["watched"])
+        return self._values(message, self._execute(message))
+
     def _execute(self, message: Message) -> Any:
         if message["code"] is not None:
-            error = self._shell.run(message["code"])
+            error = self._shell.run(message["code"], *message["place"])
             if error is not None:
                 if isinstance(error, KeyboardInterrupt):
                     _cancel_tasks()
                 raise error
             return None
-        linecache.cache.update(cell_sources(message["sources"]))
+        cells.learn(message["cells"])
         try:
             call = blobs.unpack(message["call"], self._folder)
             return call()
         except BaseException as error:
-            self._shell.format(error, skip=2)
+            self._shell.format(error, skip=own_frames(error.__traceback__))
             raise
 
-    def _receive_names(self, groups: list[Message]) -> None:
+    def _receive_names(self, groups: list[Message], outdated: Sequence[str] = ()) -> None:
         try:
-            self._namespace.receive(groups)
+            self._namespace.receive(groups, outdated)
         except BaseException as error:
-            error.add_note(f"on rank {self.rank}, before the cell began")
+            error.add_note("before the cell began")
             self._shell.format(error, skip=own_frames(error.__traceback__))
             raise
 
@@ -250,37 +243,10 @@ class Rank:
         if error is None:
             return RankDone(self.rank, run, "ok", None, values, self._broken, bound, arrived)
         # What a collective raises when it is broken to stop it is no error of the person's.
-        interrupted = self._interrupted or isinstance(error, KeyboardInterrupt)
+        interrupted = self._interrupts.asked or isinstance(error, KeyboardInterrupt)
         outcome = "interrupted" if interrupted else "error"
         described = self._shell.describe(error)
         return RankDone(self.rank, run, outcome, described, None, self._broken, bound, arrived)
-
-    @contextlib.contextmanager
-    def _interruption(self) -> Iterator[None]:
-        """Let an interrupt through while the person's code runs, and only then."""
-        # A cell may have put a handler of its own in place.
-        signal.signal(signal.SIGINT, self._on_interrupt)
-        self._interrupted = self._heard = False
-        self._shell.interruptible = True
-        try:
-            yield
-        finally:
-            self._shell.interruptible = False
-
-    @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Hold an interrupt of the main thread back until what has begun is done."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        interruptible, self._shell.interruptible = self._shell.interruptible, False
-        self._held = False
-        try:
-            yield
-        finally:
-            self._shell.interruptible = interruptible
-        if interruptible and self._held:
-            raise KeyboardInterrupt
 
     # What the rank says
 
@@ -300,7 +266,10 @@ class Rank:
         self._send_message(event.message())
 
     def _send_message(self, message: Message) -> None:
-        with self._whole(), self._sending:
+        self._interrupts.hold(self._send_whole, message)
+
+    def _send_whole(self, message: Message) -> None:
+        with self._sending:
             self._frames.send(message)
 
     def _flush(self) -> None:

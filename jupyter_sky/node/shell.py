@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
+
+from jupyter_sky.node import keyboard
+from jupyter_sky.transport import cells
 
 _LONGEST = 20_000  # characters of an error's text
 
@@ -52,15 +56,32 @@ class _Publisher(DisplayPublisher):
         self.shell.show("clear", {"data": {"wait": wait}})
 
 
+class _Compiler(CachingCompiler):
+    """Knows what cells are called in the notebook; ``title`` is that of the next."""
+
+    title = ""
+
+    def format_code_name(self, name: str) -> tuple[str, str] | None:
+        title = cells.titles.get(name)
+        return ("Cell", title) if title else super().format_code_name(name)
+
+    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
+        name = super().get_code_name(raw_code, transformed_code, number)
+        cells.titles[name] = self.title
+        return name
+
+
 class RankShell(InteractiveShell):
     """An IPython shell without terminal, history or prompt."""
 
+    compiler_class = Type(_Compiler)
     displayhook_class = Type(_Hook)
     display_pub_class = Type(_Publisher)
 
     cell = ""
     send: Send | None = None
-    interruptible = False
+    hold: Callable[..., Any] | None = None
+    _above = 0
     _lines: Sequence[str] = ()
     _pending: tuple[BaseException, list[str]] | None = None
 
@@ -71,15 +92,36 @@ class RankShell(InteractiveShell):
         if self.send:
             self.send(kind, fields)
 
-    def run(self, code: str) -> BaseException | None:
-        """Run a cell and return the exception that ended it, if one did."""
+    def run(self, code: str, title: str, above: int) -> BaseException | None:
+        """Run a cell and return the exception that ended it, if one did.
+
+        Parameters
+        ----------
+        code
+            The cell.
+        title
+            What the notebook's cell is called, for tracebacks.
+        above
+            Lines that the notebook's cell has above the code.
+        """
         self.cell = code
+        self.compile.title = title
+        self._above = above
         result = self.run_cell(code, store_history=False)
         error = result.error_before_exec or result.error_in_exec
         if error is not None and self._pending and self._pending[0] is error:
             self._lines, self._pending = self._pending[1], None
+        if isinstance(error, KeyboardInterrupt):
+            # What a collective raises as it is broken comes of the Stop and says nothing itself.
+            self._pending = None
         self._print_pending()
         return error
+
+    def transform_cell(self, raw_cell: str) -> str:
+        above, self._above = self._above, 0
+        # IPython drops empty lines at the top.
+        above += raw_cell.removesuffix(raw_cell.lstrip()).count("\n")
+        return "\n" * above + super().transform_cell(raw_cell)
 
     def begin(self) -> None:
         """Forget the traceback of the run before."""
@@ -94,16 +136,31 @@ class RankShell(InteractiveShell):
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         # A Stop that comes now would only garble the traceback; it is repeated a moment later.
-        interruptible, self.interruptible = self.interruptible, False
-        try:
+        show = self._show_error
+        if self.hold:
+            self.hold(show, *args, **kwargs)
+        else:
+            show(*args, **kwargs)
+
+    def _show_error(self, *args: Any, **kwargs: Any) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):
+            code = "" if error.code is None else repr(error.code)
+            line = f"SystemExit: the cell called sys.exit({code}); the rank and its variables stay."
+            self._showtraceback(type(error), error, [line])
+        elif error is not None and _has_group(error):
+            self._showtraceback(type(error), error, _group_lines(error))
+        else:
             super().showtraceback(*args, **kwargs)
-        finally:
-            self.interruptible = interruptible
+
+    def enable_gui(self, gui: object = None) -> None:
+        """Do nothing for `%matplotlib inline`, which asks for it: figures are displayed anyway."""
 
     def _showtraceback(self, etype, evalue, stb: list[str]) -> None:
         # IPython shows errors in the middle of a cell too, of a failing `_repr_html_` for instance.
         # Which one has ended the cell is known when it is over: `run` tells.
-        self._print_pending()
+        if not issubclass(etype, KeyboardInterrupt):
+            self._print_pending()
         self._pending = (evalue, list(stb))
 
     def _print_pending(self) -> None:
@@ -140,6 +197,9 @@ class RankShell(InteractiveShell):
         skip
             How many of the outermost frames are ours, not the person's.
         """
+        if isinstance(error, SyntaxError):  # it is about a file, not about who imports that
+            self._lines = "".join(traceback.format_exception_only(error)).splitlines()
+            return
         frames = error.__traceback__
         for _ in range(skip):
             if frames is not None and frames.tb_next is not None:
@@ -156,14 +216,32 @@ def make_shell() -> RankShell:
     config.InteractiveShell.cache_size = 0
     config.Completer.use_jedi = False
     shell = RankShell.instance(config=config)
-    builtins.input = _no_input
+    # No outputs are kept here; that the last one seems to be an empty text would only mislead.
+    for name in ("_", "__", "___"):
+        shell.user_ns.pop(name, None)
+    keyboard.refuse()
+    # Figures are displayed, as in a notebook's kernel.
+    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    # What IPython says of `sys.exit()` holds for a terminal.
+    warnings.filterwarnings("ignore", "To exit: use", UserWarning)
     return shell
 
 
-def _no_input(prompt: object = "") -> NoReturn:
-    raise RuntimeError(
-        "input() has no keyboard on a node. Ask in a cell of the notebook, and use the answer here."
-    )
+def _has_group(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, BaseExceptionGroup):
+        error = error.__context__
+    return error is not None
+
+
+def _group_lines(error: BaseException) -> list[str]:
+    """Return the traceback of an error that has an exception group, which IPython cannot make."""
+    frames = error.__traceback__
+    while frames and frames.tb_next and frames.tb_frame.f_code.co_filename not in cells.titles:
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    for name, title in cells.titles.items():
+        text = text.replace(f'File "{name}"', f"Cell {title}")
+    return text.splitlines()
 
 
 def _text(error: BaseException) -> str:

@@ -7,6 +7,7 @@ import graphlib
 import importlib
 import importlib.util
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import blake3
 
-from jupyter_sky.transport.modules import is_own, own_file
+from jupyter_sky.transport.modules import imported_by, is_own, own_file
 
 
 @dataclass
@@ -27,6 +28,11 @@ class _Source:
     digest: str
 
 
+def now() -> int:
+    """Return the time in nanoseconds, by the clock that files are dated with."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME))
+
+
 class Sources:
     """Keeps the modules of a process as new as their files are."""
 
@@ -35,13 +41,14 @@ class Sources:
         self._seen: set[str] = {"__main__", "__mp_main__"}
         self._count = 0
 
-    def note(self, since: float) -> None:
+    def note(self, since: int) -> None:
         """Take note of the modules that were imported.
 
         Parameters
         ----------
         since
-            When that can have begun. A file that was written later may be newer than its module.
+            When that can have begun, by ``now``. A file that was written later may be newer than
+            its module.
         """
         if len(sys.modules) == self._count:
             return
@@ -51,7 +58,7 @@ class Sources:
             path = own_file(sys.modules[name])
             source = _source(path) if path else None
             if source:
-                if source.stamp[0] >= since * 1e9:
+                if source.stamp[0] >= since:
                     source.digest = ""
                 self._sources[name] = source
 
@@ -85,26 +92,23 @@ class Sources:
                 self._seen.discard(name)
                 continue
             path = own_file(module)
-            with contextlib.suppress(OSError):
-                if path and (path, _stamp(path)) != (source.path, source.stamp):
-                    now = _source(path)
-                    if now and now.digest != source.digest:
-                        yield name, now
-                    elif now:
-                        self._sources[name] = now
+            newer = _source(path, source) if path else None
+            if newer and newer.digest != source.digest:
+                yield name, newer
+            elif newer:
+                self._sources[name] = newer
 
     def _namespaces(self) -> list[dict[str, Any]]:
         return [vars(sys.modules[name]) for name in self._sources if name in sys.modules]
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_mtime_ns, status.st_size
-
-
-def _source(path: Path) -> _Source | None:
+def _source(path: Path, known: _Source | None = None) -> _Source | None:
+    """Return what a file is like now; it is read only if it seems to differ from what is known."""
     with contextlib.suppress(OSError):
-        stamp = _stamp(path)
+        status = path.stat()
+        stamp = status.st_mtime_ns, status.st_size
+        if known and known.digest and (path, stamp) == (known.path, known.stamp):
+            return known
         return _Source(path, stamp, blake3.blake3(path.read_bytes()).hexdigest())
     return None
 
@@ -116,33 +120,26 @@ def _forget_folders() -> None:
             finder.invalidate_caches()
 
 
-def _in_order(names: dict[str, _Source]) -> list[str]:
+def _in_order(edited: dict[str, _Source]) -> list[str]:
     """Return modules so that each comes after those that it uses."""
-    uses = {
-        name: {
-            used
-            for value in vars(sys.modules[name]).values()
-            if (used := _module_of(value)) in names and used != name
-        }
-        for name in names
-    }
+    uses = {}
+    for name, source in edited.items():
+        package = name if hasattr(sys.modules[name], "__path__") else name.rpartition(".")[0]
+        uses[name] = imported_by(source.path.read_bytes(), package) & edited.keys() - {name}
     with contextlib.suppress(graphlib.CycleError):
         return list(graphlib.TopologicalSorter(uses).static_order())
-    return list(reversed(names))
-
-
-def _module_of(value: Any) -> str | None:
-    if isinstance(value, ModuleType):
-        return value.__name__
-    name = getattr(value, "__module__", None)
-    return name if isinstance(name, str) else None
+    return list(edited)
 
 
 def _load_anew(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
     from IPython.extensions.autoreload import superreload
 
+    # Bytecode that was compiled within the same second, of a source of the same size, passes for
+    # that of the new one.
+    with contextlib.suppress(OSError, NotImplementedError):
+        Path(importlib.util.cache_from_source(str(module.__file__))).unlink()
     former = dict(vars(module))
-    superreload(module, _reload, {})
+    superreload(module, importlib.reload, {})
     for name, old in former.items():
         new = vars(module).get(name)
         if isinstance(old, type) and isinstance(new, type) and old.__module__ == module.__name__:
@@ -150,14 +147,6 @@ def _load_anew(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None
     for namespace in namespaces:
         if namespace is not vars(module):
             _bind_anew(namespace, module, former)
-
-
-def _reload(module: ModuleType) -> ModuleType:
-    # Bytecode that was compiled within the same second, of a source of the same size, passes for
-    # that of the new one.
-    with contextlib.suppress(OSError, NotImplementedError, TypeError):
-        Path(importlib.util.cache_from_source(str(module.__file__))).unlink()
-    return importlib.reload(module)
 
 
 def _adopt_subclasses(old: type, new: type) -> None:

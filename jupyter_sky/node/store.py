@@ -33,18 +33,20 @@ class Store:
     def add(self, key: str, offset: int, piece: memoryview, size: int) -> None:
         """Take a piece of an arriving blob; the last one completes it if its digest is right.
 
-        Pieces of a blob come in order. A blob that is damaged, or that there is no room for, is
-        not there in the end, and the run that needs it is told so.
+        Several may send the same blob at once, each in order: what one of them has sent is not
+        needed from the others. A blob that is damaged, or that there is no room for, is not there
+        in the end, and the run that needs it is told so.
         """
-        arriving = self._arriving.get(key)
-        if offset == 0 and key not in self._sizes:
-            if arriving:
-                arriving.discard()
-            arriving = self._arriving[key] = _Arriving(self.folder / file_name(key))
-        if arriving is None or offset != arriving.size:
+        if key in self._sizes:
             return
+        arriving = self._arriving.get(key)
+        if arriving is None:
+            if offset:
+                return
+            arriving = self._arriving[key] = _Arriving(self.folder / file_name(key))
+        fresh = piece[arriving.size - offset :] if offset <= arriving.size else piece[:0]
         try:
-            arriving.write(piece)
+            arriving.write(fresh)
         except OSError:
             arriving.discard()
             del self._arriving[key]
@@ -120,7 +122,6 @@ class _Arriving:
 
     def __init__(self, path: Path) -> None:
         self._place = path
-        # Two clients may send the same blob at once; each file is whole in itself.
         self.path = path.with_name(f"{uuid.uuid4().hex}.part")
         self._file = self.path.open("wb", buffering=0)
         self._hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)

@@ -30,6 +30,9 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
+_RANK_PID = "JUPYTER_SKY_RANK_PID"
+"""The variable that tells which rank a process descends from."""
+
 _libc = ctypes.CDLL(None)
 
 
@@ -156,6 +159,7 @@ class _Nursery:
         # A crash in C code says where it was; that is among the last lines of the log then.
         faulthandler.enable()
         os.environ.update(order["env"])
+        os.environ[_RANK_PID] = str(os.getpid())
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)
         rank.Rank(
             order["rank"],
@@ -175,6 +179,7 @@ class _Nursery:
                 if pid in self._ranks:
                     self._ranks.discard(pid)
                     end_group(pid)
+                    end_descendants(of=pid)
                     self._tell({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
 
     def _tell(self, message: dict[str, Any]) -> None:
@@ -200,14 +205,16 @@ def end_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def end_descendants() -> None:
-    """Kill what the ranks started in sessions of their own."""
+def end_descendants(of: int | None = None) -> None:
+    """Kill what the ranks, or one of them, started in sessions of their own."""
     import psutil
 
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                process.kill()
+                # What a rank leaves behind becomes a child of the zygote; its variables tell whose.
+                if of is None or process.environ().get(_RANK_PID) == str(of):
+                    process.kill()
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ class BackgroundRun:
             When it is not over after ``timeout`` seconds; it goes on.
         """
         self._future.result(timeout)
-        return self._bind(self._run.values())
+        return self._values()
 
     def cancel(self) -> None:
         """Stop the run; one that waits for its turn does not begin."""
@@ -76,6 +76,11 @@ class BackgroundRun:
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         # Who stops waiting does not stop the run.
         yield from asyncio.shield(asyncio.wrap_future(self._future)).__await__()
+        return self._values()
+
+    def _values(self) -> dict[str, Any]:
+        # Who runs notebooks without a page, like papermill, passes over what comes from threads.
+        self._update()
         return self._bind(self._run.values())
 
     def __repr__(self) -> str:
@@ -122,6 +127,8 @@ class BackgroundRun:
         seconds = (self._ended or time.monotonic()) - self._run.started
         if not self.done:
             return f"running for {seconds:.0f} s" if self._run.sent else "waiting for its turn"
+        if self._run.trouble:
+            return f"ended after {seconds:.1f} s: {str(self._run.trouble).rstrip('.')}"
         word = "stopped" if self._run.stopped else "failed" if self._run.failed else "done"
         return f"{word} after {seconds:.1f} s"
 

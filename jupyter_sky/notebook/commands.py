@@ -11,17 +11,19 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import describe_ranks
-from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook import doctor, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.leaving import is_leaving
-from jupyter_sky.notebook.logs import show_log
+from jupyter_sky.notebook.logs import save_log, show_log
 from jupyter_sky.notebook.options import CellOptions, parse_line
 from jupyter_sky.notebook.progress import NoticeLine
 from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.results import bind
+from jupyter_sky.notebook.sending import SendingLine
 from jupyter_sky.notebook.session import Session, describe
 
 
@@ -87,7 +89,10 @@ class Commands:
         rank = options.rank or 0
         if rank not in cluster.all_ranks:
             raise UsageError(f"there is no rank {rank}: {describe_ranks(cluster.all_ranks)}.")
-        show_log(cluster, rank, options.tail, options.follow)
+        if options.save:
+            print(save_log(cluster, rank, options.save))
+        else:
+            show_log(cluster, rank, options.tail, options.follow)
 
     def _push(self, options: Namespace) -> None:
         cluster = self._running()
@@ -95,7 +100,11 @@ class Commands:
         parcel = cluster.outbox.parcel(
             options.names, self._shell.user_ns, cluster.all_ranks, force=True, limit=None
         )
-        cluster.run(Work(cluster.all_ranks, code="", parcel=parcel)).follow()
+        sending = SendingLine(self._shell, cluster.name, parcel.sizes)
+        sending.update(0, parcel.size)
+        run = cluster.run(Work(cluster.all_ranks, code="", parcel=parcel))
+        run.follow(sending=sending.update)
+        run.values()
 
     def _pull(self, options: Namespace) -> None:
         cluster = self._running()

@@ -12,6 +12,7 @@ from jupyter_sky.notebook.commands import Commands
 from jupyter_sky.notebook.completion import Completion
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.magics import SkyMagics
+from jupyter_sky.notebook.requests import Requests
 from jupyter_sky.notebook.session import Session
 
 
@@ -25,8 +26,11 @@ class Extension:
         self._auto = Auto(shell)
         self._assignments = Assignments(shell, self._session)
         self._completion = Completion(shell, self._session)
+        self._requests = Requests(shell, self._session.panels.take)
         commands = Commands(shell, self._session, self._auto)
-        shell.register_magics(SkyMagics(shell, self._session, self._settings, commands))
+        shell.register_magics(
+            SkyMagics(shell, self._session, self._settings, commands, self._assignments)
+        )
         shell.configurables.append(self._settings)
         shell.Completer.custom_matchers.append(self._completion.match)
         atexit.register(self._session.close)
@@ -35,6 +39,7 @@ class Extension:
         """Take it all away; clusters go on until their time is over."""
         self._auto.turn(False)
         self._assignments.remove()
+        self._requests.remove()
         self._shell.Completer.custom_matchers.remove(self._completion.match)
         self._shell.configurables.remove(self._settings)
         for kind in ("line", "cell"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -10,12 +11,15 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.cluster.errors import RemoteError
+from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.work import CellPlace, Work
+from jupyter_sky.notebook.assignments import Assignments
 from jupyter_sky.notebook.background import BackgroundRun
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.commands import Commands
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.errors import InvalidCell
+from jupyter_sky.notebook.errors import InvalidCell, advise
 from jupyter_sky.notebook.leaving import is_leaving
 from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell
 from jupyter_sky.notebook.progress import NoticeLine
@@ -23,6 +27,7 @@ from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.results import bind
 from jupyter_sky.notebook.sending import SendingLine
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.transport import cells
 from jupyter_sky.transport.names import CellNames, analyse
 
 
@@ -31,10 +36,16 @@ class SkyMagics(Magics):
     """``%%sky`` and ``%sky``."""
 
     def __init__(
-        self, shell: InteractiveShell, session: Session, settings: Sky, commands: Commands
+        self,
+        shell: InteractiveShell,
+        session: Session,
+        settings: Sky,
+        commands: Commands,
+        assignments: Assignments,
     ) -> None:
         super().__init__(shell)
         self.session = session
+        self._assignments = assignments
         self._settings = settings
         self._commands = commands
 
@@ -50,11 +61,13 @@ class SkyMagics(Magics):
         return None
 
     def _run(self, options: CellOptions, cell: str) -> BackgroundRun | None:
-        names = _analysed(cell)
+        place = _place(self.shell)
+        names = _analysed(cell, place)
         needed = self._needed(options, names)
         cluster = self.session.cluster(options)
         ranks = choose_ranks(cluster, options.ranks, "--ranks")
         shown = _shown(cluster, options.stdout, ranks)
+        self._assignments.take_note()
         limit = None if options.allow_large else self._settings.large
         parcel = cluster.outbox.parcel(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
         sending = SendingLine(self.shell, cluster.name, parcel.sizes)
@@ -63,6 +76,7 @@ class SkyMagics(Magics):
             Work(
                 ranks=ranks,
                 code=cell,
+                place=place,
                 parcel=parcel,
                 values=_asked_for(options, ranks),
                 show=shown,
@@ -84,7 +98,11 @@ class SkyMagics(Magics):
         finally:
             renderer.finish()
             self.session.panels.finish(cluster, run)
-        finish(run.values())
+        try:
+            finish(run.values())
+        except RemoteError as error:
+            advise(error, self.shell.user_ns)
+            raise
         return None
 
     def _needed(self, options: CellOptions, names: CellNames) -> frozenset[str]:
@@ -107,17 +125,33 @@ class SkyMagics(Magics):
         return bound
 
 
-def _analysed(cell: str) -> CellNames:
+def _place(shell: InteractiveShell) -> CellPlace:
+    """Return where the code of the cell that runs now stands in it."""
+    title = ""
+    frame = sys._getframe().f_back
+    while frame:
+        title = cells.title(frame.f_code.co_filename, shell.user_ns) or title
+        frame = frame.f_back
+    typed = (shell.history_manager.input_hist_raw or [""])[-1]
+    code = typed.lstrip()
+    # `%sky auto` puts no line there that the person could see.
+    above = typed.removesuffix(code).count("\n") + 1 if code.startswith("%%sky") else 0
+    return CellPlace(title, above)
+
+
+def _analysed(cell: str, place: CellPlace) -> CellNames:
     """Return the names that a cell uses; one that does not compile goes no further."""
     try:
         return analyse(cell)
     except SyntaxError as error:
-        raise InvalidCell(error) from None
+        raise InvalidCell(error, place) from None
 
 
 def _title(cell: str) -> str:
-    first = next((line.strip() for line in cell.splitlines() if line.strip()), "")
-    return first[:60]
+    """Return the first line that does something, by which a person knows the cell again."""
+    lines = [line.strip() for line in cell.splitlines() if line.strip()]
+    telling = (line for line in lines if not line.startswith(("import ", "from ", "#", "@")))
+    return next(telling, lines[0] if lines else "").rstrip(":")[:60]
 
 
 def _shown(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:

@@ -64,6 +64,7 @@ _RANKS = Argument(("ranks",), "RANKS", kinds.RANKS, "0,2-3", "which ranks (all)"
 _HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to look at as well")
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
 _SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
+_SAVE = Argument(("--save",), "FILE", kinds.FILE, "rank3.log", "write all of it to a file here")
 _TAIL = Argument(("--tail",), "LINES", kinds.WHOLE, "20", "only the last lines")
 
 _OFFERED = ("--nodes", "--gpu", "--cpus", "--memory", "--region", "--zone", "--instance-type")
@@ -73,7 +74,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "up": ("start a cluster, without running anything", CLUSTER_OPTIONS),
     "down": ("end a cluster", (_NAME,)),
     "status": ("show the clusters and what they do", ()),
-    "logs": ("show what a rank wrote", (_RANK, _FOLLOW, _TAIL)),
+    "logs": ("show what a rank wrote", (_RANK, _FOLLOW, _TAIL, _SAVE)),
     "push": ("send variables to all ranks", (_NAMES,)),
     "pull": ("bring back the values of variables", (_NAMES, _FROM)),
     "attach": ("connect to a cluster that is up", (_NAME,)),

@@ -60,6 +60,9 @@ class Panel(anywidget.AnyWidget):
         Of the `Throttle` that keeps updates apart, for tests.
     """
 
+    worth_saving = 0.5
+    """Seconds of a run, above which the notebook's file gets its final state."""
+
     _esm = _STATIC / "panel.js"
     _css = _STATIC / "panel.css"
 
@@ -78,10 +81,11 @@ class Panel(anywidget.AnyWidget):
         self._lock = threading.Lock()
         self._throttle = Throttle(self._refresh, INTERVAL, **timing)
         self._handle: DisplayHandle | None = None
+        self._saved: str | None = None
         # Before there is a link to the page, so that it gets everything in one message.
         self._refresh()
         super().__init__(key=uuid.uuid4().hex)
-        self.on_msg(self._on_message)
+        self.on_msg(lambda widget, content, buffers: self.take(content))
 
     @property
     def selected(self) -> int:
@@ -99,14 +103,8 @@ class Panel(anywidget.AnyWidget):
         self._throttle.request()
 
     def finish(self) -> None:
-        """Show what the source has now, at the end of a run.
-
-        From here on the notebook has a picture, which needs no kernel to be seen; in Jupyter's
-        own pages the panel takes its place for as long as the kernel is there.
-        """
+        """Show what the source has now, at the end of a run."""
         self._refresh()
-        if self._handle is not None:
-            self._handle.update(self._picture(self.key), raw=True)
 
     def settle(self) -> None:
         """Leave a picture that stays as it is, because the panel goes on elsewhere or ends."""
@@ -119,6 +117,20 @@ class Panel(anywidget.AnyWidget):
             self._snapshot = self._source.snapshot(self._selected)
             with self.hold_sync():
                 self._send_parts(self._snapshot)
+            self._save(self._snapshot)
+
+    def _save(self, snapshot: Snapshot) -> None:
+        """Leave the notebook a picture of a run that is over, once.
+
+        It needs no kernel to be seen; in Jupyter's own pages the panel takes its place for as long
+        as the kernel is there. A run may end after its cell, as one in the background does.
+        """
+        run = snapshot["run"]
+        if self._handle is None or run is None or run["state"] == "running":
+            return
+        if run["id"] != self._saved and run["seconds"] > self.worth_saving:
+            self._saved = run["id"]
+            self._handle.update(self._picture(self.key), raw=True)
 
     def _send_parts(self, snapshot: Snapshot) -> None:
         ranks = {f"rank_{at}": rank for at, rank in enumerate(snapshot["ranks"])}
@@ -142,7 +154,8 @@ class Panel(anywidget.AnyWidget):
             drop, keep = 0, len(lines)
         self.set_trait("more", {"drop": drop, "keep": keep, "added": lines[keep:]})
 
-    def _on_message(self, widget: Any, content: Any, buffers: Any) -> None:
+    def take(self, content: Any) -> None:
+        """Do what the person wants of the panel; from any thread."""
         match content:
             case {"kind": "select", "rank": int(rank)} if 0 <= rank < self.size:
                 self._selected = rank

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -15,8 +16,6 @@ from jupyter_sky.errors import SkyError
 
 if TYPE_CHECKING:
     from jupyter_sky.notebook.panel import Panel
-
-_WORTH_SAVING = 0.5  # seconds of a run, above which the notebook's file gets its final state
 
 
 class Panels:
@@ -44,10 +43,16 @@ class Panels:
         panel.show()
         return True
 
+    def take(self, request: Mapping[str, Any]) -> None:
+        """Do what a page asks of one of the panels; from any thread."""
+        for panel in list(self._panels.values()):
+            if panel.key == request.get("panel"):
+                panel.take({name: request[name] for name in request if name != "panel"})
+
     def finish(self, cluster: Cluster, run: Run) -> None:
-        """Have the panel show how a run ended, in the notebook's file too if it took its time."""
+        """Have the panel show how a run ended, before its cell is over."""
         panel = self._panels.get(cluster.id)
-        if panel and run.seconds > _WORTH_SAVING:
+        if panel and run.seconds > panel.worth_saving:
             panel.finish()
 
     def settle(self, cluster: Cluster) -> None:

@@ -138,7 +138,7 @@ class Session:
         try:
             cluster = self._clusters.get(name) or self.find(name)
         except SkyError:
-            if row is None or row.provider not in providers():
+            if row is None or row.provider not in providers() or row.is_elsewhere:
                 raise
             cluster = None
         if cluster is not None:
@@ -223,7 +223,7 @@ class Session:
             progress.say(f"{describe(cluster)}, still up: connected again")
         _warn(cluster)
         if name not in self._started:  # what this kernel has, it has assigned since
-            cluster.outbox.assigned(self._shell.user_ns)
+            cluster.outbox.assigned(self._shell.user_ns, self._shell.user_ns)
         self._clusters[name] = cluster
         self._started[name] = CellOptions(
             nodes=row.spec["nodes"],

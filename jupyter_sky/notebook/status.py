@@ -33,7 +33,7 @@ def report(clusters: Iterable[Cluster], current: str) -> str:
     known = {cluster.id: cluster for cluster in clusters}
     strange = [row for row in rows if row.id not in known]
     glances = {identity: _glance(cluster.state) for identity, cluster in known.items()}
-    looks = look(strange, providers(), now)
+    looks = look(strange, providers())
     glances.update((row.id, glance) for row, glance in zip(strange, looks, strict=True))
     lines = [
         (
@@ -72,7 +72,8 @@ def _glance(state: ClusterState) -> Glance:
 
 def _size(row: registry.Row) -> str:
     ranks = [len(node["ranks"]) for machine in row.machines for node in machine["nodes"]]
-    each = ranks[0] if ranks else row.spec["procs_per_node"] or 1
+    ranks = ranks or [row.spec["procs_per_node"] or 1]
+    each = f"{min(ranks)}-{max(ranks)}" if min(ranks) < max(ranks) else f"{ranks[0]}"
     return f"{row.spec['nodes']} × {each}"
 
 
@@ -99,6 +100,8 @@ def _ranks(state: ClusterState) -> Iterator[str]:
     alike = itertools.groupby(state.ranks, key=lambda rank: (rank.node, rank.phase, rank.trouble))
     for (number, phase, trouble), group in alike:
         node = nodes[number]
-        where = f"node {number}" if node.addr.startswith("127.") else f"node {number} ({node.addr})"
+        where = f"node {number}"
+        if node.name or not node.addr.startswith("127."):
+            where += f" ({node.host})"
         what = [describe_ranks([rank.rank for rank in group]), where, node.gpu or "CPU", phase]
         yield "   " + "  ".join([*what, *([f"({trouble})"] if trouble else [])])

@@ -25,12 +25,19 @@ def runtime() -> Path:
     if chosen and len(chosen) < _LONGEST_SOCKET - 32:
         return _private(home() / "run")
     user = os.getuid() if hasattr(os, "getuid") else "me"
-    return _private(Path(tempfile.gettempdir()) / f"jupyter-sky-{user}")
+    temporary = tempfile.gettempdir()
+    short = temporary if len(temporary) < _LONGEST_SOCKET - 48 else "/tmp"
+    return _private(Path(short) / f"jupyter-sky-{user}")
 
 
 def _private(folder: Path) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.stat()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise SkyError(
+            f"{folder} cannot be used, {error.strerror}: set JUPYTER_SKY_HOME to a folder of yours."
+        ) from None
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
         raise SkyError(
             f"{folder} belongs to or can be changed by somebody else: "

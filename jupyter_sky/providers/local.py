@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import psutil
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.certificates import mint
 from jupyter_sky.providers.folders import runtime
+from jupyter_sky.providers.installed import differences
 from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.transport.modules import is_own
@@ -110,7 +112,7 @@ class Local:
     name = "local"
     usual_nodes = 1
 
-    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> None:
+    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse GPUs that are not here and frameworks that are not installed."""
         if sys.platform != "linux":
             raise UsageError(
@@ -127,6 +129,7 @@ class Local:
             _check_accelerator(spec.accelerator, [name for _, name in _gpus()], spec.nodes)
         _check_size("cpus", spec.cpus, os.cpu_count() or 1, "processors")
         _check_size("memory", spec.memory, psutil.virtual_memory().total / 2**30, "GB of memory")
+        return differences(spec.image)
 
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
@@ -142,10 +145,10 @@ class Local:
         names = [f"machine {index}" for index in range(count)]
         credentials = [asdict(each) for each in mint(names)] if count > 1 else [None]
         loop = asyncio.get_running_loop()
+        env = await loop.run_in_executor(None, self._variables, spec, nodes)
+        start = partial(self._start, spec, identity, preload=preload, gpus=gpus, env=env)
         starts = [
-            loop.run_in_executor(
-                None, self._start, spec, identity, index, share, preload, gpus, credentials[index]
-            )
+            loop.run_in_executor(None, partial(start, index, share, credentials=credentials[index]))
             for index, share in enumerate(shares)
         ]
         together = asyncio.gather(*starts, return_exceptions=True)
@@ -184,11 +187,11 @@ class Local:
         preload: Sequence[str],
         gpus: Sequence[tuple[str, str]],
         credentials: dict[str, str] | None,
+        env: Mapping[str, str],
     ) -> LocalMachine:
         folder = runtime() / f"{identity}-{index}"
         folder.mkdir(mode=0o700)
         blobs = _blob_folder(folder)
-        ranks = sum(len(node.ranks) for node in nodes)
         settings = {
             "cluster": spec.name,
             "id": identity,
@@ -201,10 +204,10 @@ class Local:
             "grace": self.grace,
             "idle_timeout": spec.idle_timeout,
             "preload": list(preload),
-            "cwd": str(Path.cwd() if self.shares_files else folder),
+            "cwd": str(_working_folder() if self.shares_files else folder),
             "sys_path": self._visible_path(),
             "python_path": os.environ.get("PYTHONPATH"),
-            "env": {**_threads(ranks * self.machines), **spec.image.env},
+            "env": env,
             "ranks": [
                 {"rank": rank, "env": _visible(node, rank, gpus)}
                 for node in nodes
@@ -232,8 +235,16 @@ class Local:
         ours = tuple(replace(node, port=about["port"]) for node in nodes)
         return replace(machine, pid=about["pid"], nodes=ours)
 
+    def _variables(self, spec: ClusterSpec, nodes: Sequence[Node]) -> dict[str, str]:
+        return {
+            "PATH": _path(),
+            **_threads(sum(len(node.ranks) for node in nodes)),
+            **spec.image.env,
+            **_shell_variables(spec.image.shell_vars),
+        }
+
     def _visible_path(self) -> list[str]:
-        entries = [path or str(Path.cwd()) for path in sys.path]
+        entries = [path or str(_working_folder()) for path in sys.path]
         return entries if self.shares_files else [path for path in entries if not is_own(path)]
 
 
@@ -324,6 +335,37 @@ def _blob_folder(folder: Path) -> Path:
     place = SHARED_MEMORY / BLOBS_OF.format(folder.name) if roomy else folder / "blobs"
     place.mkdir(mode=0o700)
     return place
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise SkyError(
+            "the notebook's working folder is gone: go to one that is there with `%cd`."
+        ) from None
+
+
+def _path() -> str:
+    """Return where ranks find commands: first of all those of the notebook's environment."""
+    scripts = str(Path(sys.executable).parent)
+    others = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join([scripts, *(entry for entry in others if entry != scripts)])
+
+
+def _shell_variables(commands: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, command in commands.items():
+        done = subprocess.run(
+            command, shell=True, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise SkyError(
+                f"shell_vars[{name!r}] has no value: {command!r} ended with status "
+                f"{done.returncode}, {_last_line(done.stderr)}"
+            )
+        found[name] = done.stdout.rstrip("\n")
+    return found
 
 
 def _import_path() -> str:

@@ -110,8 +110,14 @@ class Provider(Protocol):
     def usual_nodes(self) -> int:
         """How many nodes a cluster has if nobody says."""
 
-    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> None:
-        """Raise ``UsageError`` for what this provider cannot do, before anything starts."""
+    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
+        """Raise ``UsageError`` for what this provider cannot do, before anything starts.
+
+        Returns
+        -------
+        tuple of str
+            What the person should know of what it will do otherwise, a sentence each.
+        """
 
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress

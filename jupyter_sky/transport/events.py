@@ -145,8 +145,8 @@ class RankDone(Event):
     broken
         The process group was broken to get here and has to be formed anew.
     bound
-        Of the names that the run was watched for: those that the rank has, each with whether it
-        stands for another object than before.
+        Names that stand for another object than before, and those that the run was asked about and
+        that stand for the same: as ``False``.
     arrived
         The shipments of names that the rank came to bind before the run; ``None`` if it cannot say.
     """

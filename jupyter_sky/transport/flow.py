@@ -25,6 +25,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from jupyter_sky.transport.syntax import defaults, parameters
+
 
 @dataclass(slots=True)
 class _Loop:
@@ -63,6 +65,7 @@ class Flow:
 
     def __init__(self) -> None:
         self.scope = Scope("cell")
+        self.later: set[str] = set()  # looked up in functions
 
     # Names
 
@@ -311,15 +314,15 @@ class Flow:
         self.block(results, inner)
 
     def visit_Lambda(self, node: ast.Lambda, settled: set[str]) -> None:
-        self.block(_defaults(node.args), settled)
+        self.block(defaults(node.args), settled)
         self.call(self.function(node.args, [node.body]), settled)
 
     def visit_FunctionDef(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, settled: set[str]
     ) -> None:
-        self.block([*node.decorator_list, *_defaults(node.args)], settled)
+        self.block([*node.decorator_list, *defaults(node.args)], settled)
         type_names, inner = self.type_parameters(node, settled)
-        annotations = [parameter.annotation for parameter in _parameters(node.args)]
+        annotations = [parameter.annotation for parameter in parameters(node.args)]
         self.block([*filter(None, [*annotations, node.returns])], inner)
         needs = self.function(node.args, node.body) - type_names
         self.define(node.name, needs, settled, called=bool(node.decorator_list))
@@ -343,12 +346,13 @@ class Flow:
         self.visit(node.name, settled)
         self.visit(node.value, self.type_parameters(node, settled)[1])
 
-    def function(self, parameters: ast.arguments, body: Sequence[ast.AST]) -> set[str]:
+    def function(self, arguments: ast.arguments, body: Sequence[ast.AST]) -> set[str]:
         """Walk the body of a function; return the names of enclosing scopes that it looks up."""
-        names = {parameter.arg for parameter in _parameters(parameters)}
+        names = {parameter.arg for parameter in parameters(arguments)}
         outer, self.scope = self.scope, Scope("function", binds=set(names))
         self.block(body, names | {"__class__"})
         inner, self.scope = self.scope, outer
+        self.later |= inner.global_reads | (inner.reads - inner.binds)
         # A nonlocal name counts as one of its own: it never is one of the cell's.
         return self.leave(inner, inner.reads - inner.binds)
 
@@ -382,15 +386,6 @@ class Flow:
     visit_Raise = visit_Return
     visit_SetComp = visit_ListComp
     visit_TryStar = visit_Try
-
-
-def _parameters(arguments: ast.arguments) -> list[ast.arg]:
-    positional = [*arguments.posonlyargs, *arguments.args]
-    return [*positional, *arguments.kwonlyargs, *filter(None, [arguments.vararg, arguments.kwarg])]
-
-
-def _defaults(arguments: ast.arguments) -> list[ast.expr]:
-    return [*arguments.defaults, *filter(None, arguments.kw_defaults)]
 
 
 def _swallows(manager: ast.expr) -> bool:

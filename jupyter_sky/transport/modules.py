@@ -222,18 +222,29 @@ def _read(path: Path) -> tuple[tuple[int, int], bytes, frozenset[str]]:
     known = _contents.get(path)
     if known is None or known[0] != stamp:
         content = path.read_bytes()
-        imports = _imported_by(content) if path.suffix == ".py" else frozenset[str]()
+        names = imported_by(content) if path.suffix == ".py" else frozenset[str]()
+        imports = frozenset(name.partition(".")[0] for name in names)
         known = _contents[path] = (stamp, content, imports)
     return known
 
 
-def _imported_by(source: bytes) -> frozenset[str]:
-    """Return the top-level modules that a file imports."""
+def imported_by(source: bytes, package: str = "") -> frozenset[str]:
+    """Return the modules that a file imports; what is no module may be among them.
+
+    Parameters
+    ----------
+    source
+        Its content.
+    package
+        The package that it belongs to, without which imports that begin with a dot are left out.
+    """
     names: set[str] = set()
     with contextlib.suppress(SyntaxError, ValueError):
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
                 names.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names.add(node.module)
-    return frozenset(name.partition(".")[0] for name in names)
+            elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+                base = "." * node.level + (node.module or "")
+                base = importlib.util.resolve_name(base, package) if node.level else base
+                names.update([base, *(f"{base}.{alias.name}" for alias in node.names)])
+    return frozenset(names)

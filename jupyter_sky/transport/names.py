@@ -26,7 +26,11 @@ class CellNames:
         Those among them that are bound, or deleted, by every way to the cell's end.
     bodies : mapping
         What functions and classes that the cell defines may look up when they are called.
-    imports : frozenset of str
+    later : frozenset of str
+        What any of its functions may look up, those without a name and methods among them.
+    imported : frozenset of str
+        Those of its writes that import statements bind.
+    modules : frozenset of str
         Modules that an import statement of the cell names, wherever it stands.
     attributes : frozenset of str
         Names that the cell looks up on objects: what stands behind a dot.
@@ -36,7 +40,9 @@ class CellNames:
     writes: frozenset[str]
     surely: frozenset[str] = frozenset()
     bodies: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    imports: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
+    imported: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
 
 
@@ -74,14 +80,29 @@ def analyse(source: str) -> CellNames:
         writes=writes,
         surely=writes & settled,
         bodies={name: frozenset(needs) for name, needs in cell.defined.items()},
-        imports=frozenset(_imports(tree)),
+        later=frozenset(flow.later),
+        imported=frozenset(_imported(tree)),
+        modules=frozenset(_modules(tree)),
         attributes=frozenset(
             node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
         ),
     )
 
 
-def _imports(tree: ast.AST) -> Iterator[str]:
+# Where no import statement is that binds a name of the cell.
+_NO_IMPORTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    """Yield the names that import statements bind outside of functions and classes."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in each.names)
+        elif not isinstance(each, _NO_IMPORTS):
+            yield from _imported(each)
+
+
+def _modules(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

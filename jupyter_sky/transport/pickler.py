@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import io
-import linecache
 import sys
 import types
 import weakref
@@ -17,7 +16,8 @@ import blake3
 import cloudpickle
 from cloudpickle import cloudpickle as _internals
 
-from jupyter_sky.transport import sharing
+from jupyter_sky.transport import cells, sharing
+from jupyter_sky.transport.cells import Cells
 from jupyter_sky.transport.reducers import reduce, reduce_cell
 
 
@@ -40,9 +40,8 @@ class Pickled:
         what they are called there.
     left_out
         Whether something is missing that the objects in it can compute again.
-    sources
-        Source text of the notebook's cells that functions in the value come from, by file name,
-        for tracebacks.
+    cells
+        The notebook's cells that functions in the value come from, for tracebacks.
     """
 
     stream: bytes
@@ -50,7 +49,7 @@ class Pickled:
     needs: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
     classes: Mapping[str, type] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
+    cells: Cells = field(default_factory=dict)
     left_out: bool = False
     _pickler: Any = field(default=None, repr=False, compare=False)
     _value: Any = field(default=None, repr=False, compare=False)
@@ -138,7 +137,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             frozenset(self.needs),
             frozenset(self.modules),
             self.classes,
-            {name: text for name in self.files if (text := _cell_source(name))},
+            cells.find(self.files, self._main),
             self.left_out,
             self,
             self._value,
@@ -227,14 +226,6 @@ def _imported_in(code: types.CodeType) -> frozenset[str]:
         inner = [_imported_in(each) for each in code.co_consts if isinstance(each, types.CodeType)]
         names = _imported[code] = frozenset(found.union(*inner))
     return names
-
-
-def _cell_source(name: str) -> str | None:
-    # A cell has no file that the other side could read; only IPython's cache has its lines.
-    entry = linecache.cache.get(name)
-    if entry is None or len(entry) != 4 or entry[1] is not None:
-        return None
-    return "".join(entry[2])
 
 
 # Classes

@@ -54,6 +54,17 @@ def parse(source: str) -> ast.Module:
     return tree
 
 
+def parameters(arguments: ast.arguments) -> list[ast.arg]:
+    """Return all parameters of a function."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    return [*positional, *arguments.kwonlyargs, *filter(None, [arguments.vararg, arguments.kwarg])]
+
+
+def defaults(arguments: ast.arguments) -> list[ast.expr]:
+    """Return what is evaluated where a function is defined, in order."""
+    return [*arguments.defaults, *filter(None, arguments.kw_defaults)]
+
+
 def _compile(python: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are shown when the cell is compiled to run

@@ -1,5 +1,8 @@
 /* Helpers that touch the DOM only where it differs. Text always goes in as text, never as markup. */
 
+/** On whatever can have the focus: notebooks have shortcuts of their own for Enter and the arrows. */
+export const OWN_KEYS = { 'data-lm-suppress-shortcuts': 'true' };
+
 /** Returns a new element; `name` is its class. */
 export function element(
   tag: string,

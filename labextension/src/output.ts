@@ -1,6 +1,6 @@
 /* What the selected rank prints, live. It follows the end until the person scrolls up to read. */
 
-import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import { element, OWN_KEYS, setAttribute, setOptional, setShown, setText } from './dom.ts';
 import type { Output } from './snapshot.ts';
 import { linesOf, pieces, plain } from './text.ts';
 import type { Translation } from './words.ts';
@@ -13,7 +13,12 @@ export class OutputPane {
   readonly #heading = element('span', 'jsky-output-title');
   readonly #note = element('span', 'jsky-quiet');
   readonly #latest: HTMLElement;
-  readonly #text = element('div', 'jsky-text', { role: 'log', 'aria-live': 'off', tabindex: '0' });
+  readonly #text = element('div', 'jsky-text', {
+    ...OWN_KEYS,
+    role: 'log',
+    'aria-live': 'off',
+    tabindex: '0'
+  });
   #rank: number | null = null;
   #shown: string | null = null;
   #lines: string[] = [];
@@ -21,7 +26,8 @@ export class OutputPane {
 
   constructor(trans: Translation) {
     this.#trans = trans;
-    this.#latest = element('button', 'jsky-latest', { type: 'button' }, trans.__('Latest ↓'));
+    const attributes = { ...OWN_KEYS, type: 'button' };
+    this.#latest = element('button', 'jsky-latest', attributes, trans.__('Latest ↓'));
     this.#latest.addEventListener('click', () => this.#follow());
     this.#text.addEventListener('scroll', () => {
       const { scrollTop, clientHeight, scrollHeight } = this.#text;

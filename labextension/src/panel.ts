@@ -1,5 +1,6 @@
 /* The view as a widget of the notebook: `jupyter_sky/notebook/panel.py` is its other half. */
 
+import { ask, type Kernel } from './kernel.ts';
 import { release, render, type Action, type Snapshot } from './view.ts';
 
 /** What anywidget gives us of the widget's model. */
@@ -8,19 +9,19 @@ export interface Model {
   send(content: unknown): void;
   on(event: 'change', changed: () => void): void;
   off(event: 'change', changed: () => void): void;
-  widget_manager?: { kernel?: { interrupt?(): Promise<void> } | null };
+  widget_manager?: { kernel?: Kernel | null };
 }
 
 /** Shows the panel in `el` and keeps it up to date; returns what ends that. */
 function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const act = (action: Action) => {
-    // A run that the kernel waits for is stopped as by the notebook's own Stop: messages to a
-    // widget wait until the cell is over. Elsewhere than in Jupyter's own pages there is no such
-    // way, so there the message goes, and the view says what to do if it does not help.
+    // Messages to a widget wait until the cell is over. Jupyter's own pages have ways around it: a
+    // run that the kernel waits for is stopped as by the notebook's own Stop, and the rest is asked
+    // for beside the cell. Elsewhere the message goes, and the view says what to do meanwhile.
     const kernel = model.widget_manager?.kernel;
     if (action.kind === 'stop' && !model.get('run')?.background && kernel?.interrupt) {
       void kernel.interrupt();
-    } else {
+    } else if (!kernel || !ask(kernel, { ...action, panel: model.get('key') })) {
       model.send(action);
     }
   };

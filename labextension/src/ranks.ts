@@ -44,7 +44,6 @@ export class RankList {
       } else if (!this.#move(rank, event.key)) {
         return;
       }
-      // The notebook has shortcuts of its own for these keys.
       event.preventDefault();
       event.stopPropagation();
     });

@@ -82,6 +82,20 @@ test('a run in the background is stopped without disturbing the kernel', (t) => 
   assert.deepEqual(model.sent, [{ kind: 'stop', run: 'r1' }]);
 });
 
+test('where the page has a way beside a busy cell, requests take it', (t) => {
+  const model = new Parts();
+  const sent: any[] = [];
+  const sendControlMessage = (message: unknown) => void sent.push(message);
+  model.widget_manager = { kernel: { clientId: 'c1', sendControlMessage } };
+  const [el, end] = shown(model);
+  t.after(end);
+  el.querySelector<HTMLElement>('[data-rank="2"]')!.click();
+  assert.deepEqual(model.sent, []);
+  const [{ channel, header, content }] = sent;
+  assert.deepEqual([channel, header.msg_type, header.session], ['control', 'sky_request', 'c1']);
+  assert.deepEqual(content, { kind: 'select', rank: 2, panel: 'k1' });
+});
+
 test('two views of one model, and the end of one', () => {
   const model = new Parts();
   const [, end] = shown(model);

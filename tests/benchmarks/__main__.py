@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.benchmarks import contest, imports, output, recovery, start, table, training
+from tests.benchmarks import contest, imports, output, panel, recovery, start, table, training
 from tests.benchmarks.measure import Row
 from tests.benchmarks.processes import adopt_orphans, end_descendants
 
@@ -27,6 +27,7 @@ THEMES = {
     "training": training.training,
     "lines": output.lines,
     "flood": output.flood,
+    "panel": panel.panel,
     "killed": recovery.killed,
     "stop": recovery.stop,
 }

@@ -31,6 +31,8 @@ class Cell:
     ----------
     arrivals
         For each message with text, when it arrived and the text.
+    updates
+        For each message to a widget that came meanwhile, when it arrived and what was in it.
     error
         Name and text of the error that it raised.
     value
@@ -40,6 +42,7 @@ class Cell:
     """
 
     arrivals: list[tuple[float, str]] = field(default_factory=list)
+    updates: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     error: tuple[str, str] | None = None
     value: str = ""
     started: float = field(default_factory=time.monotonic)
@@ -109,9 +112,11 @@ class Notebook:
         while True:
             message = self._client.get_iopub_msg(timeout=max(0.0, until - time.monotonic()))
             arrived = time.monotonic()
+            content: dict[str, Any] = message["content"]
+            if message["msg_type"] == "comm_msg":
+                cell.updates.append((arrived, content))
             if message["parent_header"].get("msg_id") != request:
                 continue
-            content: dict[str, Any] = message["content"]
             match message["msg_type"]:
                 case "stream":
                     cell.arrivals.append((arrived, content["text"]))

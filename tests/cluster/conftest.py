@@ -13,7 +13,8 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.frame import Limits
-from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import Display, Output
@@ -39,7 +40,9 @@ class Cells:
         ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
         parcel = self.cluster.outbox.parcel(names, self.namespace, ranks)
         work = Work(ranks, code=code, parcel=parcel, values=values or {}, show=tuple(show))
-        return self.cluster.run(work)
+        run = self.cluster.run(work)
+        run.begin()
+        return run
 
     def run(self, code: str, **options: Any) -> dict[int, Any]:
         run = self.start(code, **options)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Run, Work
+from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.transport.names import analyse
 from jupyter_sky.transport.writes import Writes
 
@@ -25,12 +26,13 @@ class Notebook:
     def here(self, cell: str) -> None:
         """Run a cell in the notebook."""
         names = analyse(cell)
-        writes = Writes(names.writes, self.names)
+        writes = Writes(self.names)
         file = f"<cell {hash(cell)}>"
         linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
         exec(compile(cell, file, "exec", dont_inherit=True), self.names)
-        anew = {name for name, other in writes.bound(self.names).items() if other}
-        self.cluster.outbox.assigned(anew | names.surely)
+        there = names.surely & self.names.keys()
+        self.cluster.outbox.assigned(writes.changed() | there, self.names)
+        self.cluster.outbox.deleted(writes.deleted() | (names.surely - there))
 
     def start(
         self,
@@ -47,7 +49,9 @@ class Notebook:
         values = {rank: list(gather) for rank in ranks} if gather else {}
         if out:
             values = {**values, ranks[0]: [*out, *gather]}
-        return self.cluster.run(Work(ranks, code=cell, parcel=parcel, values=values))
+        run = self.cluster.run(Work(ranks, code=cell, parcel=parcel, values=values))
+        run.begin()
+        return run
 
     def there(self, cell: str, **options: Any) -> list[dict[str, Any]]:
         """Run a cell on the ranks, bind what it was asked for, and return it by rank."""
@@ -82,5 +86,5 @@ def open_notebook(cluster: Cluster, patch: Any) -> Notebook:
     notebook = Notebook(cluster)
     patch.setitem(sys.modules, "__main__", notebook.main)
     held = cluster.outbox._ledger._held
-    cluster.outbox.assigned({name for names in held.values() for name in names})
+    cluster.outbox.assigned({name for names in held.values() for name in names}, {})
     return notebook

@@ -106,3 +106,16 @@ def test_waiting_for_a_result_can_end_before_the_run(cells, tmp_path: Path) -> N
         handle.result(timeout=0.05)
     go.touch()
     handle.result()
+
+
+def test_a_cluster_that_ends_takes_its_runs_with_it_and_they_say_so(new) -> None:
+    cells = new(nodes=2)
+    running = start(cells, "import time\nwhile True: time.sleep(0.01)")
+    waiting = start(cells, "print('never')")
+    cells.cluster.down()
+    for handle in (running, waiting):
+        with pytest.raises(sky.ClusterLost):
+            handle.result()
+        assert handle.done
+        assert "ended after" in repr(handle) and "was ended" in repr(handle)
+    assert cells.cluster.snapshot()["run"]["state"] == "error"

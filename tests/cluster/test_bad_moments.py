@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 
 import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted, RankLost
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.notebook.background import BackgroundRun
 from tests.cluster.test_stop import stop
 
@@ -39,6 +41,36 @@ def test_a_name_that_did_not_arrive_is_sent_again(cells) -> None:
 
     with pytest.raises(Interrupted):
         run.follow(press)
+    assert cells.ask("x", names=["x"]) == [2] * 4
+
+
+@pytest.mark.parametrize("line", range(1, 9))
+def test_stop_at_any_line_of_the_beginning(cells, line: int) -> None:
+    """The trace counts lines of `Run` from the moment when somebody follows one."""
+    cells.namespace.update(x=1)
+    cells.run("pass", names=["x"])
+    cells.namespace.update(x=2)
+    parcel = cells.cluster.outbox.parcel(["x"], cells.namespace, cells.cluster.all_ranks)
+    work = Work(cells.cluster.all_ranks, code="while True: time.sleep(0.01)", parcel=parcel)
+    run = cells.cluster.run(work)
+    lines = 0
+
+    def trace(frame, event: str, arg: object):
+        nonlocal lines
+        if not frame.f_code.co_filename.endswith("cluster/run.py"):
+            return None
+        lines += event == "line"
+        if lines == line and event == "line":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    with pytest.raises(KeyboardInterrupt):
+        sys.settrace(trace)
+        try:
+            run.follow(lambda event: None)
+        finally:
+            sys.settrace(None)
     assert cells.ask("x", names=["x"]) == [2] * 4
 
 

@@ -63,6 +63,17 @@ def test_what_ranks_started_ends_too(new) -> None:
     assert_gone([process])
 
 
+def test_what_a_killed_rank_started_ends_and_what_others_started_goes_on(new) -> None:
+    cells = new(nodes=2)
+    cells.run(
+        "import subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    )
+    first, second = map(psutil.Process, cells.ask("child.pid"))
+    cells.cluster.restart([0])
+    assert_gone([first])
+    assert second.is_running()
+
+
 def test_plugins_leave_when_the_cluster_goes_down(tmp_path: Path) -> None:
     note = tmp_path / "left"
 
@@ -116,7 +127,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Work
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.providers.local import Local
 row = registry.find({cells.cluster.name!r})
 _, frame = assemble(sky.ComputePool(nodes=2).spec, [sky.plugins.torch()])

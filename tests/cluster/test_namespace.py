@@ -35,6 +35,18 @@ def test_a_name_that_a_rank_bound_later_is_the_ranks(notebook) -> None:
     assert notebook.ask("loss") == ["new"] * 4
 
 
+@pytest.mark.parametrize(
+    "bind", ["from keyword import *", "exec('kwlist = 1')", "vars().update(kwlist=2)"]
+)
+def test_a_name_that_a_rank_bound_in_some_other_way(notebook, bind) -> None:
+    notebook.here("kwlist = 0")
+    notebook.there(bind)
+    assert notebook.ask("kwlist") != [0] * 4
+    notebook.here(bind)
+    notebook.here("kwlist = 0")
+    assert notebook.ask("kwlist") == [0] * 4
+
+
 def test_a_branch_that_was_not_taken_bound_nothing(notebook) -> None:
     notebook.here("x = 1")
     notebook.there("x")
@@ -67,6 +79,19 @@ def test_a_name_that_is_deleted_on_a_rank_is_gone_there(notebook) -> None:
         notebook.ask("x")
     notebook.here("x = 1")
     assert notebook.ask("x") == [1] * 4
+
+
+def test_a_name_that_is_deleted_in_the_notebook_is_gone_on_ranks(notebook) -> None:
+    notebook.here("list, own, x = 1, 2, [3]")
+    notebook.there("own = list + own\nx")
+    notebook.here("own = x; del list, own, x")
+    assert notebook.ask("list((1,)), 'own' in globals(), 'x' in globals()") == (
+        [([1], False, False)] * 4
+    )
+    notebook.there("x = 4")
+    assert notebook.ask("x") == [4] * 4
+    notebook.here("x = 5; del x; x = 6")
+    assert notebook.ask("x") == [6] * 4
 
 
 def test_what_is_changed_in_place_is_sent_again(notebook) -> None:
@@ -165,6 +190,27 @@ def test_a_function_that_is_defined_on_ranks_finds_the_names_of_the_notebook(not
     assert notebook.ask("train()") == [10, 11, 12, 13]
     notebook.here("def helper(): return 0")
     assert notebook.ask("train()") == [0, 1, 2, 3]
+
+
+def test_an_object_of_the_ranks_finds_what_the_notebook_assigned_since(notebook) -> None:
+    notebook.here(
+        "lr = 1\ndef scale(): return 1\nclass Trainer:\n  def step(self): return lr * scale()"
+    )
+    notebook.there("trainer = Trainer(); step = lambda: lr; alias = scale")
+    notebook.here("lr = 2")
+    assert notebook.ask("trainer.step(), step()") == [(2, 2)] * 4
+    notebook.here("def scale(): return 10")
+    assert notebook.ask("trainer.step()") == [20] * 4
+    notebook.there("class Late:\n  def get(self): return late\nlate_one = Late()")
+    notebook.here("late = 3")
+    assert notebook.ask("late_one.get()") == [3] * 4
+    # What cannot be sent does not stand in the way of a cell that does not name it.
+    notebook.here("late = (i for i in ())")
+    assert notebook.ask("trainer.step()") == [20] * 4
+    # And what is large does not travel for nothing.
+    notebook.here("lr = 3")
+    notebook.there("import math as m")
+    assert notebook.sent("print(m.pi)") == set()
 
 
 def test_a_function_comes_back_and_sees_the_notebook(notebook) -> None:

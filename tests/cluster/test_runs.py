@@ -8,7 +8,25 @@ import numpy as np
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.cluster.work import Work
+from jupyter_sky.errors import UsageError
 from jupyter_sky.transport.events import Display
+from tests.cluster.conftest import Cells
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((), r"no rank was chosen: test-\w+ has ranks 0-3\."),
+        ((0, 4), r"there is no rank 4: test-\w+ has ranks 0-3\."),
+    ],
+)
+def test_ranks_that_are_not_there_are_refused(
+    cells: Cells, ranks: tuple[int, ...], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        cells.cluster.run(Work(ranks, code="1"))
+    assert cells.ask("1") == [1] * 4
 
 
 def test_the_group_is_formed_before_the_first_cell(cells) -> None:

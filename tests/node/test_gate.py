@@ -20,7 +20,7 @@ def test_what_a_person_can_read_passes_as_it_is() -> None:
         shown = gate.take(line, number * len(line))
         assert shown
         assert (shown.data, shown.offset, shown.skipped_bytes) == (line, number * len(line), 0)
-        clock.now += 0.01
+        clock.now += 0.02
 
 
 def test_a_flood_ends_with_its_last_lines_and_nothing_is_unaccounted_for() -> None:

@@ -40,6 +40,20 @@ def test_a_blob_that_broke_off_can_be_sent_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [key]
 
 
+def test_two_send_the_same_at_once_and_one_of_them_breaks_off(tmp_path: Path) -> None:
+    store = Store(tmp_path, 10**9)
+    data = bytes(range(256)) * 100
+    key, whole = digest(data), memoryview(data)
+    store.add(key, 0, whole[:1000], len(data))
+    store.add(key, 0, whole[:700], len(data))
+    store.add(key, 1000, whole[1000:2000], len(data))
+    assert store.arrived(key) == 2000
+    for offset in range(700, len(data), 700):
+        store.add(key, offset, whole[offset : offset + 700], len(data))
+    assert (tmp_path / key).read_bytes() == data
+    assert [path.name for path in tmp_path.iterdir()] == [key]
+
+
 def test_a_damaged_blob_is_not_kept(tmp_path: Path) -> None:
     store = Store(tmp_path, 10**9)
     key = put(store, b"x" * 5000, key=digest(b"something else"))

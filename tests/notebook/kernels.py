@@ -25,8 +25,10 @@ class Cell:
     stdout: str = ""
     stderr: str = ""
     shown: list[str] = field(default_factory=list)
+    data: list[dict[str, Any]] = field(default_factory=list)
     error: dict[str, Any] | None = None
     idle: bool = False
+    said_busy: int = 0
     _places: dict[str, int] = field(default_factory=dict)
 
     def take(self, kind: str, content: dict[str, Any]) -> None:
@@ -40,15 +42,19 @@ class Cell:
                 if place := content.get("transient", {}).get("display_id"):
                     self._places[place] = len(self.shown)
                 self.shown.append(content["data"]["text/plain"])
+                self.data.append(content["data"])
             case "update_display_data":
                 place = content["transient"]["display_id"]
                 # What another cell has shown, like the panel, is updated from here too.
                 if place in self._places:
                     self.shown[self._places[place]] = content["data"]["text/plain"]
+                    self.data[self._places[place]] = content["data"]
             case "error":
                 self.error = content
             case "status" if content["execution_state"] == "idle":
                 self.idle = True
+            case "status" if content["execution_state"] == "busy":
+                self.said_busy += 1
 
     @property
     def sentence(self) -> str:
@@ -72,14 +78,16 @@ class LiveNotebook:
     ----------
     path
         Where the notebook would be; the kernel runs in its folder.
+    encryption
+        Of the way to the kernel. From version 7.4 on ipykernel warns where there is none; before,
+        it cannot have any.
     env
         Environment variables of the kernel beyond those of the tests.
     """
 
-    def __init__(self, path: Path, **env: str) -> None:
+    def __init__(self, path: Path, encryption: str = "auto", **env: str) -> None:
         self.path = path
-        # Without the setting, ipykernel warns that the way to the kernel is not encrypted.
-        config = Config({"KernelManager": {"transport_encryption": "auto"}})
+        config = Config({"KernelManager": {"transport_encryption": encryption}})
         self._manager = KernelManager(kernel_name="python3", config=config)
         # Jupyter Server tells its kernels in this way which notebook they belong to.
         env = {**os.environ, "JPY_SESSION_NAME": str(path), **env}
@@ -131,6 +139,12 @@ class LiveNotebook:
     def interrupt(self) -> None:
         """Do what the notebook's Stop does."""
         self._manager.interrupt_kernel()
+
+    def ask(self, request: dict[str, Any]) -> str:
+        """Ask what a page asks, beside the cell that runs; return how that went."""
+        message = self._client.session.msg("sky_request", request)
+        self._client.control_channel.send(message)
+        return str(self._client.get_control_msg(timeout=PATIENCE)["content"]["status"])
 
     def restart(self, now: bool = True) -> None:
         """Restart the kernel: kill it, or ask it to end."""

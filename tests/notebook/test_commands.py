@@ -17,7 +17,7 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.run import Work
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options import COMMANDS
 from jupyter_sky.notebook.status import duration
@@ -94,13 +94,14 @@ def test_status_marks_the_cluster_that_cells_mean(two: Notebook, stranger: Clust
 def test_status_shows_what_runs(two: Notebook, stranger: Cluster, tmp_path: Path) -> None:
     end = tmp_path / "end"
     strange = stranger.run(Work((1,), code=UNTIL.format(str(end))))
+    strange.begin()
     assert strange.left.wait(30)
     two.namespace["end"] = str(end)
     two.run("%%sky --background\nimport pathlib\nwhile not pathlib.Path(end).exists(): pass")
     try:
         text = two.run("%sky status")
         mine = next(line for line in text.splitlines() if line.startswith("*"))
-        assert "busy" in mine and "import pathlib, ranks 0-1, for 0 s" in mine
+        assert "busy" in mine and "exists(): pass, ranks 0-1, for 0 s" in mine
         assert table(text)[stranger.name][4] == "busy"
         assert table(text)[stranger.name][-2:] == ["rank", "1"]
     finally:
@@ -151,7 +152,8 @@ def test_a_long_log_is_shown_from_its_end(two: Notebook) -> None:
     first, *lines = two.run("%sky logs 1").splitlines()
     assert lines == [str(number) for number in range(199_000, 200_000)]
     left_out = sum(len(str(number)) + 1 for number in range(199_000))
-    assert first == f"[{left_out:,} bytes of this log come before]"
+    instead = "`%sky logs 1 --save FILE` has all of it"
+    assert first == f"[{left_out:,} bytes of this log come before: {instead}]"
     assert two.run("%sky logs 1 --tail 2") == "199998\n199999\n"
 
 

@@ -49,6 +49,35 @@ def test_a_failing_cell_fails_the_notebook(others: None, tmp_path: Path) -> None
     assert not after.exists()
 
 
+def test_a_traceback_has_the_numbers_of_the_notebook(pair: LiveNotebook) -> None:
+    pair.succeed("def here(x):\n    return 1 / x")
+    pair.succeed("%%sky\ndef there(x):\n    return here(x)")
+    number = pair.value("len(In)")  # of the next cell
+    assert [
+        line
+        for line in pair.run("\n%%sky\n\nthere(0)").traceback.splitlines()
+        if line.startswith(("Cell", "---->"))
+    ] == [
+        f"Cell In[{number}], line 4",
+        "----> 4 there(0)",
+        f"Cell In[{number - 2}], line 3, in there(x)",
+        "----> 3     return here(x)",
+        f"Cell In[{number - 3}], line 2, in here(x)",
+        "----> 2     return 1 / x",
+    ]
+    wrong = pair.run("%%sky\nx = = 1")
+    assert wrong.traceback.startswith(f"  Cell In[{number + 1}], line 2\n    x = = 1\n")
+
+
+def test_a_cell_that_auto_sends_has_its_own_lines(pair: LiveNotebook) -> None:
+    pair.succeed("%sky auto on")
+    try:
+        assert "---> 2 1 / 0" in pair.run("x = 0\n1 / 0").traceback
+        assert "---> 3 1 / 0" in pair.run("%%sky\nx = 0\n1 / 0").traceback
+    finally:
+        pair.succeed("%sky auto off")
+
+
 def test_what_was_printed_before_an_error_is_shown(pair: LiveNotebook) -> None:
     cell = pair.run("%%sky\nprint('before')\n1 / 0")
     assert cell.stdout == "before\n"
@@ -127,3 +156,71 @@ def test_stop_while_the_cluster_starts_leaves_nothing(opened, home: Path) -> Non
 def test_an_interrupt_from_elsewhere_fails_the_cell(pair: LiveNotebook) -> None:
     cell = pair.run("%%sky\nif rank == 1: raise KeyboardInterrupt")
     assert cell.error is not None
+
+
+def test_the_error_of_each_rank_can_be_asked_for(pair: LiveNotebook) -> None:
+    pair.succeed(
+        "try:\n"
+        "    get_ipython().run_cell_magic('sky', '', 'raise (KeyError, ValueError)[rank](rank)')\n"
+        "except (KeyError, ValueError) as error:\n"
+        "    each = {each.rank: type(each).__name__ for each in error.exceptions}"
+    )
+    assert pair.value("each") == {0: "KeyError", 1: "ValueError"}
+
+
+def test_an_exception_group_is_shown_as_python_shows_it(pair: LiveNotebook) -> None:
+    cell = pair.run("%%sky\nraise ExceptionGroup('several', [ValueError(1), TypeError(2)])")
+    assert "| ExceptionGroup: several (2 sub-exceptions)" in cell.traceback
+    assert "| ValueError: 1" in cell.traceback and "| TypeError: 2" in cell.traceback
+    assert "Cell In[" in cell.traceback
+    assert "jupyter_sky" not in cell.traceback and cell.stderr == ""
+
+
+def test_sys_exit_ends_the_cell_and_not_the_rank(pair: LiveNotebook) -> None:
+    cell = pair.run("%%sky\nimport sys\nsys.exit('no data')")
+    assert cell.sentence == (
+        "SystemExit: the cell called sys.exit('no data'); the rank and its variables stay. "
+        "(on ranks 0-1 (node 0, node 1))"
+    )
+    assert cell.stderr == ""
+    assert pair.succeed("%%sky\nprint(rank)").stdout == "0\n"
+
+
+def test_an_error_that_cannot_be_sent_arrives_with_its_name_and_text(pair: LiveNotebook) -> None:
+    cell = pair.run(
+        "%%sky\n"
+        "import threading\n"
+        "class Odd(Exception):\n"
+        "    def __init__(self, one, two):\n"
+        "        super().__init__('odd one')\n"
+        "        self.lock = threading.Lock()\n"
+        "raise Odd(1, 2)"
+    )
+    assert cell.traceback.endswith("Odd: odd one\non ranks 0-1 (node 0, node 1)")
+
+
+@pytest.mark.parametrize("asking", ["input('name? ')", "import getpass; getpass.getpass()"])
+def test_a_rank_has_no_keyboard(pair: LiveNotebook, asking: str) -> None:
+    cell = pair.run(f"%%sky\n{asking}")
+    assert "has no keyboard on a node. Ask in a cell of the notebook" in cell.traceback
+    assert "breakpoint() has no keyboard" in pair.run("%%sky\nbreakpoint()").traceback
+
+
+def test_a_crash_says_signal_rank_host_and_where_it_was(opened) -> None:
+    notebook = opened()
+    notebook.succeed("%%sky --nodes 2\nimport ctypes, torch.distributed as dist")
+    cell = notebook.run(
+        "%%sky --stdout all\n"
+        "print('the last line', flush=True)\n"
+        "if dist.get_rank() == 1: ctypes.string_at(0)\n"
+        "dist.barrier()"
+    )
+    lines = cell.traceback.splitlines()
+    assert lines[0].startswith("RankLost: rank 1 is lost: it was killed by SIGSEGV. It starts anew")
+    assert lines[1] == "Fatal Python error: Segmentation fault"
+    assert "string_at" in cell.traceback and lines[-1] == "on rank 1 (node 1)"
+    killed = notebook.run(
+        "%%sky\nimport os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    assert "rank 0 is lost: it was killed by SIGKILL" in killed.traceback
+    assert "the last line" in killed.traceback

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.notebook.kernels import LiveNotebook
 
 
@@ -124,3 +126,51 @@ def test_names_travel_and_stay(pair: LiveNotebook) -> None:
     pair.succeed("step = 10")
     pair.succeed("%%sky --gather found\nfound = forward(rank)")
     assert pair.value("found") == [10, 11]
+
+
+def test_figures_tables_and_html_are_shown_as_such(pair: LiveNotebook) -> None:
+    pytest.importorskip("matplotlib")
+    figure = pair.succeed(
+        "%%sky\n%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1]);"
+    )
+    assert [data.keys() for data in figure.data] == [{"text/plain", "image/png"}]
+    table = pair.succeed("%%sky\nimport pandas as pd\npd.DataFrame({'rank': [rank]})")
+    assert "<table" in table.data[0]["text/html"]
+    cell = pair.succeed("%%sky\nfrom IPython.display import HTML\nHTML('<b>bold</b>')")
+    assert cell.data[0]["text/html"] == "<b>bold</b>"
+
+
+def test_what_several_ranks_display_says_whose_it_is(pair: LiveNotebook) -> None:
+    cell = pair.succeed("%%sky --stdout all\nfrom IPython.display import HTML\n{'rank': rank}")
+    assert sorted(cell.stdout.splitlines()) == ["0 │ {'rank': 0}", "1 │ {'rank': 1}"]
+    cell = pair.succeed("%%sky --stdout all\nHTML('<b>bold</b>')")
+    assert sorted(cell.stdout.splitlines()) == ["0 │ ", "1 │ "]
+    assert [data["text/html"] for data in cell.data] == ["<b>bold</b>"] * 2
+
+
+def test_a_cell_may_await_and_use_magics(pair: LiveNotebook) -> None:
+    cell = pair.succeed(
+        "%%sky\nimport asyncio\nprint(await asyncio.sleep(0, 'awaited'))\n"
+        "%time x = 3\nfiles = !echo one two\nfiles"
+    )
+    assert cell.stdout.startswith("awaited\nCPU times")
+    assert cell.shown == ["['one two']"]
+
+
+def test_a_flood_is_thinned_in_the_cell_and_complete_in_the_log(
+    pair: LiveNotebook, tmp_path: Path
+) -> None:
+    cell = pair.succeed(
+        "%%sky\nfor number in range(200_000): print('line', number)\n"
+        "print('x' * 50_000_000)\nos.write(1, bytes(range(256)) + b'\\n');"
+    )
+    assert "`%sky logs 0 --save FILE` has all of them" in cell.stdout
+    assert len(cell.stdout) < 1_000_000
+    log = tmp_path / "rank 0.log"
+    saved = pair.succeed(f"%sky logs 0 --save '{log}'")
+    data = log.read_bytes()
+    assert saved.stdout == f"{log} has all that rank 0 wrote, {len(data):,} bytes\n"
+    assert data.endswith(b"x\n" + bytes(range(256)) + b"\n")
+    assert all(b"line %d\n" % number in data for number in range(0, 200_000, 20_000))
+    wrong = pair.run(f"%sky logs 0 --save '{tmp_path}'")
+    assert "name another file" in wrong.sentence

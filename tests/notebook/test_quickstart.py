@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
-QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
-
-
-def text_of(cell: nbformat.NotebookNode) -> str:
-    """Return what a cell shows, as text."""
-    parts = []
-    for output in cell.get("outputs", []):
-        data = output.get("data", {}).get("text/plain", "")
-        parts.append(output.get("text", "") + data + "\n".join(output.get("traceback", [])))
-    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(parts))
-
-
-def code(notebook: nbformat.NotebookNode, beginning: str) -> nbformat.NotebookNode:
-    return next(
-        cell
-        for cell in notebook.cells
-        if cell.cell_type == "code" and cell.source.startswith(beginning)
-    )
+from tests.notebook import guides
+from tests.notebook.guides import code, text_of
 
 
 @pytest.fixture(scope="module")
 def done() -> nbformat.NotebookNode:
-    notebook = nbformat.read(QUICKSTART, as_version=4)
-    NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
-    return notebook
+    return guides.done("quickstart")
 
 
 @pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "saved"])
 def test_what_it_shows(fresh: bool, request: pytest.FixtureRequest) -> None:
-    saved = nbformat.read(QUICKSTART, as_version=4)
-    notebook = request.getfixturevalue("done") if fresh else saved
+    notebook = request.getfixturevalue("done") if fresh else guides.saved("quickstart")
     training = text_of(code(notebook, "%%sky --nodes 4"))
     epochs = re.findall(r"^epoch (\d): loss ([\d.]+), accuracy ([\d.]+)$", training, re.M)
     assert [int(number) for number, _, _ in epochs] == list(range(10))
@@ -57,7 +36,4 @@ def test_what_it_shows(fresh: bool, request: pytest.FixtureRequest) -> None:
 
 
 def test_the_saved_file_names_no_machine() -> None:
-    text = QUICKSTART.read_text()
-    assert "widget-view" not in text
-    for trace in ("/home/", "/root/", "/tmp/", "/work/"):
-        assert trace not in text
+    assert guides.names_no_machine("quickstart")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,9 +67,9 @@ def open_page(chromium: Any) -> Iterator[Callable[..., Page]]:
         assert page.trouble == []
 
 
-@pytest.fixture
-def shots(tmp_path: Path) -> Path:
-    """Where screenshots go; SKY_SHOTS names a folder that keeps them."""
-    folder = Path(os.environ.get("SKY_SHOTS", tmp_path))
+@pytest.fixture(scope="session")
+def shots() -> Path:
+    """Where screenshots go, for a person to look at."""
+    folder = Path(__file__).parents[2] / "build" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -220,6 +220,21 @@ def test_what_stays_in_the_notebook(bench: Bench, published: list[dict[str, Any]
     assert published[0]["transient"]["display_id"] == first != second
 
 
+def test_a_run_that_ends_after_its_cell_is_saved_too(
+    bench: Bench, published: list[dict[str, Any]]
+) -> None:
+    bench.panel.show()
+    bench.panel.finish()
+    assert len(published) == 1
+    bench.shown = changed(bench.shown, run={"state": "interrupted"})
+    bench.panel.update()
+    bench.wait()
+    assert "stopped after" in published[-1]["data"]["text/html"]
+    bench.panel.update()
+    bench.wait()
+    assert len(published) == 2
+
+
 def test_a_cluster_that_has_just_begun() -> None:
     shown = changed(snapshot(1), run=None, ranks=[])
     assert as_text(shown).splitlines()[1:] == ["nothing has run yet"]

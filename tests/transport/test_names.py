@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import dis
 import re
 import sys
+import types
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from textwrap import dedent, indent
@@ -235,6 +237,8 @@ EXPRESSIONS = """
     ($e + $e) | ($n := $e) | ($e if $e else $e) | ($e and $e) | (0 < $e < $e) | (lambda $n=$e: $e)()
     sum([$e for $n in range(2)]) | sum($e for $n in [$e] if $e) | len({$e: $e}) | len(f"{$e}")
     $f() | K().m() | [$n for $n in [$e]][0]
+    [($n := $e) for _ in [$e] if $e] | next($e for _ in [0])
+    max({$n: $e for $n in range(2) if $e}) | (lambda: [$e for $n in [$e]])()
 """
 STATEMENTS = """
 $n = $e
@@ -361,6 +365,28 @@ class K:
 ---
 class K(K):
     $b
+---
+class K:
+    @staticmethod
+    @called
+    def m(a=$e):
+        tick()
+        $b
+        return $e
+---
+def $f():
+    tick()
+    yield $e
+    $b
+---
+try:
+    $b
+except* KeyError as $n:
+    $b
+---
+import math as $n, sys
+---
+$n = [$f, lambda: $e]
 """
 # At the end, a name that was taken for settled and is not would be missed.
 LAST_LOOKS = ["a", "b", "c", "f()", "g()", "K().m()"]
@@ -487,6 +513,27 @@ def bound_in(namespace: dict[str, Any]) -> dict[str, Any]:
         for name, value in NOTEBOOK.items()
         if namespace.get(name, value) is not value
     }
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(every_program)
+def test_what_functions_look_up_later_is_known(program: str) -> None:
+    cell = analysed(program)
+    code = compile(program, "<cell>", "exec", dont_inherit=True)
+    assert looked_up_in_functions(code) - set(dir(builtins)) <= cell.later
+
+
+def looked_up_in_functions(code: types.CodeType, within: bool = False) -> set[str]:
+    """Return the global names that the compiler lets functions look up, and do not bind first."""
+    steps = list(dis.get_instructions(code))
+    own = {step.argval for step in steps if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+    found = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"} - own
+    immediate = code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+    within = within or not (immediate or code.co_name in ("<module>", "K"))
+    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return (found if within else set()).union(
+        *(looked_up_in_functions(each, within) - own for each in inner)
+    )
 
 
 class Cell(dict[str, Any]):

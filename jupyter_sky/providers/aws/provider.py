@@ -112,10 +112,12 @@ class AWS:
         """Return the region, so that the registry knows where to look."""
         return self._clients().region
 
-    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> None:
+    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse what AWS does not have, before anything is made there."""
-        SSH(["instance"], python=self.python).check(replace(spec, nodes=1), preload)
+        ssh = SSH(["instance"], python=self.python)
+        warnings = ssh.check(replace(spec, nodes=1), preload)
         offers.find(self._clients(), self._wish(spec))
+        return warnings
 
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress

@@ -85,7 +85,7 @@ class SSH:
         """How many nodes a cluster has if nobody says: all."""
         return max(1, len(self.targets))
 
-    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> None:
+    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse what can be known to be wrong before any host is asked."""
         if importlib.util.find_spec("paramiko") is None:
             raise UsageError(
@@ -111,6 +111,7 @@ class SSH:
                 f"{spec.nodes} nodes were asked for, and {known} host{'s are' * (known > 1)}"
                 f"{' is' * (known == 1)} named: name more, or leave out --nodes."
             )
+        return ()
 
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress

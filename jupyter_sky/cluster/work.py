@@ -1,0 +1,77 @@
+"""What a run does, and what is said of it while it goes on, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jupyter_sky.cluster.outbox import Parcel
+from jupyter_sky.transport.cells import Cells
+from jupyter_sky.transport.frames import Message
+
+
+@dataclass(frozen=True)
+class CellPlace:
+    """Where a cell's code stands, as its tracebacks say it.
+
+    Attributes
+    ----------
+    title
+        What its cell is called in the notebook, like ``In[3]``.
+    above
+        Lines of the cell that stand above it, like that of the magic.
+    """
+
+    title: str = ""
+    above: int = 0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What ranks should do: a cell's ``code``, or a packed ``call``.
+
+    Attributes
+    ----------
+    ranks
+        The ranks that do it.
+    cells
+        The notebook's cells that functions in ``call`` come from.
+    place
+        Where ``code`` stands in the notebook.
+    parcel
+        The names that they need for it.
+    blobs
+        Large parts of ``call``.
+    values
+        The names that are asked for afterwards, for each rank.
+    show
+        The ranks whose output comes here while they run.
+    title
+        What a person calls it.
+    """
+
+    ranks: tuple[int, ...]
+    code: str | None = None
+    call: Message | None = None
+    cells: Cells = field(default_factory=dict)
+    place: CellPlace = field(default_factory=CellPlace)
+    parcel: Parcel = field(default_factory=Parcel)
+    blobs: Mapping[str, memoryview] = field(default_factory=dict)
+    values: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    show: tuple[int, ...] = (0,)
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What the person should know while the run goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Sending:
+    """How many bytes of data have left, of how many."""
+
+    sent: int
+    total: int

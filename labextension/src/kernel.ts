@@ -1,0 +1,34 @@
+/* The kernel behind a page, as far as the panel speaks to it by itself. */
+
+/** What Jupyter's own pages let a widget do with its kernel; others have less of it, or nothing. */
+export interface Kernel {
+  clientId?: string;
+  username?: string;
+  interrupt?(): Promise<void>;
+  sendControlMessage?(message: unknown): unknown;
+}
+
+/** Asks the kernel for something on its control channel, which answers while a cell runs; says
+    whether the page can. `jupyter_sky/notebook/requests.py` is the other end. */
+export function ask(kernel: Kernel, content: object): boolean {
+  if (!kernel.sendControlMessage) {
+    return false;
+  }
+  kernel.sendControlMessage({
+    channel: 'control',
+    header: {
+      // Only pages of a secure origin have `crypto.randomUUID`.
+      msg_id: `${Date.now()}-${Math.random()}`,
+      msg_type: 'sky_request',
+      session: kernel.clientId,
+      username: kernel.username,
+      version: '5.4',
+      date: new Date().toISOString()
+    },
+    parent_header: {},
+    metadata: {},
+    content,
+    buffers: []
+  });
+  return true;
+}

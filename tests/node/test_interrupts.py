@@ -1,0 +1,92 @@
+"""Interrupts: raised in the person's code, wherever it is, and nowhere else."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jupyter_sky.node.interrupts import Interrupts
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    before = signal.getsignal(signal.SIGINT)
+    yield Interrupts()
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_it_is_raised_in_what_is_allowed(interrupts: Interrupts) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.hold(lambda: interrupts.allow(interrupt))
+    assert interrupts.asked and interrupts.heard
+
+
+def test_it_is_not_raised_around_that(interrupts: Interrupts) -> None:
+    def around() -> str:
+        interrupts.allow(lambda: None)
+        interrupt()
+        return "went on"
+
+    assert interrupts.hold(around) == "went on"
+    assert not interrupts.heard
+
+
+def test_it_waits_for_the_end_of_what_holds_it(interrupts: Interrupts) -> None:
+    done = []
+
+    def inner() -> None:
+        interrupt()
+        done.append("inner")
+
+    def outer() -> None:
+        interrupts.hold(inner)
+        interrupts.hold(lambda: done.append("outer"))
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.hold(lambda: interrupts.allow(lambda: interrupts.hold(outer)))
+    assert done == ["inner", "outer"]
+
+
+def sleep_till(wake: Callable[[], None]) -> None:
+    """Sleep, and have another thread interrupt that."""
+    thread = threading.Thread(target=wake)
+    thread.start()
+    try:
+        time.sleep(600)
+    finally:
+        thread.join()
+
+
+def test_a_repetition_wakes_a_system_call(interrupts: Interrupts) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.allow(sleep_till, interrupts.repeat)
+
+
+def test_a_repetition_is_for_those_who_have_not_heard(interrupts: Interrupts) -> None:
+    def cell() -> str:
+        with pytest.raises(KeyboardInterrupt):
+            interrupt()
+        interrupts.repeat()
+        with pytest.raises(KeyboardInterrupt):
+            sleep_till(lambda: interrupts.repeat(force=True))
+        return "saved"
+
+    assert interrupts.allow(cell) == "saved"
+
+
+def test_a_handler_of_the_persons_lasts_for_one_run(interrupts: Interrupts) -> None:
+    def cell() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        interrupt()
+
+    interrupts.allow(cell)
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.allow(interrupt)

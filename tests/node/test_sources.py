@@ -1,0 +1,170 @@
+"""What was edited is loaded anew, and whoever has something of it gets the new."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_sky.node.sources import Sources, now
+
+Write = Callable[[str, str], None]
+
+
+class Rank:
+    """The modules and the names of a rank."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sources = Sources()
+        self.sources.note(since=0)
+        self.names: dict[str, Any] = {}
+
+    def write(self, name: str, source: str) -> None:
+        path = self.folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+
+    def run(self, cell: str) -> None:
+        since = now()
+        self.sources.refresh(self.names)
+        exec(cell, self.names)
+        self.sources.note(since)
+
+    def value(self, expression: str) -> Any:
+        self.run(f"_ = {expression}")
+        return self.names["_"]
+
+
+@pytest.fixture
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield Rank(tmp_path)
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_function_of_a_module_is_the_new_one(rank: Rank) -> None:
+    rank.write("edited", "def f(): return 'old'\nx = 'old'")
+    rank.run("import edited\nfrom edited import f, f as g, x")
+    rank.write("edited", "def f(): return 'new'\nx = 'new'")
+    assert rank.value("[edited.f(), f(), g(), edited.x, x]") == ["new"] * 5
+
+
+def test_what_was_not_edited_stays(rank: Rank) -> None:
+    rank.write("kept", "import random\nx = random.random()")
+    os.utime(rank.folder / "kept.py", (0, 0))  # not just now
+    rank.run("import kept\nx = kept.x")
+    path = rank.folder / "kept.py"
+    path.write_text(path.read_text())  # the same again, later
+    assert rank.value("kept.x == x")
+
+
+def test_an_edit_of_the_same_size_in_the_same_second(rank: Rank) -> None:
+    rank.write("quick", "x = 0")
+    rank.run("import quick")
+    for number in range(1, 5):
+        rank.write("quick", f"x = {number}")
+        assert rank.value("quick.x") == number
+
+
+def test_objects_and_classes_get_the_new_code(rank: Rank) -> None:
+    rank.write("things", "class A:\n  def f(self): return 'old'")
+    rank.run("from things import A\na = A()\na.x = 1\nclass B(A): pass\nb = B()")
+    rank.write("things", "class A:\n  def f(self): return 'new'\n  def g(self): return self.x")
+    assert rank.value("[a.f(), b.f(), A().f(), a.g()]") == ["new", "new", "new", 1]
+    assert rank.value("isinstance(a, A) and isinstance(b, A) and issubclass(B, A)")
+
+
+def test_modules_that_use_an_edited_one(rank: Rank) -> None:
+    rank.write("base", "rate = 1\ndef f(): return 1\nclass A: kind = 1")
+    rank.write("user", "import base\nfrom base import rate, f, A\nclass B(A): pass\nloaded = []")
+    rank.run("import user\nuser.loaded.append('kept')")
+    rank.write("base", "rate = 2\ndef f(): return 2\nclass A: kind = 2")
+    assert rank.value("[user.rate, user.f(), user.base.f(), user.A.kind, user.B.kind]") == [2] * 5
+    assert rank.value("user.loaded") == ["kept"]
+
+
+def test_edited_modules_are_loaded_in_the_order_of_their_use(rank: Rank) -> None:
+    rank.write("inner", "x = 1")
+    rank.write("outer", "from inner import x\ny = x + 1")
+    rank.run("import inner, outer")
+    rank.write("outer", "from inner import x\ny = x * 100")
+    rank.write("inner", "x = 5")
+    assert rank.value("outer.y") == 500
+
+
+def test_modules_that_use_each_other(rank: Rank) -> None:
+    rank.write("left", "import right\ndef f(): return right.g()")
+    rank.write("right", "import left\ndef g(): return 1")
+    rank.run("import left")
+    rank.write("left", "import right\ndef f(): return -right.g()")
+    rank.write("right", "import left\ndef g(): return 2")
+    assert rank.value("left.f()") == -2
+
+
+def test_a_package(rank: Rank) -> None:
+    rank.write("pack/__init__", "from pack.part import f")
+    rank.write("pack/part", "def f(): return 1")
+    rank.run("from pack import f\nimport pack.part")
+    rank.write("pack/part", "def f(): return 2\ndef g(): return 3")
+    assert rank.value("[f(), pack.f(), pack.part.g()]") == [2, 2, 3]
+
+
+def test_an_edit_that_does_not_compile_is_said_and_tried_again(rank: Rank) -> None:
+    rank.write("broken", "x = 1")
+    rank.run("import broken")
+    rank.write("broken", "x = (")
+    for _ in range(2):
+        with pytest.raises(SyntaxError):
+            rank.run("pass")
+    assert rank.names["broken"].x == 1
+    rank.write("broken", "x = 2")
+    assert rank.value("broken.x") == 2
+
+
+def test_an_edit_while_a_cell_runs_is_seen_by_the_next(rank: Rank) -> None:
+    rank.write("during", "x = 1")
+    rank.names["write"] = rank.write
+    rank.run("import during\nwrite('during', 'x = 2')")
+    assert rank.names["during"].x == 1
+    assert rank.value("during.x") == 2
+
+
+def test_a_file_that_is_new_beside_others_is_found(rank: Rank) -> None:
+    rank.write("one", "")
+    rank.run("import one")
+    rank.write("two", "x = 2")
+    assert rank.value("__import__('two').x") == 2
+
+
+def test_a_module_that_is_gone_is_let_go_of(rank: Rank) -> None:
+    rank.write("gone", "x = 1")
+    rank.run("import gone")
+    (rank.folder / "gone.py").unlink()
+    assert rank.value("gone.x") == 1
+    rank.run("import sys\ndel sys.modules['gone']")
+    rank.write("gone", "x = 2")
+    rank.run("import gone")
+    rank.write("gone", "x = 3")
+    assert rank.value("gone.x") == 3
+
+
+def test_names_that_are_alike_by_chance_are_left_alone(rank: Rank) -> None:
+    rank.write("settings", "rate = 3\ndef f(): pass")
+    rank.run("import settings\nother = 3")
+    rank.write("settings", "rate = 4\ndef f(): pass")
+    assert rank.value("other") == 3
+
+
+def test_libraries_are_not_looked_at() -> None:
+    sources = Sources()
+    importlib.import_module("numpy")
+    sources.note(since=0)
+    assert not [name for name in sources._sources if name.startswith(("numpy", "json"))]

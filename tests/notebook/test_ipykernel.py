@@ -1,0 +1,103 @@
+"""What depends on the kernel around the notebook, on the versions of ipykernel that people have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.notebook.kernels import LiveNotebook
+
+IPYKERNEL_6 = Path(__file__).parents[2] / "build" / "ipykernel6"
+
+
+@pytest.fixture(scope="module", params=["6", "7"])
+def notebook(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveNotebook]:
+    place = tmp_path_factory.mktemp("kernel") / "notebook.ipynb"
+    if request.param == "6":
+        if not IPYKERNEL_6.exists():
+            pytest.skip("ipykernel 6 is not here: `make test` brings it")
+        path = os.pathsep.join([str(IPYKERNEL_6), os.environ["PYTHONPATH"]])
+        made = LiveNotebook(place, encryption="disabled", PYTHONPATH=path)
+    else:
+        made = LiveNotebook(place)
+    try:
+        assert made.value("__import__('ipykernel').__version__").startswith(request.param)
+        made.succeed("%load_ext jupyter_sky\n%config Sky.plugin = 'none'")
+        made.succeed("%%sky --nodes 2\nimport os, time, jupyter_sky as sky")
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Callable[[], str]:
+    """A line of code that waits until the test lets it go on, by touching ``tmp_path / "go"``."""
+    return lambda: f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
+
+
+def test_output_is_live_and_in_the_cell_that_started_the_run(
+    notebook: LiveNotebook, gate: Callable[[], str], tmp_path: Path
+) -> None:
+    first = notebook.start(
+        f"%%sky\nprint('before')\ndisplay('figure')\n{gate()}\nprint('after')\n'value'"
+    )
+    second = notebook.start("print('of the notebook')")
+    notebook.until(first, lambda cell: cell.shown and "before" in cell.stdout)
+    assert first.shown == ["'figure'"] and "after" not in first.stdout
+    (tmp_path / "go").touch()
+    notebook.finish(first)
+    notebook.finish(second)
+    assert (first.stdout, first.shown) == ("before\nafter\n", ["'figure'", "'value'"])
+    assert (second.stdout, second.shown) == ("of the notebook\n", [])
+
+
+def test_a_run_in_the_background_prints_into_no_other_cell(
+    notebook: LiveNotebook, gate: Callable[[], str], tmp_path: Path
+) -> None:
+    started = notebook.succeed(f"%%sky --background\nprint('before')\n{gate()}\nprint('after')")
+    assert "running for" in started.shown[0] or "waiting" in started.shown[0]
+    notebook.succeed("run = _")
+    (tmp_path / "go").touch()
+    waiting = notebook.succeed("await run")
+    assert (waiting.stdout, waiting.shown) == ("", ["{}"])
+    assert notebook.value("run.done, run.output") == (True, "before\nafter\n")
+    assert "done after" in notebook.value("repr(run)")
+
+
+def test_stop_reaches_the_ranks_and_the_next_cell_runs(notebook: LiveNotebook) -> None:
+    cell = notebook.start("%%sky --stdout all\nprint('here')\nwhile True: time.sleep(0.01)")
+    notebook.until(cell, lambda cell: cell.stdout.count("here") == 2)
+    notebook.interrupt()
+    notebook.finish(cell)
+    assert cell.sentence.startswith("KeyboardInterrupt: ranks 0-1 stopped after")
+    after = notebook.succeed("%%sky --stdout all\nprint('on', sky.instance_info().rank)")
+    assert sorted(after.stdout.splitlines()) == ["0 │ on 0", "1 │ on 1"]
+
+
+def test_stop_while_the_notebook_waits_for_a_background_run(notebook: LiveNotebook) -> None:
+    notebook.succeed("%%sky --background\nwhile True: time.sleep(0.01)")
+    notebook.succeed("run = _")
+    cell = notebook.start("print('waiting')\nrun.result()")
+    notebook.until(cell, lambda cell: cell.stdout)
+    notebook.interrupt()
+    assert "KeyboardInterrupt" in notebook.finish(cell).traceback
+    assert notebook.value("run.done") is False
+    notebook.succeed("run.cancel()")
+    assert "KeyboardInterrupt" in notebook.run("run.result()").traceback
+
+
+def test_a_page_is_answered_while_a_cell_runs(
+    notebook: LiveNotebook, gate: Callable[[], str], tmp_path: Path
+) -> None:
+    cell = notebook.start(f"%%sky\nprint('busy')\n{gate()}")
+    notebook.until(cell, lambda cell: cell.stdout)
+    assert notebook.ask({"kind": "select", "panel": "of another page", "rank": 1}) == "ok"
+    # The kernel says after that message that it is idle, and then that it is not.
+    notebook.until(cell, lambda cell: cell.said_busy == 2)
+    (tmp_path / "go").touch()
+    assert notebook.finish(cell).error is None

@@ -1,0 +1,89 @@
+"""Which names of a notebook get to the ranks of its cells, as its person sees it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.conftest import Notebook
+
+
+@pytest.fixture
+def notebook(notebook: Notebook) -> Notebook:
+    notebook.run("%sky up --nodes 2")
+    return notebook
+
+
+def test_names_that_ipython_has_as_well_are_the_persons_once_assigned(notebook: Notebook) -> None:
+    notebook.run("open = lambda path: f'opened {path}'\ndisplay, exit, _ = 1, 2, 3")
+    assert notebook.run("%%sky\nprint(open('x'), display, exit, _)") == "opened x 1 2 3\n"
+
+
+def test_names_that_ipython_has_are_those_of_the_rank(notebook: Notebook) -> None:
+    notebook.run("'of the notebook'")  # so that it has an `_`
+    assert notebook.run("%%sky\nprint(callable(exit), open('/dev/null').name)") == (
+        "True /dev/null\n"
+    )
+    with pytest.raises(NameError, match="'_' is not defined"):
+        notebook.run("%%sky\n_")
+
+
+def test_a_name_that_nobody_could_see_is_told_how_to_get_there(notebook: Notebook) -> None:
+    notebook.run("hidden = 1")
+    with pytest.raises(NameError) as raised:
+        notebook.run("%%sky\neval('hidden')")
+    assert raised.value._render_traceback_()[-1] == (
+        "the notebook has hidden: `%sky push hidden` sends it to the ranks"
+    )
+    notebook.run("%sky push hidden")
+    assert notebook.run("%%sky\nprint(eval('hidden'))") == "1\n"
+    with pytest.raises(NameError) as raised:
+        notebook.run("%%sky\nunknown")
+    assert raised.value._render_traceback_()[-1].startswith("on ranks 0-1")
+
+
+def test_what_is_pushed_says_its_size_and_what_is_wrong_with_it(notebook: Notebook) -> None:
+    notebook.run("large = bytes(40_000_000)")
+    assert "sending large (40.0 MB): sent in" in notebook.run("%sky push large")
+    notebook.run(
+        "class Picky:\n"
+        "    def __reduce__(self): return Picky.make, ()\n"
+        "    @staticmethod\n"
+        "    def make(): raise LookupError('not here')\n"
+        "picky = Picky()"
+    )
+    with pytest.raises(LookupError, match="not here"):
+        notebook.run("%sky push picky")
+
+
+def test_what_comes_back_does_not_go_out_again(notebook: Notebook) -> None:
+    notebook.run("%%sky --out x\nimport os\nx = y = os.getpid()")
+    notebook.run("%sky pull y")
+    notebook.run("%%sky --gather same\nsame = x == y == os.getpid()")
+    assert notebook.namespace["same"] == [True, True]
+    notebook.run("y = x")
+    notebook.run("%%sky --gather same\nsame = x == os.getpid(), y == os.getpid()")
+    assert notebook.namespace["same"] == [(True, True), (True, False)]
+
+
+def test_runs_in_the_middle_of_a_cell_come_after_what_it_did_before(notebook: Notebook) -> None:
+    notebook.run(
+        "for i in range(3):\n"
+        "    x = y = 100 * i\n"
+        "    get_ipython().run_cell_magic('sky', '', 'x += 1')\n"
+        "    y += 2"
+    )
+    assert notebook.run("%%sky\nprint(x, y)") == "201 202\n"
+
+
+def test_what_is_deleted_here_is_deleted_there(notebook: Notebook) -> None:
+    notebook.run("list, x, y = [1], 2, 3")
+    notebook.run("%%sky\nlist, x, y")
+    notebook.run("del list\n%xdel x\nglobals().pop('y')")
+    assert notebook.run("%%sky\nprint(list((1,)), {'x', 'y'} & {*globals()})") == "[1] set()\n"
+
+
+def test_a_cell_that_fails_here_deletes_nothing_there(notebook: Notebook) -> None:
+    notebook.run("%%sky\ny = 1")
+    with pytest.raises(ZeroDivisionError):
+        notebook.run("1 / 0; y = 2")
+    assert notebook.run("%%sky\nprint(y)") == "1\n"

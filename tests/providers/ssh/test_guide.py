@@ -1,0 +1,63 @@
+"""The guide to one's own machines runs, on hosts of the lab."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.lab import Lab
+
+ROOT = Path(__file__).parents[3]
+GUIDE = ROOT / "notebooks" / "your-own-machines.ipynb"
+
+
+def outputs(notebook: nbformat.NotebookNode) -> str:
+    """Return what all cells show, as text."""
+    parts = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            assert output["output_type"] != "error", output
+            parts.append(output.get("text", "") + output.get("data", {}).get("text/plain", ""))
+    return "\n".join(parts)
+
+
+def run(path: Path, client: Path, lab: Lab) -> nbformat.NotebookNode:
+    """Run a notebook as somebody whose configuration calls the hosts as the guide does."""
+    config = "".join(
+        f"Host gpu{number}\n  HostName {host.address}\n"
+        for number, host in enumerate(lab.hosts[:3], 1)
+    )
+    (client / "config").write_text(f"{config}Host *\n  User root\n")
+    profile = client.parent / ".ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    settings = f"c = get_config()\nc.Sky.python = {sys.executable!r}\n"
+    (profile / "ipython_config.py").write_text(settings)
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    return notebook
+
+
+@pytest.fixture
+def fresh(lab: Lab, client: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    yield outputs(run(GUIDE, client, lab))
+
+
+def test_it_shows_what_it_says(fresh: str) -> None:
+    assert "3 ssh nodes, 4 ranks on CPU, group formed" in fresh
+    assert "4 ranks have met" in fresh
+    assert re.search(r"\(1, '\w+', '0'\), \(2, '\w+', '1'\)", fresh)
+    assert "step 2" in fresh
+    assert "ended, nothing of it is left" in fresh
+
+
+def test_its_saved_outputs_are_those_of_a_run() -> None:
+    saved = outputs(nbformat.read(GUIDE, as_version=4))
+    assert "3 ssh nodes, 4 ranks on CPU, group formed" in saved
+    assert "ended, nothing of it is left" in saved

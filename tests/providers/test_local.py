@@ -1,0 +1,118 @@
+"""The local provider: what it refuses, what it says, and what ranks find there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec, Image
+
+
+def said(**image) -> str:
+    spec = ClusterSpec(name="asking", image=Image(**image))
+    return "\n".join(Local().check(spec, ()))
+
+
+def test_an_image_that_fits_is_passed_over() -> None:
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    pip = ["numpy>=1.20", "numpy; python_version < '3'", "./mine", "git+https://example.org/x"]
+    assert said(python=here, pip=pip) == ""
+
+
+def test_what_the_environment_lacks_is_said_with_what_to_type() -> None:
+    text = said(pip=["no-such-package>=2", "numpy<1"])
+    assert "lacks no-such-package>=2" in text
+    assert "where numpy<1 was asked for" in text
+    assert "`%pip install 'no-such-package>=2' 'numpy<1'`" in text
+
+
+def test_another_python_is_said() -> None:
+    assert "where Python 3.1 was asked for" in said(python="3.1")
+
+
+def test_ranks_find_what_the_image_says(new) -> None:
+    image = Image(env={"MINE": "a b"}, shell_vars={"TOLD": "echo $((40 + 2))"})
+    cells = new(nodes=1, image=image)
+    cells.run("import os, shutil")
+    assert cells.ask("os.environ['MINE'], os.environ['TOLD']") == [("a b", "42")]
+    # As if the environment had been activated, which a kernel's rarely is.
+    script = str(Path(sys.executable).parent)
+    assert cells.ask("os.environ['PATH'].split(os.pathsep)[0]") == [script]
+
+
+def start(name: str, **options) -> Cluster:
+    spec, frame = assemble(ClusterSpec(name=name, **options), [])
+    return Cluster.start(spec, Local(), frame)
+
+
+def test_a_shell_variable_without_a_value_stops_the_start() -> None:
+    image = Image(shell_vars={"TOKEN": "echo no token >&2; exit 3"})
+    with pytest.raises(SkyError, match=r"shell_vars\['TOKEN'\].*status 3, no token"):
+        start("shell", image=image)
+    assert registry.find("shell") is None
+
+
+def test_a_working_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(SkyError, match="working folder is gone"):
+        start("nowhere")
+    assert registry.find("nowhere") is None
+
+
+def test_a_home_that_cannot_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "file" / "home"))
+    with pytest.raises(SkyError, match="set JUPYTER_SKY_HOME"):
+        start("homeless")
+
+
+def test_long_temporary_folders_do_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(long / "home"))
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    start("long").down()
+
+
+def test_a_cluster_that_another_process_is_about_to_start_is_left_alone() -> None:
+    other = subprocess.Popen(["sleep", "600"])
+    try:
+        starter = {**registry.starter(), "pid": other.pid}
+        registry.record("abcdef01", "taken", "local", {"starter": starter})
+        with pytest.raises(SkyError, match="being started by another notebook"):
+            start("taken")
+    finally:
+        other.kill()
+        other.wait()
+    # Whoever was at it is gone, and has left nothing but its entry.
+    start("taken").down()
+
+
+def test_a_cluster_of_another_computer_is_not_taken_for_a_dead_one() -> None:
+    cluster = start("shared")
+    try:
+        row = registry.find("shared")
+        assert row is not None
+        away = [{**machine, "computer": "another-host"} for machine in row.machines]
+        registry.record_machines(row.id, away)
+        with pytest.raises(SkyError, match="runs on another-host"):
+            Cluster.attach(replace(row, machines=away), Local(), cluster.frame)
+        with pytest.raises(SkyError, match="there is a cluster shared already"):
+            start("shared")
+        assert registry.find("shared") is not None
+    finally:
+        cluster.down()
