@@ -166,6 +166,9 @@ class Commands:
 
     def _doctor(self, options: Namespace) -> None:
         doctor.report()
+        if options.provider == "aws":
+            print()
+            doctor.report_aws(self._session.aws())
         for target in self._session.hosts(options.hosts or ()):
             print()
             doctor.report_host(target, self._session.settings.python)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from jupyter_sky import __version__
 from jupyter_sky.cluster import leftovers, registry, rentals
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws.policy import policy
 from jupyter_sky.providers.folders import home, runtime
 from jupyter_sky.providers.local import ROOMY, SHARED_MEMORY
 from jupyter_sky.providers.ssh import examine as ssh
@@ -60,6 +62,13 @@ def report_host(target: Target, python: str | None) -> None:
     print(f"{target}:")
     looks = ssh.examine(target, python)
     _print((name, Finding(found, fix)) for name, found, fix in looks)
+
+
+def report_aws(provider: AWS) -> None:
+    """Print what there is at AWS, and the policy that a person needs."""
+    print("AWS:")
+    _print((name, Finding(found, fix)) for name, found, fix in provider.examine())
+    print(f"\nThe smallest policy for your AWS user:\n{policy()}")
 
 
 def _print(findings: Iterable[tuple[str, Finding]]) -> None:

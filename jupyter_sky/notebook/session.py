@@ -242,14 +242,16 @@ class Session:
         if name == "local":
             return Local(grace=self.settings.grace)
         if name == "aws":
-            return self._aws(options)
+            return self.aws(options)
         return SSH(
             hosts=self.settings.expanded(options.hosts),
             python=self.settings.python,
             interface=self.settings.interface,
         )
 
-    def _aws(self, options: CellOptions) -> AWS:
+    def aws(self, options: CellOptions | None = None) -> AWS:
+        """Return AWS as settings and options describe it."""
+        options = options or self.settings.of_clusters(CellOptions())
         known = {field.name for field in fields(AWS)}
         if wrong := sorted(set(self.settings.aws) - known):
             raise UsageError(
@@ -268,7 +270,7 @@ class Session:
             cpus=chosen.cpus,
             memory=chosen.memory,
         )
-        return self._aws(chosen).offers(spec)
+        return self.aws(chosen).offers(spec)
 
 
 def describe(cluster: Cluster) -> str:

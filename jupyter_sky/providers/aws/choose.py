@@ -96,7 +96,7 @@ def fitting_types(wish: Wish, catalog: Catalog) -> list[InstanceType]:
 
 def _fitting(wish: Wish, catalog: Catalog) -> list[InstanceType]:
     if wish.instance_type is not None:
-        fitting = [_named(wish.instance_type, catalog)]
+        fitting = [_named(wish.instance_type, wish.accelerator, catalog)]
     elif wish.accelerator is not None:
         fitting = _with_accelerator(wish.accelerator, catalog)
     else:
@@ -127,13 +127,18 @@ def _fitting(wish: Wish, catalog: Catalog) -> list[InstanceType]:
     raise UsageError(f"no type of machine in {catalog.region} has {asked}: {instead}.")
 
 
-def _named(name: str, catalog: Catalog) -> InstanceType:
+def _named(name: str, wanted: Accelerator | None, catalog: Catalog) -> InstanceType:
     found = catalog.types.get(name.lower())
     if found is None:
         instead = near(name, catalog.types, otherwise="type one like g6.xlarge.")
         raise UsageError(f"there is no instance type {name} in {catalog.region}: {instead}")
     if found.gpu and not found.is_cuda:
         raise _not_supported(found.gpu)
+    if wanted and not (found.gpu and _is(wanted.name, found.gpu) and found.gpus >= wanted.count):
+        has = f"{found.gpus} × {found.gpu}" if found.gpu else "no GPU"
+        raise UsageError(
+            f"{found.name} has {has}, and --gpu asks for {wanted}: leave one of the two out."
+        )
     return found
 
 

@@ -83,6 +83,11 @@ class Clients:
         return self._client("ssm", self.region)
 
     @functools.cached_property
+    def sts(self) -> Any:
+        """Who the person is."""
+        return self._client("sts", self.region)
+
+    @functools.cached_property
     def pricing(self) -> Any:
         """Prices."""
         return self._client("pricing", _PRICING_REGION)
@@ -185,7 +190,8 @@ def _refusal(error: Any) -> AWSError:
         action = re.search(r"\b[a-z0-9-]+:[A-Z]\w+", said)
         name = action[0] if action else error.operation_name
         return AWSError(
-            f"your AWS user may not do {name}: ask for the policy that `%sky doctor aws` prints.",
+            f"your AWS user may not do {name}: ask for the policy that "
+            "`%sky doctor --provider aws` prints.",
             code,
             said,
         )

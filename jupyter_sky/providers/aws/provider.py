@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.providers.aws import holdings, launch, offers, store
+from jupyter_sky.providers.aws import doctor, holdings, launch, offers, store
 from jupyter_sky.providers.aws.choose import Offer, Wish
 from jupyter_sky.providers.aws.client import Clients, clients
 from jupyter_sky.providers.aws.instance import Instance, reach, renew
@@ -169,6 +169,10 @@ class AWS:
     def machine(self, row: Mapping[str, Any]) -> Machine:
         """Return the machine that ``row`` describes."""
         return Instance.of(row)
+
+    def examine(self) -> Iterator[tuple[str, str, str]]:
+        """Check one thing after the other; yield its name, what was found, and what mends it."""
+        return doctor.examine(self.region, self.profile)
 
     def offers(self, spec: ClusterSpec) -> str:
         """Return a table of what fits, cheapest first."""

@@ -35,6 +35,10 @@ def test_a_cell_on_instances(
 ) -> None:
     table = notebook.succeed("%sky offers --gpu a100 --nodes 4").stdout
     assert "p4d.24xlarge   8 × A100" in table
+    report = notebook.succeed("%sky doctor --provider aws").stdout
+    assert "ok   you            arn:aws:" in report
+    assert "default subnets in us-east-1a, us-east-1b" in report
+    assert '"ec2:RunInstances"' in report
     cell = notebook.start("%%sky --provider aws --nodes 2 --gpu A100\npass")
     assert notebook.answer("n") == "Start 2 × p4d.24xlarge for $41.60 an hour? [y/N] "
     sentence = notebook.finish(cell).sentence
