@@ -314,7 +314,6 @@ class Connection:
             offset += piece.nbytes
             await self._link.drain()
             progress(piece.nbytes)
-        self._begun.discard(key)
 
     def forget(self, keys: list[str]) -> None:
         """Note that the node does not have these blobs."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.consequences import is_consequence
 
 
 @dataclass(frozen=True)
@@ -113,18 +114,13 @@ def remote_error(failures: Sequence[Failure]) -> RemoteError:
 
 # What a collective raises on a rank whose peer has failed.
 _CONSEQUENCE = 2
-_CONSEQUENCES = re.compile(
-    r"gloo.*(Connection|Read error|Write error|Socket)|Connection (closed|reset) by peer"
-    r"|NCCL.*abort|was aborted",
-    re.I,
-)
 
 
 def _remoteness(failure: Failure) -> int:
     """Order failures by how far they are from the cause; a lost rank is one."""
     if failure.error["type"] == RankLost.__qualname__:
         return 0
-    return _CONSEQUENCE if _CONSEQUENCES.search(failure.error["text"]) else 1
+    return _CONSEQUENCE if is_consequence(failure.error["text"]) else 1
 
 
 def _new(error: Mapping[str, Any]) -> RemoteError:

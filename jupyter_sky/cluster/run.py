@@ -49,7 +49,6 @@ class Run:
         self._waiting = set(work.ranks)
         self._done: dict[int, RankDone] = {}
         self._failures: list[Failure] = []
-        self._killed: list[int] = []
         self._trouble: SkyError | None = None
         self._stopped_by_person = False
         self._time_limit: float | None = None

@@ -55,6 +55,14 @@ class Interrupts:
             raise KeyboardInterrupt
         return result
 
+    def put_off(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function in the middle of which, and right behind it, an interrupt is not heard.
+
+        It is one that handles an error, for which an interrupt would become part of the error. Who
+        interrupts repeats it.
+        """
+        return function(*args, **kwargs)
+
     def repeat(self, force: bool = False) -> None:
         """Interrupt the main thread, from another one, if it has not heard of it.
 
@@ -87,7 +95,7 @@ def _allowed(frame: FrameType | None) -> bool | None:
     while frame is not None:
         if frame.f_code is _ALLOW:
             return True
-        if frame.f_code is _HOLD:
+        if frame.f_code is _HOLD or frame.f_code is _PUT_OFF:
             return False
         frame = frame.f_back
     return None
@@ -95,3 +103,4 @@ def _allowed(frame: FrameType | None) -> bool | None:
 
 _ALLOW = Interrupts.allow.__code__
 _HOLD = Interrupts.hold.__code__
+_PUT_OFF = Interrupts.put_off.__code__

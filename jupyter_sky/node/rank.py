@@ -74,7 +74,7 @@ class Rank:
         self._life: Any = None
         self._head: socket.socket | None = None
         shell.send = self._display
-        shell.hold = self._interrupts.hold
+        shell.put_off_interrupts = self._interrupts.put_off
 
     def serve(self) -> None:
         """Do what the agent says until it is gone or says that this is the end."""

@@ -19,6 +19,7 @@ from traitlets.config import Config
 
 from jupyter_sky.node import keyboard
 from jupyter_sky.transport import cells
+from jupyter_sky.transport.consequences import is_consequence
 
 _LONGEST = 20_000  # characters of an error's text
 
@@ -80,7 +81,7 @@ class RankShell(InteractiveShell):
 
     cell = ""
     send: Send | None = None
-    hold: Callable[..., Any] | None = None
+    put_off_interrupts: Callable[..., Any] | None = None
     _above = 0
     _lines: Sequence[str] = ()
     _pending: tuple[BaseException, list[str]] | None = None
@@ -111,9 +112,6 @@ class RankShell(InteractiveShell):
         error = result.error_before_exec or result.error_in_exec
         if error is not None and self._pending and self._pending[0] is error:
             self._lines, self._pending = self._pending[1], None
-        if isinstance(error, KeyboardInterrupt):
-            # What a collective raises as it is broken comes of the Stop and says nothing itself.
-            self._pending = None
         self._print_pending()
         return error
 
@@ -137,8 +135,8 @@ class RankShell(InteractiveShell):
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         # A Stop that comes now would only garble the traceback; it is repeated a moment later.
         show = self._show_error
-        if self.hold:
-            self.hold(show, *args, **kwargs)
+        if self.put_off_interrupts:
+            self.put_off_interrupts(show, *args, **kwargs)
         else:
             show(*args, **kwargs)
 
@@ -159,8 +157,11 @@ class RankShell(InteractiveShell):
     def _showtraceback(self, etype, evalue, stb: list[str]) -> None:
         # IPython shows errors in the middle of a cell too, of a failing `_repr_html_` for instance.
         # Which one has ended the cell is known when it is over: `run` tells.
-        if not issubclass(etype, KeyboardInterrupt):
-            self._print_pending()
+        # A rank that is stopped because a peer has failed: what that did to it says nothing.
+        stopped = isinstance(evalue, KeyboardInterrupt)
+        if stopped and self._pending and is_consequence(_text(self._pending[0])):
+            self._pending = None
+        self._print_pending()
         self._pending = (evalue, list(stb))
 
     def _print_pending(self) -> None:

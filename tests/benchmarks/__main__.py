@@ -15,7 +15,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.benchmarks import contest, imports, output, panel, recovery, start, table, training
+from tests.benchmarks import (
+    contest,
+    imports,
+    machines,
+    output,
+    panel,
+    recovery,
+    start,
+    table,
+    training,
+)
 from tests.benchmarks.measure import Row
 from tests.benchmarks.processes import adopt_orphans, end_descendants
 
@@ -30,6 +40,7 @@ THEMES = {
     "panel": panel.panel,
     "killed": recovery.killed,
     "stop": recovery.stop,
+    "machines": machines.machines,
 }
 
 

@@ -13,7 +13,7 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted, RankLost
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.notebook.background import BackgroundRun
-from tests.cluster.test_stop import stop
+from tests.cluster.test_stop import stop, stop_at_first_line
 
 
 class Slow:
@@ -34,13 +34,7 @@ def test_a_name_that_did_not_arrive_is_sent_again(cells) -> None:
     cells.namespace.update(x=1)
     cells.run("pass", names=["x"])
     cells.namespace.update(x=2, a_slow=Slow())
-    run = cells.start("pass", names=["a_slow", "x"])
-
-    def press(event: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(Interrupted):
-        run.follow(press)
+    stop_at_first_line(cells.start("pass", names=["a_slow", "x"]))
     assert cells.ask("x", names=["x"]) == [2] * 4
 
 
@@ -113,7 +107,8 @@ def test_stop_leaves_time_to_save(cells, tmp_path) -> None:
 
 def test_stop_is_heard_after_an_error_was_shown_in_the_middle_of_a_cell(cells) -> None:
     cells.run("kept = 1")
-    stop(cells, "get_ipython().run_cell('1 / 0')\nwhile True: time.sleep(0.1)")
+    cell = "get_ipython().run_cell('1 / 0')\nprint('here')\nwhile True: time.sleep(0.1)"
+    stop_at_first_line(cells.start(cell))
     assert "ZeroDivisionError" in cells.cluster.log(0, tail=50)[0].decode()
     assert cells.ask("kept") == [1] * 4
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -139,8 +140,16 @@ class Host:
         peer = ["peer", "name", "eth0", "address", mac, "netns", first[0]]
         command(["ip", "link", "add", self.wire, "type", "veth", *peer])
         command(["ip", "link", "set", self.wire, "master", self.bridge, "up"])
-        while not up.exists():
+        while not up.exists() or not self._listens():
             self._patience(deadline, started)
+
+    def _listens(self) -> bool:
+        # sshd goes into the background first, and listens then.
+        try:
+            socket.create_connection((self.address, 22), 1).close()
+        except OSError:
+            return False
+        return True
 
     def _patience(self, deadline: float, started: subprocess.Popen[bytes]) -> None:
         if started.poll() is not None or time.monotonic() > deadline:

@@ -55,6 +55,16 @@ def test_it_waits_for_the_end_of_what_holds_it(interrupts: Interrupts) -> None:
     assert done == ["inner", "outer"]
 
 
+def test_it_is_put_off_until_it_is_repeated(interrupts: Interrupts) -> None:
+    def cell() -> None:
+        interrupts.put_off(interrupt)
+        assert interrupts.asked and not interrupts.heard
+        sleep_till(interrupts.repeat)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.allow(cell)
+
+
 def sleep_till(wake: Callable[[], None]) -> None:
     """Sleep, and have another thread interrupt that."""
     thread = threading.Thread(target=wake)

@@ -104,7 +104,8 @@ class Person:
         made = nbformat.v4.new_notebook(cells=[title, *cells], metadata=KERNEL)
         nbformat.write(made, self.notebook)
         self.page = browser.new_page(viewport={"width": 1280, "height": 860})
-        self.page.set_default_timeout(20_000)
+        # Of a loaded machine; only a test that fails waits so long.
+        self.page.set_default_timeout(60_000)
         self.alerts: list[str] = []
         self.page.on("dialog", lambda dialog: self.alerts.append(dialog.message))
         self.page.goto(server.url(place, self.notebook))
@@ -159,11 +160,12 @@ class Person:
         return nbformat.read(self.notebook, as_version=4)
 
     def close(self) -> None:
-        """Stop what runs, end the cluster, and close the page."""
+        """Stop what runs, end the cluster and the kernel, and close the page."""
         self.page.evaluate(
             "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt()"
         )
         # What is sent before a cell has failed is not run.
         self.page.locator(".jp-InputPrompt", has_text="[*]").first.wait_for(state="detached")
         self.run("%sky down")
+        self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
         self.page.close()

@@ -6,6 +6,7 @@ Everything here blocks and is called in threads of its own; every wait is bounde
 from __future__ import annotations
 
 import contextlib
+import logging
 import shlex
 import socket
 import threading
@@ -34,6 +35,10 @@ _PIECE = 256 * 1024
 _TEST_WITHIN = 2.0
 _NO_AGENT = 3  # what the bridge exits with when there is no agent
 _MARK = b"--jupyter-sky--\n"
+
+
+# What goes wrong is said by exceptions; paramiko's own words are for who asks for them.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class HostError(SkyError):

@@ -82,12 +82,14 @@ def start_agent(
         mkdir -p {runtime}
         test -O {runtime} || {{ echo {runtime} belongs to somebody else; exit 1; }}
         chmod 700 {runtime}
+        export PYTHONPATH={code}
+        {python} -P -m jupyter_sky.node.sweep {runtime} </dev/null
         mkdir {folder}
         mkdir {blobs}
         mkdir -p {work}
         cat > {folder}/spec.json
         cd {work}
-        PYTHONPATH={code} {python} -P -m jupyter_sky.node {folder} && exit
+        {python} -P -m jupyter_sky.node {folder} && exit
         tail -n 5 {folder}/agent.log 2>/dev/null
         rm -rf {folder} {blobs}
         exit 1

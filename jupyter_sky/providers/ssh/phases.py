@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from jupyter_sky.providers.machine import Progress
+from jupyter_sky.providers.ssh.line import HostError
 
 _NAMED = 3
 """Hosts that are named in one phase; of more, only their number is said."""
@@ -19,9 +20,22 @@ class Phases:
         self._phases = dict.fromkeys(hosts, "")
         self._progress = progress
         self._said = ""
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let no host come to another phase."""
+        self._stopped = True
 
     def say(self, host: str, phase: str) -> None:
-        """Note that a host has come to a phase."""
+        """Note that a host has come to a phase.
+
+        Raises
+        ------
+        HostError
+            When it shall not, because all of it was stopped.
+        """
+        if self._stopped:
+            raise HostError("it was stopped")
         with self._lock:
             self._phases[host] = phase
             if (text := self._text()) != self._said:

@@ -119,6 +119,7 @@ class SSH:
         """Prepare the hosts, all at once, and start an agent on each."""
         targets = self.targets[: spec.nodes]
         phases = Phases([str(target) for target in targets], progress)
+        places: list[Place] = []
         try:
             image = spec.image
             files = await in_thread(archive, image.includes, image.excludes)
@@ -129,7 +130,8 @@ class SSH:
             places = plan(targets, [host.here for host in hosts], spec)
             return await self._start(spec, identity, preload, hosts, places, phases)
         except BaseException:
-            await asyncio.shield(self._clean_up(targets, identity))
+            phases.stop()
+            await asyncio.shield(self._clean_up(targets, identity, started=bool(places)))
             raise
 
     def machine(self, row: Mapping[str, Any]) -> Machine:
@@ -221,14 +223,13 @@ class SSH:
             raise SkyError(_failure(failed, len(items)))
         return results
 
-    async def _clean_up(self, targets: Sequence[Target], identity: str) -> None:
-        """End what was started before it was clear that not all of it can be."""
+    async def _clean_up(self, targets: Sequence[Target], identity: str, started: bool) -> None:
+        """End what is under way, and what was started before it was clear that not all can be."""
 
         def clean(index: int) -> None:
             line = lines.get(targets[index])
-            # What is still under way there must not go on; hosts that are not reached have nothing.
-            if line.is_connected:
-                line.close()
+            line.close_if_unused()
+            if started:
                 end_agent(line, *folders(identity, index, probe(line)))
                 line.close_if_unused()
 

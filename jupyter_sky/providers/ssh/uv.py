@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_sky.providers.folders import home
@@ -19,7 +20,7 @@ from jupyter_sky.providers.ssh.probe import Probe
 _DOWNLOAD_WITHIN = 300.0
 
 
-def find(line: Line, here: Probe, say) -> str:
+def find(line: Line, here: Probe, say: Callable[[str], None]) -> str:
     """Return the path of uv on a host; where there is none it is sent.
 
     Raises

@@ -130,6 +130,12 @@ def test_a_node_that_is_gone_is_named_and_the_others_do_not_wait(
         assert not any(each.processes("jupyter_sky") for each in others)
     finally:
         host.start()
+    # What the lost agent had is gone when the next one starts there.
+    folder = host.folder / "tmp" / "jupyter-sky-0"
+    [left] = folder.iterdir()
+    start(host.name, framework=False)
+    [new] = folder.iterdir()
+    assert new != left
 
 
 def test_an_agent_that_was_killed(lab: Lab, start) -> None:

@@ -154,3 +154,16 @@ def test_the_doctor_looks_at_hosts(lab: Lab, notebook: LiveNotebook) -> None:
     assert "agrees with the notebook's" in first
     assert second.startswith("lab2:\nfix  SSH")
     assert "is the machine on" in second or "cannot be reached" in second
+
+
+@pytest.mark.parametrize("phase", ["connecting", "starting", "importing torch"])
+def test_stop_while_machines_start_leaves_nothing(
+    lab: Lab, notebook: LiveNotebook, phase: str
+) -> None:
+    cell = notebook.start("%%sky --hosts lab1,lab2,lab3\npass")
+    notebook.until(cell, lambda cell: any(phase in text for text in cell.shown))
+    notebook.interrupt()
+    notebook.finish(cell)
+    assert "was stopped while it started; nothing of it is left" in cell.sentence
+    assert not any(host.processes("jupyter_sky.node") for host in lab.hosts)
+    assert "No cluster" in notebook.succeed("%sky status").stdout

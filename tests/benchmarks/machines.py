@@ -1,0 +1,135 @@
+"""Machines over SSH, as hosts of the lab: all of them share the processors of this one."""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.frame import Limits
+from jupyter_sky.errors import ClusterLost
+from jupyter_sky.plugins import torch
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.ssh import SSH
+from tests.benchmarks.measure import Base, Row, Target, seconds, spread
+from tests.cluster.conftest import Cells
+from tests.lab import Lab, missing
+
+_HOSTS = 8
+_ROUNDS = 3
+_TRIPS = 200
+_SIZE = 256_000_000
+
+
+def machines(peers: bool) -> list[Row]:
+    """Hosts that were prepared before: attached, sent data to, asked, and lost."""
+    if reason := missing():
+        return [Row("machines over SSH", None, "", note=reason)]
+    with _lab(_HOSTS) as lab:
+        rows = [_attach(lab), *_push(lab), _lose(lab)]
+    with _lab(16) as lab:
+        return [*rows, _ask(lab)]
+
+
+def _attach(lab: Lab) -> Row:
+    def imports() -> None:
+        words = [sys.executable, "-c", "import torch"]
+        for process in [subprocess.Popen(words) for _ in lab.hosts]:
+            process.wait()
+
+    starts, together = [], []
+    for _ in range(_ROUNDS):
+        together.append(seconds(imports))
+        began = time.monotonic()
+        with _cluster(lab, framework=True):
+            starts.append(time.monotonic() - began)
+    base = statistics.median(together)
+    return Row(
+        f"attach to {_HOSTS} prepared hosts with a formed group, beyond `import torch` on all",
+        statistics.median(starts) - base,
+        "s",
+        Target(3.0),
+        note=f"{spread(starts)}; as many `import torch` at once: {spread(together)}",
+    )
+
+
+def _push(lab: Lab) -> list[Row]:
+    with _cluster(lab) as cells:
+        cells.namespace["data"] = random.randbytes(_SIZE)
+        before = cells.cluster.sent_bytes
+        taken = seconds(lambda: cells.run("pass", names=["data"]))
+        sent = cells.cluster.sent_bytes - before
+    return [
+        Row(
+            f"bytes that leave the notebook for a blob, {_HOSTS} hosts",
+            sent / 1e6,
+            "MB",
+            Target(1.05, ratio=True),
+            Base("its size", _SIZE / 1e6),
+        ),
+        Row(f"{_SIZE / 1e6:.0f} MB to {_HOSTS} hosts", taken, "s"),
+    ]
+
+
+def _lose(lab: Lab) -> Row:
+    with _cluster(lab) as cells:
+        cells.run("import time")
+        run = cells.start("print('here', flush=True)\ntime.sleep(600)")
+        lost = [0.0]
+
+        def cut_the_power(event: object) -> None:
+            lab.hosts[-1].power_off()
+            lost[0] = time.monotonic()
+
+        run.follow(cut_the_power)
+        try:
+            run.values()
+        except ClusterLost:
+            taken = time.monotonic() - lost[0]
+    lab.hosts[-1].start()
+    return Row("a host that lost its power is named", taken, "s", Target(15.0))
+
+
+def _ask(lab: Lab) -> Row:
+    with _cluster(lab, ranks=4) as cells:
+        trips = [seconds(lambda: cells.run("pass")) for _ in range(_TRIPS)]
+    return Row(
+        f"round trip of an empty cell, 64 ranks on {len(lab.hosts)} hosts",
+        1000 * statistics.median(trips),
+        "ms",
+        Target(20.0),
+        note=spread(trips, "ms", 1000),
+    )
+
+
+@contextmanager
+def _lab(count: int) -> Iterator[Lab]:
+    lab = Lab.start(count)
+    before = {name: os.environ.pop(name, None) for name in ("HOME", "SSH_AUTH_SOCK")}
+    os.environ["HOME"] = str(lab.home)
+    try:
+        yield lab
+    finally:
+        del os.environ["HOME"]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+        lab.stop()
+
+
+@contextmanager
+def _cluster(lab: Lab, framework: bool = False, ranks: int = 1) -> Iterator[Cells]:
+    hosts = [f"{host.name}:{ranks}" for host in lab.hosts]
+    wanted = ClusterSpec(name="measured", nodes=len(hosts))
+    spec, frame = assemble(wanted, [torch()] if framework else [])
+    provider = SSH(hosts, python=sys.executable)
+    cluster = Cluster.start(spec, provider, frame, limits=Limits(start=300))
+    try:
+        yield Cells(cluster)
+    finally:
+        cluster.down()
