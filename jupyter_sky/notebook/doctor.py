@@ -92,7 +92,11 @@ def collect(identity: str | None = None) -> None:
         A cluster of somebody else's that is to be ended as well, by its id.
     """
     left: list[leftovers.Leftover | rentals.Rental] = [*leftovers.find()]
-    rented = rentals.find()
+    try:
+        rented = rentals.find()
+    except SkyError as error:
+        rented = []
+        print(f"what is rented could not be looked at: {error}")
     left += [each for each in rented if each.is_abandoned or each.holding.id == identity]
     for each in left:
         text = str(each)

@@ -57,7 +57,7 @@ def test_a_cell_on_instances(
     )
     assert any("2 aws nodes, 2 ranks on CPU, $0.40 an hour" in text for text in cell.shown)
     assert notebook.value("where") == [host.name for host in machines.hosts.values()]
-    assert "aws" in notebook.succeed("%sky status").stdout
+    assert "$0.40 an hour" in notebook.succeed("%sky status").stdout
     notebook.restart()
     notebook.succeed("%load_ext jupyter_sky")
     cell = notebook.succeed("%%sky\nprint(where)")
