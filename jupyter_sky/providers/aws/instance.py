@@ -107,6 +107,8 @@ def reach(
 
     Parameters
     ----------
+    say
+        Told what goes on; raising from it ends the matter.
     renewed
         Whether its host key was renewed a moment ago, so that it may still show the old one.
 
@@ -120,8 +122,7 @@ def reach(
     line = know(host, keys, bastion)
     start = time.monotonic()
     while True:
-        if not renewed:
-            say(f"waiting for {host} to boot")
+        say(f"waiting for {host} to {'show its new key' if renewed else 'boot'}")
         try:
             line.connect()
             return

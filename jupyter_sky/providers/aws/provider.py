@@ -136,7 +136,7 @@ class AWS:
         )
         try:
             rented = await asyncio.shield(work)
-            return await self._make_nodes(here.region, spec, identity, preload, rented, progress)
+            return await self._make_nodes(here.region, spec, identity, preload, rented, say)
         except BaseException:
             stop.set()
             with contextlib.suppress(Exception):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws import AWS, client
 from jupyter_sky.providers.aws.client import Clients
 from jupyter_sky.providers.aws.holdings import find
 from jupyter_sky.providers.spec import ClusterSpec
@@ -32,27 +32,28 @@ def server() -> Iterator[Account]:
 
 
 @pytest.fixture
-def account(server: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Account]:
+def account(server: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     """An account with nothing of ours in it, as a test has to leave it too."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     server.fault = None
     server.calls.clear()
     yield server
     server.fault = None
-    if left := [str(holding) for holding in find(Clients("us-east-1"))]:
+    if left := [str(holding) for holding in find(client.clients("us-east-1"))]:
         server.reset()
         pytest.fail(f"still there: {left}")
 
 
 @pytest.fixture
 def clients(account: Account) -> Clients:
-    return Clients("us-east-1")
+    return client.clients("us-east-1")
 
 
 @pytest.fixture

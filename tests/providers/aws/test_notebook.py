@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_sky.providers.aws.client import Clients
 from tests.notebook.kernels import LiveNotebook
+from tests.providers.aws.account import Account
 from tests.providers.aws.machines import Machines
 
 ROOT = Path(__file__).parents[3]
@@ -65,6 +66,20 @@ def test_a_cell_on_instances(
     assert "ended, nothing of it is left" in notebook.succeed("%sky down").stdout
     assert left() == []
     assert not any(host.is_up for host in machines.hosts.values())
+
+
+def test_stop_while_machines_boot_leaves_nothing(
+    notebook: LiveNotebook, account: Account, machines: Machines, left: Callable[[], list[str]]
+) -> None:
+    # They are rented, and never switched on.
+    account.on_run = lambda instance, address, params: None
+    cell = notebook.start("%%sky --provider aws --nodes 2\npass")
+    notebook.until(cell, lambda cell: any("to boot" in text for text in cell.shown))
+    assert left() != []
+    notebook.interrupt()
+    assert "was stopped while it started; nothing of it is left" in notebook.finish(cell).sentence
+    assert left() == []
+    assert "No cluster" in notebook.succeed("%sky status").stdout
 
 
 def _aws() -> dict[str, str]:
