@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,13 @@ import psutil
 import pytest
 
 from tests.lab import Lab, missing
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stop_key() -> None:
+    """Have Ctrl-C heard, which a shell's background jobs are started without."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

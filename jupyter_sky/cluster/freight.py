@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.providers.machine import Node
 
 DIRECT = 1024 * 1024
 """Bytes, to all nodes together, up to which a blob goes to each from here: that is sooner."""
@@ -75,7 +75,7 @@ async def _through_one(
     holders = [each for each in connections if each not in lacking and each.is_up]
     first = next(iter(holders), None) or next((each for each in lacking if each.is_up), lacking[0])
     others = [each for each in lacking if each is not first]
-    about = {"blob": key, "size": data.nbytes, "to": [_peer(each) for each in others]}
+    about = {"blob": key, "size": data.nbytes, "to": [_node(each).peer() for each in others]}
     passing = asyncio.ensure_future(first.request("pass_on", within=None, **about))
     try:
         await first.put({key: data}, progress)
@@ -88,14 +88,13 @@ async def _through_one(
         passing.cancel()
     failed = {int(node) for node in answer["failed"]}
     for each in others:
-        if each.machine.nodes[0].node not in failed:
+        if _node(each).node not in failed:
             each.learn(key)
-    return [each for each in others if each.machine.nodes[0].node in failed]
+    return [each for each in others if _node(each).node in failed]
 
 
-def _peer(connection: Connection) -> dict[str, Any]:
-    node = connection.machine.nodes[0]
-    return {"node": node.node, "addr": node.addr, "port": node.port}
+def _node(connection: Connection) -> Node:
+    return connection.machine.nodes[0]
 
 
 def _lacking(key: str, connections: Sequence[Connection]) -> list[Connection]:

@@ -88,8 +88,7 @@ class Links:
 
     async def _is_gone(self, connection: Connection) -> bool:
         """Ask other nodes whether they reach a node; nobody to ask means nothing."""
-        node = connection.machine.nodes[0]
-        peer = {"node": node.node, "addr": node.addr, "port": node.port}
+        peer = connection.machine.nodes[0].peer()
         witnesses = [each for each in self._connections if each.is_up][:_WITNESSES]
         said = await asyncio.gather(
             *(each.request("reach", peers=[peer], within=_ASK_WITHIN) for each in witnesses),
@@ -113,7 +112,7 @@ async def check_ways(connections: Sequence[Connection]) -> None:
     if len(connections) < 2:
         return
     nodes = {each.machine.nodes[0].node: each.machine.nodes[0] for each in connections}
-    peers = [{"node": n.node, "addr": n.addr, "port": n.port} for n in nodes.values()]
+    peers = [node.peer() for node in nodes.values()]
 
     async def look(connection: Connection) -> list[str]:
         here = connection.machine.nodes[0]

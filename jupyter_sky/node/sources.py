@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import graphlib
 import importlib
 import importlib.util
@@ -116,8 +117,12 @@ def _source(path: Path, known: _Source | None = None) -> _Source | None:
 def _forget_folders() -> None:
     # A file that is new in a folder is found only when the folder is looked through again.
     for entry, finder in sys.path_importer_cache.items():
-        if finder is not None and hasattr(finder, "invalidate_caches") and is_own(entry):
+        if finder is not None and hasattr(finder, "invalidate_caches") and _is_own_folder(entry):
             finder.invalidate_caches()
+
+
+# They are asked for before every run, and there are hundreds of them.
+_is_own_folder = functools.cache(is_own)
 
 
 def _in_order(edited: dict[str, _Source]) -> list[str]:

@@ -25,7 +25,7 @@ from jupyter_sky.providers.certificates import mint
 from jupyter_sky.providers.folders import runtime
 from jupyter_sky.providers.installed import differences
 from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress
-from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
 from jupyter_sky.transport.modules import is_own
 
 _LOOPBACK = "127.0.0.1"
@@ -116,8 +116,8 @@ class Local:
         """Refuse GPUs that are not here and frameworks that are not installed."""
         if sys.platform != "linux":
             raise UsageError(
-                "local nodes need Linux: in this version there is no other provider for a "
-                f"notebook on {sys.platform}."
+                f"local nodes need Linux, and this notebook runs on {sys.platform}: name machines "
+                "that you can log in to, as in `--hosts gpu1,gpu2`."
             )
         for name in preload:
             if importlib.util.find_spec(name) is None:
@@ -145,7 +145,7 @@ class Local:
         names = [f"machine {index}" for index in range(count)]
         credentials = [asdict(each) for each in mint(names)] if count > 1 else [None]
         loop = asyncio.get_running_loop()
-        env = await loop.run_in_executor(None, self._variables, spec, nodes)
+        env = await loop.run_in_executor(None, _variables, spec.image, nodes)
         start = partial(self._start, spec, identity, preload=preload, gpus=gpus, env=env)
         starts = [
             loop.run_in_executor(None, partial(start, index, share, credentials=credentials[index]))
@@ -234,14 +234,6 @@ class Local:
         about = json.loads(started.stdout)
         ours = tuple(replace(node, port=about["port"]) for node in nodes)
         return replace(machine, pid=about["pid"], nodes=ours)
-
-    def _variables(self, spec: ClusterSpec, nodes: Sequence[Node]) -> dict[str, str]:
-        return {
-            "PATH": _path(),
-            **_threads(sum(len(node.ranks) for node in nodes)),
-            **spec.image.env,
-            **_shell_variables(spec.image.shell_vars),
-        }
 
     def _visible_path(self) -> list[str]:
         entries = [path or str(_working_folder()) for path in sys.path]
@@ -344,6 +336,16 @@ def _working_folder() -> Path:
         raise SkyError(
             "the notebook's working folder is gone: go to one that is there with `%cd`."
         ) from None
+
+
+def _variables(image: Image, nodes: Sequence[Node]) -> dict[str, str]:
+    """Return what every rank finds in its environment."""
+    return {
+        "PATH": _path(),
+        **_threads(sum(len(node.ranks) for node in nodes)),
+        **image.env,
+        **_shell_variables(image.shell_vars),
+    }
 
 
 def _path() -> str:

@@ -59,6 +59,10 @@ class Node:
         """Return the node as plain data."""
         return asdict(self)
 
+    def peer(self) -> dict[str, Any]:
+        """Return where other agents find its agent, as plain data."""
+        return {"node": self.node, "addr": self.addr, "port": self.port}
+
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Node:
         """Return the node that `message` described."""

@@ -77,12 +77,17 @@ def start(
     return Cells(Cluster.start(made, provider or Local(), frame, limits=Limits(stop=stop)))
 
 
-@pytest.fixture(scope="session")
-def shared() -> Iterator[Cells]:
+def prepared() -> Iterator[Cells]:
+    """Have a cluster whose ranks have imported what most cells need, and end it."""
     cells = start()
     cells.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
     yield cells
     cells.cluster.down()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Cells]:
+    yield from prepared()
 
 
 @pytest.fixture

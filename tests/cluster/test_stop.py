@@ -10,16 +10,13 @@ import pytest
 
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.run import Run
-from tests.cluster.conftest import Cells, start
+from tests.cluster.conftest import Cells, prepared
 
 
 @pytest.fixture(scope="module")
 def cells() -> Iterator[Cells]:
     """A cluster of these tests' own: what they do to ranks stays with them."""
-    made = start()
-    made.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
-    yield made
-    made.cluster.down()
+    yield from prepared()
 
 
 def stop(cells, code: str) -> Interrupted:

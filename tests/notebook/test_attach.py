@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -17,14 +18,19 @@ COUNTING = (
 
 
 @pytest.mark.parametrize("now", [True, False], ids=["killed", "asked to end"])
-def test_a_restarted_kernel_takes_a_run_up(opened: Callable[..., LiveNotebook], now: bool) -> None:
+def test_a_restarted_kernel_takes_a_run_up(
+    opened: Callable[..., LiveNotebook], tmp_path: Path, now: bool
+) -> None:
     notebook = opened()
-    cell = notebook.start(COUNTING.format(200))
+    go = tmp_path / "go"
+    wait = f"while n == 150 and not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    cell = notebook.start(COUNTING.format(200).replace("time.sleep(0.02)", wait))
     notebook.until(cell, lambda cell: "5\n" in cell.stdout)
     notebook.restart(now)
     notebook.succeed("%load_ext jupyter_sky")
     refused = notebook.run("%%sky\npass")
     assert "follow it with `%sky attach`, or stop it with `%sky interrupt`" in refused.sentence
+    go.touch()
     attached = notebook.succeed("%sky attach")
     first, second, *lines = attached.stdout.splitlines()
     assert "cells without --cluster use it now" in first

@@ -107,11 +107,17 @@ def start_agent(
 def end_agent(line: Line, folder: str, blobs: str) -> None:
     """Kill an agent that is left, with all that it started, and remove its files."""
     # No other process has its folder on the command line; the list is made before grep is there.
+    # What is about to start can fork behind it, so that it is made again until nothing is found.
     line.run(
         """
-        for file in $(grep -lasF -- {folder} /proc/[0-9]*/cmdline); do
-            file=${{file#/proc/}}
-            kill -KILL "${{file%/cmdline}}" 2>/dev/null
+        for again in 1 2 3 4 5; do
+            found=
+            for file in $(grep -lasF -- {folder} /proc/[0-9]*/cmdline); do
+                file=${{file#/proc/}}
+                kill -KILL "${{file%/cmdline}}" 2>/dev/null && found=yes
+            done
+            test "$found" || break
+            sleep 0.1
         done
         rm -rf {folder} {blobs}
         """.format(folder=shlex.quote(folder), blobs=shlex.quote(blobs))

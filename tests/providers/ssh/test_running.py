@@ -115,7 +115,7 @@ def test_what_others_on_the_host_and_on_the_wire_can_see(lab: Lab, start, tmp_pa
     captures = [tmp_path / f"{wire}.pcap" for wire in wires]
     recorders = [
         subprocess.Popen(
-            ["tcpdump", "-U", "-q", "-i", wire, "-w", str(path), "port", "not", "53"],
+            f"tcpdump -U -q -B 16384 -i {wire} -w {path} port not 53".split(),
             stderr=subprocess.PIPE,
         )
         for wire, path in zip(wires, captures, strict=True)
@@ -148,7 +148,8 @@ def test_what_others_on_the_host_and_on_the_wire_can_see(lab: Lab, start, tmp_pa
             recorder.wait()
     for path in captures:
         content = path.read_bytes()
-        assert len(content) > len(secret) * 200_000
+        # A busy machine lets go of some packets.
+        assert len(content) > len(secret) * 100_000
         assert not re.search(rb"secret-token|API_TOKEN|jupyter_sky", content)
 
 
