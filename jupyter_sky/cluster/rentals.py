@@ -6,6 +6,7 @@ is rented. So what has no row was forgotten, also when a kernel was killed at th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jupyter_sky.cluster import registry
@@ -47,17 +48,22 @@ class Rental:
         registry.remove(held.id)
 
 
-def find() -> list[Rental]:
-    """Return what all clusters hold, and the rows of those that never came to hold anything."""
-    found = []
+def find() -> tuple[list[Rental], list[str]]:
+    """Return what all clusters hold, and the rows of those that never came to hold anything.
+
+    The second part says what could not be looked at, and why, a sentence each.
+    """
+    found: list[Rental] = []
+    trouble: list[str] = []
     for provider in providers().values():
         if isinstance(provider, Landlord):
-            found += _of(provider)
-    return found
+            holdings, unseen = background.wait(provider.holdings())
+            found += _of(provider, holdings)
+            trouble += unseen
+    return found, trouble
 
 
-def _of(landlord: Landlord) -> list[Rental]:
-    holdings = background.wait(landlord.holdings())
+def _of(landlord: Landlord, holdings: Sequence[Holding]) -> list[Rental]:
     # Rows come second: whatever was held before has one, unless it was forgotten.
     rows = [row for row in registry.rows() if row.provider == landlord.name]
     looks = look(rows, {landlord.name: landlord})

@@ -92,18 +92,19 @@ def collect(identity: str | None = None) -> None:
         A cluster of somebody else's that is to be ended as well, by its id.
     """
     left: list[leftovers.Leftover | rentals.Rental] = [*leftovers.find()]
-    try:
-        rented = rentals.find()
-    except SkyError as error:
-        rented = []
-        print(f"what is rented could not be looked at: {error}")
+    rented, trouble = rentals.find()
     left += [each for each in rented if each.is_abandoned or each.holding.id == identity]
     for each in left:
         text = str(each)
-        each.remove()
-        print(f"removed {text}")
-    if not left:
+        try:
+            each.remove()
+            print(f"removed {text}")
+        except SkyError as error:
+            trouble.append(f"{error}")
+    if not left and not trouble:
         print("nothing was left behind")
+    for sentence in trouble:
+        print(sentence)
     for each in rented:
         if not each.is_known and each not in left:
             print(

@@ -172,5 +172,8 @@ class Landlord(Provider, Protocol):
             When something may still be there; the cluster stays in the registry then.
         """
 
-    async def holdings(self) -> list[Holding]:
-        """Return what is there, wherever anything may be; empty if nothing was ever rented."""
+    async def holdings(self) -> tuple[list[Holding], list[str]]:
+        """Return what is there, wherever anything may be; empty if nothing was ever rented.
+
+        The second part says what could not be looked at, and why, a sentence each.
+        """

@@ -16,12 +16,13 @@ FIRST_AGENT_WITHIN = 1200
 NEXT_AGENT_WITHIN = 120
 """Seconds without an agent, once there has been one."""
 
-# The brackets keep the pattern from finding this very script among the processes.
+# It looks for a process with this very word: what asks for an agent from outside does not count,
+# and neither does `grep` itself, thanks to the brackets.
 _SWITCH = r"""
 {
     quiet=0 seen=
     while :; do
-        if grep -qasE '[j]upyter_sky\.node' /proc/[0-9]*/cmdline; then
+        if grep -qszxE '[j]upyter_sky\.node' /proc/[0-9]*/cmdline; then
             seen=yes quiet=0
         else
             quiet=$((quiet + every))

@@ -19,6 +19,8 @@ _CONNECT_WITHIN = 10
 _ANSWER_WITHIN = 60
 _PRICING_REGION = "us-east-1"  # one of the few that have this service; it knows all regions
 
+_AS = " as "  # between a region and a profile
+
 _NO_CREDENTIALS = (
     "there are no credentials for AWS here: run `aws configure` or `aws sso login` in a terminal, "
     "or set AWS_PROFILE"
@@ -51,6 +53,13 @@ class Clients:
     ----------
     region, profile
         As in the person's AWS configuration; ``None`` takes what it says.
+
+    Attributes
+    ----------
+    region
+        Its name.
+    place
+        The same with the profile, if there is one: what `clients_at` takes, and a person can read.
     """
 
     def __init__(self, region: str | None = None, profile: str | None = None) -> None:
@@ -71,6 +80,8 @@ class Clients:
             known = self._session.get_available_regions("ec2", partition)
         if self.region not in known:
             raise UsageError(f"AWS has no region {self.region}: {near(self.region, known)}")
+        name = profile or _usual_profile()
+        self.place = f"{self.region}{_AS}{name}" if name else self.region
 
     @functools.cached_property
     def ec2(self) -> Any:
@@ -107,6 +118,19 @@ class Clients:
 def clients(region: str | None = None, profile: str | None = None) -> Clients:
     """Return the services of a region; making them takes a while, so they are kept."""
     return _kept(region, profile, _settings())
+
+
+def clients_at(place: str) -> Clients:
+    """Return the services of a place, whatever this process's settings are."""
+    region, _, profile = place.partition(_AS)
+    return clients(region, profile or None)
+
+
+def _usual_profile() -> str | None:
+    """Return the profile that the environment names; credentials in it come first."""
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        return None
+    return os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
 
 
 @functools.lru_cache(maxsize=8)

@@ -10,7 +10,7 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.boot import renew_host_key
-from jupyter_sky.providers.aws.client import AWSError, clients, explained
+from jupyter_sky.providers.aws.client import AWSError, clients_at, explained
 from jupyter_sky.providers.aws.keys import Keys, keys_of
 from jupyter_sky.providers.aws.line import know
 from jupyter_sky.providers.machine import AgentGone, Machine, Node
@@ -35,20 +35,17 @@ class Instance(SSHMachine):
     ----------
     id, cluster
         The instance, and the id of the cluster whose keys let in.
-    region, type, zone
-        Where and what it is.
-    profile
-        The profile of the AWS configuration.
+    place, zone, type
+        Where and what it is; see `jupyter_sky.providers.aws.client.Clients`.
     bastion
         A host to go through.
     """
 
     id: str = ""
     cluster: str = ""
-    region: str = ""
-    type: str = ""
+    place: str = ""
     zone: str = ""
-    profile: str | None = None
+    type: str = ""
     bastion: str | None = None
 
     @classmethod
@@ -63,7 +60,7 @@ class Instance(SSHMachine):
 
     def row(self) -> dict[str, Any]:
         """Return what the registry keeps of it; no key is in it."""
-        about = ("id", "cluster", "region", "type", "zone", "profile", "bastion")
+        about = ("id", "cluster", "place", "zone", "type", "bastion")
         return {**super().row(), **{name: getattr(self, name) for name in about}}
 
     async def open(self) -> socket.socket:
@@ -81,9 +78,7 @@ class Instance(SSHMachine):
         """Return why the instance is no more, if it is."""
         try:
             with explained():
-                found = clients(self.region, self.profile).ec2.describe_instances(
-                    InstanceIds=[self.id]
-                )
+                found = clients_at(self.place).ec2.describe_instances(InstanceIds=[self.id])
         except AWSError as error:
             return "it was terminated" if error.code == "InvalidInstanceID.NotFound" else None
         [said] = found["Reservations"][0]["Instances"]

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import boot, network
+from jupyter_sky.providers.aws import network
 from jupyter_sky.providers.aws.choose import Offer
 from jupyter_sky.providers.aws.client import AWSError, Clients, explained
 from jupyter_sky.providers.aws.image import Image, image
 from jupyter_sky.providers.aws.keys import Keys, make_keys
 from jupyter_sky.providers.aws.network import Subnet
+from jupyter_sky.providers.aws.order import Order, request
 from jupyter_sky.providers.aws.tags import specification
 
 RUNNING_WITHIN = 300.0
@@ -38,48 +39,6 @@ _QUOTAS = (
     "MaxSpotInstanceCountExceeded",
     "SpotInstanceCountExceeded",
 )
-
-
-@dataclass(frozen=True)
-class Order:
-    """What is rented.
-
-    Attributes
-    ----------
-    identity, marks
-        The cluster's id, and the tags of all that is made for it.
-    offers
-        Types to try, the best first.
-    image_id, user
-        The person's own image, and whom it lets in.
-    disk
-        Gigabytes.
-    subnet
-        The one to be in, in place of the default ones.
-    private
-        Whether instances have private addresses only.
-    ssh_from
-        Who may log in, as CIDR, in place of this computer alone.
-    profile
-        The name of the instance profile.
-    lifetime
-        Seconds after which instances power off by themselves, as a function of the price of all
-        of them an hour.
-    """
-
-    identity: str
-    nodes: int
-    marks: Mapping[str, str]
-    offers: Sequence[Offer]
-    image_id: str | None
-    user: str | None
-    disk: int
-    subnet: str | None
-    private: bool
-    ssh_from: str | None
-    profile: str | None
-    lifetime: Callable[[float | None], float | None]
-    watch_every: int
 
 
 @dataclass(frozen=True)
@@ -116,13 +75,12 @@ def rent(clients: Clients, order: Order, say: Callable[[str], None]) -> list[Ren
         )
     first = attempts[0][1]
     source = network.caller(first, order.private, order.ssh_from)
-    name = f"jupyter-sky-{order.identity}"
     keys = make_keys(order.identity)
     say("making keys and a security group")
-    _import_key(clients, name, keys, order.marks)
-    group = network.make_group(clients, name, first.vpc, source, order.marks)
-    if any(_is_placed(offer, order) for offer, _ in attempts):
-        _make_placement(clients, name, order.marks)
+    _import_key(clients, order.name, keys, order.marks)
+    group = network.make_group(clients, order.name, first.vpc, source, order.marks)
+    if any(order.is_placed(offer) for offer, _ in attempts):
+        _make_placement(clients, order.name, order.marks)
     return _try_all(clients, order, attempts, keys, group, say)
 
 
@@ -153,11 +111,11 @@ def _try_all(
         if kind.name not in images:
             images[kind.name] = image(clients, kind, order.image_id, order.user)
         say(f"asking for {order.nodes} × {kind.name} in {subnet.zone}")
-        request = _request(order, offer, subnet, images[kind.name], keys, group)
+        asked = request(order, offer, subnet, images[kind.name], keys, group)
         made: list[str] = []
         try:
             with explained():
-                answer = clients.ec2.run_instances(**request)
+                answer = clients.ec2.run_instances(**asked)
             made = [each["InstanceId"] for each in answer["Instances"]]
             return _running(clients, order, offer, made, images[kind.name], say)
         except AWSError as error:
@@ -180,91 +138,6 @@ def _nothing(order: Order, troubles: Sequence[str]) -> str:
         f"AWS has no {order.nodes} instances for this now: try later or in another --region, or "
         f"ask for a higher quota at Service Quotas in the AWS console.{lines}"
     )
-
-
-def _request(
-    order: Order, offer: Offer, subnet: Subnet, system: Image, keys: Keys, group: str
-) -> dict[str, Any]:
-    kind = offer.type
-    name = f"jupyter-sky-{order.identity}"
-    price = offer.prices[subnet.zone]
-    lifetime = order.lifetime(None if price is None else order.nodes * price)
-    kinds = ("instance", "volume", "network-interface")
-    request: dict[str, Any] = {
-        "ImageId": system.id,
-        "InstanceType": kind.name,
-        "MinCount": order.nodes,
-        "MaxCount": order.nodes,
-        "KeyName": name,
-        # The same question, asked twice after a lost answer, gets the same instances.
-        "ClientToken": f"{order.identity}-{kind.name}-{subnet.zone}",
-        "UserData": boot.user_data(
-            keys.host_key, lifetime, boot.FIRST_AGENT_WITHIN, order.watch_every
-        ),
-        "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {
-            "HttpTokens": "required",
-            "HttpEndpoint": "enabled",
-            "HttpPutResponseHopLimit": 1,
-        },
-        "BlockDeviceMappings": [
-            {
-                "DeviceName": system.device,
-                "Ebs": {
-                    "VolumeSize": max(order.disk, system.size),
-                    "VolumeType": "gp3",
-                    "Encrypted": True,
-                    "DeleteOnTermination": True,
-                },
-            }
-        ],
-        "NetworkInterfaces": _interfaces(order, offer, subnet, group),
-        "Placement": {"AvailabilityZone": subnet.zone},
-        "TagSpecifications": specification(kinds, order.marks),
-    }
-    if _is_placed(offer, order):
-        request["Placement"]["GroupName"] = name
-    if order.profile:
-        request["IamInstanceProfile"] = {"Name": order.profile}
-    if offer.spot:
-        request["InstanceMarketOptions"] = {
-            "MarketType": "spot",
-            "SpotOptions": {
-                "SpotInstanceType": "one-time",
-                "InstanceInterruptionBehavior": "terminate",
-            },
-        }
-        request["TagSpecifications"] += specification("spot-instances-request", order.marks)
-    return request
-
-
-def _interfaces(order: Order, offer: Offer, subnet: Subnet, group: str) -> list[dict[str, Any]]:
-    """Return the network interfaces: EFA between several nodes, on each network card if possible.
-
-    AWS gives a public address to machines with one interface only.
-    """
-    efa = offer.type.efa if order.nodes > 1 else 0
-    interfaces = []
-    for card in range(max(1, efa if order.private else min(efa, 1))):
-        interface: dict[str, Any] = {
-            "NetworkCardIndex": card,
-            "DeviceIndex": 0 if card == 0 else 1,
-            "SubnetId": subnet.id,
-            "Groups": [group],
-            "DeleteOnTermination": True,
-        }
-        if efa:
-            interface["InterfaceType"] = "efa"
-        if card == 0:
-            interface["AssociatePublicIpAddress"] = not order.private
-        interfaces.append(interface)
-    if len(interfaces) > 1:
-        del interfaces[0]["AssociatePublicIpAddress"]
-    return interfaces
-
-
-def _is_placed(offer: Offer, order: Order) -> bool:
-    return offer.type.clusters and order.nodes > 1
 
 
 def _running(

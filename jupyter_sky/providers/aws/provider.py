@@ -11,18 +11,19 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import doctor, holdings, launch, offers, store
+from jupyter_sky.providers.aws.agree import agree
 from jupyter_sky.providers.aws.choose import Offer, Wish
-from jupyter_sky.providers.aws.client import Clients, clients
-from jupyter_sky.providers.aws.instance import Instance, reach, renew
-from jupyter_sky.providers.aws.keys import keys_of
-from jupyter_sky.providers.aws.launch import Order, Rented
+from jupyter_sky.providers.aws.client import Clients, clients, clients_at
+from jupyter_sky.providers.aws.instance import Instance
+from jupyter_sky.providers.aws.launch import Rented
+from jupyter_sky.providers.aws.nodes import NodeMaker
+from jupyter_sky.providers.aws.order import Order
 from jupyter_sky.providers.aws.tags import tags
 from jupyter_sky.providers.machine import Holding, Machine, Progress
 from jupyter_sky.providers.money import dollars
-from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
-from jupyter_sky.transport import background
 
 _DEARER = 1.5
 """How much more than the first choice another type may cost that is taken in its place."""
@@ -109,8 +110,8 @@ class AWS:
             )
 
     def place(self) -> str:
-        """Return the region, so that the registry knows where to look."""
-        return self._clients().region
+        """Return the region and the profile, so that the registry knows where to look."""
+        return self._clients().place
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse what AWS does not have, before anything is made there."""
@@ -136,13 +137,14 @@ class AWS:
         )
         try:
             rented = await asyncio.shield(work)
-            return await self._make_nodes(here.region, spec, identity, preload, rented, say)
+            make = NodeMaker(here.place, identity, self.bastion, self.python, self.grace)
+            return await make(rented, spec, preload, say)
         except BaseException:
             stop.set()
             with contextlib.suppress(Exception):
                 await asyncio.shield(work)
             progress("giving everything back")
-            await asyncio.shield(self.release(identity, here.region, progress))
+            await asyncio.shield(self.release(identity, here.place, progress))
             raise
 
     async def release(self, identity: str, place: str | None, progress: Progress) -> None:
@@ -153,18 +155,24 @@ class AWS:
         SkyError
             When something may still be there.
         """
-        there = await in_thread(replace(self, region=place or self.region)._clients)
+        there = await in_thread(clients_at, place) if place else await in_thread(self._clients)
         await in_thread(holdings.give_back, there, identity, progress)
 
-    async def holdings(self) -> list[Holding]:
-        """Return what clusters have at AWS, in the regions where there has ever been one."""
-        found: list[Holding] = []
-        for region in store.regions():
-            there = await in_thread(replace(self, region=region)._clients)
-            for each in await in_thread(holdings.find, there):
-                is_ours = each.owner == store.owner()
-                found.append(Holding(each.id, each.name, region, each.what, is_ours, each.by))
-        return found
+    async def holdings(self) -> tuple[list[Holding], list[str]]:
+        """Return what clusters have where there has ever been one, and what cannot be looked at."""
+        found: dict[str, Holding] = {}
+        trouble = []
+        for place in store.places():
+            try:
+                there = await in_thread(clients_at, place)
+                for each in await in_thread(holdings.find, there):
+                    is_ours = each.owner == store.owner()
+                    holding = Holding(each.id, each.name, place, each.what, is_ours, each.by)
+                    # One account may be known by several profiles.
+                    found.setdefault(each.id, holding)
+            except SkyError as error:
+                trouble.append(f"what is rented in {place} cannot be looked at: {error}")
+        return list(found.values()), trouble
 
     def machine(self, row: Mapping[str, Any]) -> Machine:
         """Return the machine that ``row`` describes."""
@@ -198,8 +206,13 @@ class AWS:
         say("choosing machines")
         fitting = offers.find(there, self._wish(spec))
         acceptable = [each for each in fitting if _is_as_cheap(each, fitting[0])]
-        self._agree(spec.nodes, acceptable, say)
-        store.remember_region(there.region)
+        if self.max_cost is not None and acceptable[0].price is None:
+            raise UsageError(
+                f"AWS does not tell what {acceptable[0].type.name} costs, so --max-cost cannot "
+                "hold: leave it out, or ask for the permission pricing:GetProducts."
+            )
+        agree(spec.nodes, acceptable, self.max_price, self.ask_above, say)
+        store.remember(there.place)
         order = Order(
             identity=identity,
             nodes=spec.nodes,
@@ -219,93 +232,10 @@ class AWS:
         say(f"{_described(rented)}, {_an_hour(rented)}")
         return rented
 
-    def _agree(self, nodes: int, choice: Sequence[Offer], say: Callable[[str], None]) -> None:
-        """Show the price, and ask the person above the threshold."""
-        first, price = choice[0], choice[0].price
-        what = f"{nodes} × {first.type.name}{' spot' if first.spot else ''}"
-        if price is None:
-            if self.max_cost is not None:
-                raise UsageError(
-                    f"AWS does not tell what {first.type.name} costs, so --max-cost cannot hold: "
-                    "leave it out, or ask for the permission pricing:GetProducts."
-                )
-            cost, most = "at a price that AWS does not tell", float("inf")
-        else:
-            known = [p for each in choice for p in each.prices.values() if p is not None]
-            most = nodes * max(known)
-            cost = f"for {dollars(nodes * price)} an hour"
-            if most > nodes * price:
-                cost += f" (at most {dollars(most)}, if another type has to do)"
-        say(f"{what} {cost}")
-        if self.max_price is not None or most <= self.ask_above:
-            return
-        question = f"Start {what} {cost}? [y/N] "
-        otherwise = "say `--max-price` with the dollars an hour that you agree to"
-        try:
-            answer = background.ask(input, question)
-        except (background.NobodyWaits, EOFError, NotImplementedError):
-            raise UsageError(
-                f"{what} {cost} is more than ${self.ask_above:g}, and there is nobody to ask: "
-                f"{otherwise}."
-            ) from None
-        if answer.strip().lower() not in ("y", "yes"):
-            raise UsageError(f"nothing was started; to start without a question, {otherwise}.")
-
     def _lifetime(self, price: float | None) -> float | None:
         if self.max_cost is None or not price:
             return None
         return max(1.0, 3600 * self.max_cost / price)
-
-    # From instances to nodes
-
-    async def _make_nodes(
-        self,
-        region: str,
-        spec: ClusterSpec,
-        identity: str,
-        preload: Sequence[str],
-        rented: Sequence[Rented],
-        progress: Progress,
-    ) -> list[Machine]:
-        keys = keys_of(identity)
-        hosts = [f"{each.user}@{each.address}" for each in rented]
-        _, boot_key = keys.host_key
-        keys.expect({each.address: boot_key for each in rented})
-
-        async def each(function: Callable[..., Any], *more: Any) -> list[Any]:
-            jobs = (in_thread(function, host, keys, self.bastion, *more) for host in hosts)
-            return list(await asyncio.gather(*jobs))
-
-        await each(reach, progress)
-        shown = await each(renew)
-        keys.expect({one.address: key for one, key in zip(rented, shown, strict=True)})
-        await each(reach, progress, True)
-        ssh = SSH(hosts, python=self.python, grace=self.grace)
-        machines = await ssh.launch(_as_rented(spec, rented[0]), identity, preload, progress)
-        return [
-            Instance.on(
-                machine,
-                nodes=tuple(replace(node, price=each.price) for node in machine.nodes),
-                id=each.id,
-                cluster=identity,
-                region=region,
-                type=each.type,
-                zone=each.zone,
-                profile=self.profile,
-                bastion=self.bastion,
-            )
-            for machine, each in zip(machines, rented, strict=True)
-        ]
-
-
-def _as_rented(spec: ClusterSpec, rented: Rented) -> ClusterSpec:
-    """Return the specification with all GPUs of the machines: they are paid for."""
-    wanted = spec.accelerator
-    accelerator = Accelerator(wanted) if isinstance(wanted, str) else wanted
-    if accelerator is not None:
-        accelerator = replace(accelerator, count=rented.gpus)
-    # What AWS calls its machines' sizes is a little more than what their systems see.
-    return replace(spec, accelerator=accelerator, cpus=None, memory=None)
 
 
 def _is_as_cheap(offer: Offer, first: Offer) -> bool:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from jupyter_sky.providers.folders import home
 
@@ -34,17 +35,17 @@ def owner() -> str:
     return path.read_text()
 
 
-def remember_region(region: str) -> None:
-    """Note that something may be in a region."""
-    place = folder() / "regions"
-    place.mkdir(exist_ok=True)
-    (place / region).touch()
+def remember(place: str) -> None:
+    """Note that something may be at a place."""
+    kept = folder() / "places"
+    kept.mkdir(exist_ok=True)
+    (kept / quote(place, safe=" ")).touch()
 
 
-def regions() -> list[str]:
-    """Return the regions that something may be in."""
-    place = home() / "aws" / "regions"
-    return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+def places() -> list[str]:
+    """Return the places that something may be at."""
+    kept = home() / "aws" / "places"
+    return sorted(unquote(path.name) for path in kept.iterdir()) if kept.is_dir() else []
 
 
 def cached(name: str, seconds: float, ask: Callable[[], Any]) -> tuple[Any, float]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import psutil
 import pytest
 
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.aws import boot
+from tests.lab import Host
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.machines import Machines
 
@@ -21,6 +24,16 @@ def ended(machines: Machines) -> bool:
     return not any(host.is_up for host in machines.hosts.values())
 
 
+def look(host: Host) -> None:
+    """Wait until a machine has looked around: it sleeps between two looks."""
+    pauses: set[int] = set()
+    while len(pauses) < 3:
+        for pause in host.processes(r"^sleep 1$"):
+            pauses.add(pause.pid)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                pause.wait(PATIENCE)
+
+
 def test_machines_power_off_when_their_agents_are_gone(
     start: Start, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -28,16 +41,17 @@ def test_machines_power_off_when_their_agents_are_gone(
     cells = start(2, framework=False, watch_every=1)
     cells.run("here = 1")
     for host in machines.hosts.values():
-        for process in host.processes(r"jupyter_sky\.node"):
-            process.kill()
+        look(host)
+        for agent in host.processes(r"-m jupyter_sky\.node "):
+            agent.kill()
     assert ended(machines)
     with pytest.raises(ClusterLost):
         cells.run("here = 2")
 
 
 def test_machines_power_off_when_the_money_is_spent(start: Start, machines: Machines) -> None:
-    # It pays for half a minute, in which the cluster may have come up or not.
+    # It pays for a quarter of a minute, in which the cluster may have come up or not.
     with pytest.raises(SkyError):
-        cells = start(1, framework=False, watch_every=1, max_cost=0.0016)
+        cells = start(1, framework=False, watch_every=1, max_cost=0.0008)
         cells.run("import time\ntime.sleep(600)")
     assert ended(machines)
