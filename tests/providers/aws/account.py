@@ -52,11 +52,22 @@ class Answer:
 
 @dataclass(frozen=True)
 class Call:
-    """A request to AWS: ``number`` counts from 1, ``action`` is like ``"RunInstances"``."""
+    """A request to AWS.
+
+    Attributes
+    ----------
+    number
+        Which one it is, counted from 1.
+    action
+        What is wanted, like ``"RunInstances"``.
+    who
+        The access key of who asks.
+    """
 
     number: int
     action: str
     params: Params
+    who: str
 
 
 Fault = Callable[[Call, Callable[[], Answer]], Answer]
@@ -128,8 +139,10 @@ class Account:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         params = _params(body)
         action = params.get("Action") or environ.get("HTTP_X_AMZ_TARGET", "?").split(".")[-1]
+        signed = re.search(r"Credential=([^/]+)", environ.get("HTTP_AUTHORIZATION", ""))
+        who = signed[1] if signed else ""
         with self._lock:
-            call = Call(len(self.calls) + 1, action, params)
+            call = Call(len(self.calls) + 1, action, params, who)
             self.calls.append(call)
         environ = {**environ, "wsgi.input": io.BytesIO(body)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.frame import Frame
@@ -17,21 +18,19 @@ class Booting(SkyError):
     """The machines are there and boot: as far as tests without machines get."""
 
 
-def start(subnet: str, progress: list[str] | None = None) -> None:
+def start(subnet: str, **options: Any) -> None:
     """Start a cluster of four nodes; fails with `Booting` when they are rented."""
 
     def say(text: str) -> None:
-        if progress is not None:
-            progress.append(text)
         if text.endswith("to boot"):
             raise Booting(text)
 
-    Cluster.start(SPEC, provider(subnet), Frame({}), say)
+    Cluster.start(SPEC, provider(subnet, **options), Frame({}), say)
 
 
-def provider(subnet: str) -> AWS:
+def provider(subnet: str, **options: Any) -> AWS:
     """Return the provider that these tests use."""
-    return AWS(subnet=subnet, addresses="private", max_price=100, user="root")
+    return AWS(subnet=subnet, addresses="private", max_price=100, user="root", **options)
 
 
 def start_and_fail(subnet: str) -> None:

@@ -18,9 +18,9 @@ PATIENCE = 60.0
 
 def ended(machines: Machines) -> bool:
     """Wait until all machines have powered off."""
-    pids = [host.pid for host in machines.hosts.values()]
-    first = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    psutil.wait_procs(first, timeout=PATIENCE)
+    for host in machines.hosts.values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(host.pid).wait(PATIENCE)
     return not any(host.is_up for host in machines.hosts.values())
 
 

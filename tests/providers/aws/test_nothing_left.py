@@ -204,5 +204,44 @@ def test_what_another_registry_started_is_left_alone(
     assert left() == []
 
 
+def test_gc_asks_as_the_profile_that_started(
+    account: Account,
+    subnet: str,
+    left: Left,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "[profile work]\naws_access_key_id = worker\naws_secret_access_key = secret\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "TerminateInstances":
+            return refusal("InternalError", "it does not work", "400 Bad Request")
+        return carry_out()
+
+    account.fault = refuse
+    account.calls.clear()
+    with pytest.raises(SkyError, match="something may still be there"):
+        start(subnet, profile="work")
+    assert {call.who for call in account.calls} == {"worker"}
+    account.fault = None
+    account.calls.clear()
+    [rental], _ = rentals.find()
+    assert str(rental).endswith("in us-east-1 as work")
+    config.write_text("")
+    found, [sentence] = rentals.find()
+    assert "what is rented in us-east-1 as work cannot be looked at: The config profile" in sentence
+    assert not [each for each in found if each.holding.what]
+    config.write_text(
+        "[profile work]\naws_access_key_id = worker\naws_secret_access_key = secret\n"
+    )
+    rental.remove()
+    assert {call.who for call in account.calls} == {"worker"}
+    assert left() == []
+
+
 def _keys() -> list[Path]:
     return list((home() / "aws" / "keys").iterdir())
