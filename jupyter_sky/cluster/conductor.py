@@ -154,6 +154,9 @@ class Conductor:
         machines = await asyncio.shield(self._launch)
         registry.record_machines(self.id, [machine.row() for machine in machines])
         await self._connect(machines, 0)
+        if len(self.connections) > 1:
+            progress("checking the network")
+        await links.check_ways(self.connections)
         if self.frame.preload:
             progress(f"importing {', '.join(self.frame.preload)}")
         async with _deadline(self.limits.start, "the nodes did not get ready"):
@@ -161,9 +164,6 @@ class Conductor:
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
         self.warnings += handshake.check(self._versions)
-        if len(self.connections) > 1:
-            progress("checking the network")
-        await links.check_ways(self.connections)
         if self.frame.together:
             progress("forming the group")
         self.state = replace(self.state, phase="ready")
@@ -381,10 +381,6 @@ class Conductor:
             with contextlib.suppress(Exception):  # a panel that fails must not stop the cluster
                 listener()
 
-    async def change(self) -> None:
-        """Wait for the next event."""
-        await self._changed.wait()
-
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so; raise when it cannot become so any more."""
         while not condition():
@@ -395,7 +391,7 @@ class Conductor:
                     f"rank {dead[0].rank} does not start any more, {dead[0].trouble}: "
                     f"end the cluster with `%sky down {self.spec.name}` and start a new one."
                 )
-            await self.change()
+            await self._changed.wait()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Have something done beside, and keep it from being forgotten."""

@@ -7,7 +7,8 @@ import shutil
 import socket
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from jupyter_sky import __version__
@@ -18,7 +19,10 @@ from jupyter_sky.providers.aws.policy import policy
 from jupyter_sky.providers.folders import home, runtime
 from jupyter_sky.providers.local import ROOMY, SHARED_MEMORY
 from jupyter_sky.providers.ssh import examine as ssh
+from jupyter_sky.providers.ssh import prune as ssh_prune
+from jupyter_sky.providers.ssh import ways
 from jupyter_sky.providers.ssh.hosts import Target
+from jupyter_sky.providers.ssh.line import lines
 from jupyter_sky.transport.versions import versions
 
 _ENOUGH_FILES = 1024
@@ -62,6 +66,30 @@ def report_host(target: Target, python: str | None) -> None:
     print(f"{target}:")
     looks = ssh.examine(target, python)
     _print((name, Finding(found, fix)) for name, found, fix in looks)
+
+
+def report_ways(targets: Sequence[Target], python: str | None, interface: str | None) -> None:
+    """Print whether hosts reach each other; parameters as in `sky.SSH`."""
+    print("between them:")
+    looks = ways.examine(targets, python, interface)
+    _print((name, Finding(found, fix)) for name, found, fix in looks)
+
+
+def prune(targets: Sequence[Target], unused_for: float | None) -> None:
+    """Remove environments that nobody uses from hosts, and print what that was."""
+
+    def at(target: Target) -> str:
+        try:
+            pruned = ssh_prune.prune(lines.get(target), unused_for or ssh_prune.UNUSED_FOR)
+        except SkyError as error:
+            return f"cannot be cleaned up: {error}"
+        finally:
+            lines.get(target).close_if_unused()
+        return f"removed {pruned}" if pruned.names else "every environment there is used"
+
+    with ThreadPoolExecutor(max(1, len(targets))) as threads:
+        for target, said in zip(targets, threads.map(at, targets), strict=True):
+            print(f"{target}: {said}")
 
 
 def report_aws(provider: AWS) -> None:

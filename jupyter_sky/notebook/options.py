@@ -63,6 +63,10 @@ _FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks 
 _RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
 _RANKS = Argument(("ranks",), "RANKS", kinds.RANKS, "0,2-3", "which ranks (all)")
 _HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to look at as well")
+_ON = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to clean up as well")
+_UNUSED = Argument(
+    ("--unused-for",), "TIME", kinds.TIME, "30d", "how long nothing used an environment (14d)"
+)
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
 _SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
 _SAVE = Argument(("--save",), "FILE", kinds.FILE, "rank3.log", "write all of it to a file here")
@@ -85,7 +89,10 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
     "offers": ("show what fits at AWS, and what it costs", OFFER_OPTIONS),
     "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS, _PROVIDER)),
-    "gc": ("end and remove what was left behind", (_STRANGER,)),
+    "gc": (
+        "end and remove what was left behind, and what nobody uses",
+        (_STRANGER, _ON, _UNUSED),
+    ),
 }
 
 

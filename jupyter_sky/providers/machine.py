@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from jupyter_sky.providers.preparation import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 
-Progress = Callable[[str], None]
-"""Told in a few words what is going on."""
+Progress = Callable[[str | Preparation], None]
+"""Told what is going on, in a few words or node by node."""
 
 
 class AgentGone(OSError):

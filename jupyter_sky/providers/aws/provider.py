@@ -21,6 +21,7 @@ from jupyter_sky.providers.aws.order import Order
 from jupyter_sky.providers.aws.tags import tags
 from jupyter_sky.providers.machine import Holding, Machine, Progress
 from jupyter_sky.providers.money import dollars
+from jupyter_sky.providers.preparation import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
@@ -126,7 +127,7 @@ class AWS:
         """Rent instances, wait until they let us in, and make them nodes."""
         stop = threading.Event()
 
-        def say(text: str) -> None:
+        def say(text: str | Preparation) -> None:
             if stop.is_set():
                 raise Stopped("it was stopped.")
             progress(text)

@@ -116,7 +116,13 @@ class Line:
 
     # Commands
 
-    def run(self, script: str, data: bytes | None = None, within: float = ANSWER_WITHIN) -> str:
+    def run(
+        self,
+        script: str,
+        data: bytes | None = None,
+        within: float = ANSWER_WITHIN,
+        sent: Callable[[int], None] = lambda count: None,
+    ) -> str:
         """Run a shell script on the host and return what it prints.
 
         Parameters
@@ -127,6 +133,8 @@ class Line:
             What it reads.
         within
             Seconds in which it has to print something, or to end.
+        sent
+            Told how many bytes of what it reads have left.
 
         Raises
         ------
@@ -141,7 +149,7 @@ class Line:
         try:
             with contextlib.closing(self._channel(command)) as channel:
                 channel.settimeout(within)
-                channel.sendall(memoryview(script.encode() if data is None else data))
+                _write(channel, script.encode() if data is None else data, sent)
                 channel.shutdown_write()
                 printed = _read(channel.recv).partition(_MARK)[2]
                 said = _read(channel.recv_stderr)
@@ -232,6 +240,12 @@ class Line:
         theirs.close()
         self._bridges -= 1
         self._suspect = True
+
+
+def _write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) -> None:
+    for start in range(0, len(data), _PIECE):
+        channel.sendall(memoryview(data)[start : start + _PIECE])
+        sent(min(start + _PIECE, len(data)))
 
 
 def _upstream(sock: socket.socket, channel: paramiko.Channel) -> None:
