@@ -140,7 +140,7 @@ def test_a_new_cluster_begins_with_a_line_in_the_notebook(open_notebook: Open, s
     item = person.page.locator(".jp-RunningSessions-item").filter(has_text=re.compile("^begin-.*ready"))
     item.hover()
     person.page.screenshot(path=shots / "sidebar-running.png")
-    item.get_by_role("button", name="End").click()
+    item.locator(".jp-RunningSessions-itemShutdown").click()
     person.confirm("End")
     item.wait_for(state="detached")
 
