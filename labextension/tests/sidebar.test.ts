@@ -6,7 +6,7 @@ import { costOf, endOf, madeOf, span, totalOf, upOf } from '../src/sidebar/facts
 import { ClusterList } from '../src/sidebar/list.ts';
 import { setSentence } from '../src/sidebar/sentence.ts';
 import { english } from '../src/words.ts';
-import { document, frame, place, sampleEntry, texts, textOf, tools, touched } from './page.ts';
+import { document, frame, place, sample, sampleEntry, texts, textOf, tools, touched } from './page.ts';
 
 const NOW = 1000 + 3723;
 
@@ -136,6 +136,10 @@ test('an opened cluster shows its ranks, and the output of the chosen one live',
   assert.match(host.textContent!, /The cluster has ended/);
   looker.show(sampleEntry());
   assert.deepEqual(texts(host, '.jsky-text-line'), ['I am 2']);
+  const next = sample();
+  next.run!.id = 'r2';
+  looker.show(sampleEntry({ snapshot: next }));
+  assert.doesNotMatch(host.textContent!, /The cluster has ended/, 'it is followed again');
 
   looker.toggle();
   assert.deepEqual([looker.followed, texts(host, '[role=option]')], [[], []]);

@@ -10,6 +10,9 @@ import type { Settings } from './settings.ts';
 /** How much more rarely the server is asked while nobody looks at the sidebar. */
 const UNSEEN = 5;
 
+/** Milliseconds between two tries, at most, while the server has no answer. */
+const RARELY = 30_000;
+
 export interface IClusters {
   readonly client: Client;
   readonly settings: Settings;
@@ -78,7 +81,7 @@ export class Clusters implements IClusters {
 
   #pace(): void {
     const interval = 1000 * this.settings.values.refresh * (this.#seen ? 1 : UNSEEN);
-    this.#poll.frequency = { interval, backoff: false, max: interval };
+    this.#poll.frequency = { interval, backoff: true, max: Math.max(interval, RARELY) };
     void this.#poll.refresh();
   }
 
@@ -91,7 +94,9 @@ export class Clusters implements IClusters {
     } catch (trouble) {
       this.entries ??= [];
       this.trouble = (trouble as Error).message;
+      throw trouble;
+    } finally {
+      this.changed.emit();
     }
-    this.changed.emit();
   }
 }

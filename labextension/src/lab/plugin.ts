@@ -20,7 +20,9 @@ const plugin: JupyterFrontEndPlugin<IClusters> = {
   ): IClusters => {
     const trans = (translator ?? nullTranslator).load('jupyter_sky');
     const settings = new Settings();
-    registry?.load && settings.load(registry, plugin.id).catch(console.error);
+    if (registry) {
+      settings.load(registry, plugin.id).catch(console.error);
+    }
     return new Clusters(new Client(app.serviceManager.serverSettings, trans), settings);
   }
 };

@@ -14,7 +14,9 @@ export function iconButton(
   const button = element('jp-button', 'jsky-tool', attributes, icon(name));
   button.addEventListener('click', (event) => {
     event.stopPropagation();
-    press();
+    if (!button.hasAttribute('disabled')) {
+      press();
+    }
   });
   return button;
 }

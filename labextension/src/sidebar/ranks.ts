@@ -29,6 +29,7 @@ export class Ranks {
   #rank: number | null = null;
   #text = '';
   #end: string | null = null;
+  #run: string | undefined;
   #unfollow: (() => void) | null = null;
 
   constructor(trans: Translation, cluster: string, follow: Follow, stop: () => void) {
@@ -43,9 +44,12 @@ export class Ranks {
   show(entry: Entry | null): void {
     this.#entry = entry;
     if (entry?.snapshot) {
-      if (!this.#unfollow) {
+      const run = entry.snapshot.run?.id;
+      // What has come to its end begins again with the next run.
+      if (!this.#unfollow || (this.#end !== null && run !== this.#run)) {
         this.#watch(this.#rank ?? entry.snapshot.output.rank);
       }
+      this.#run = run;
       this.#draw();
     } else {
       this.#forget();
