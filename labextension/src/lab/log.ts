@@ -13,6 +13,8 @@ import type { Client } from './client.ts';
 import { follow } from './follow.ts';
 import { icon, skyIcon } from './icons.ts';
 
+const opened = new Set<string>();
+
 /** Opens the log of a cluster, or shows the tab that is there. */
 export function openLog(
   { shell }: JupyterFrontEnd,
@@ -21,8 +23,7 @@ export function openLog(
   trans: TranslationBundle
 ): void {
   const id = `jupyter-sky-log-${entry.id}`;
-  const there = [...shell.widgets('main'), ...shell.widgets('down')].some((widget) => widget.id === id);
-  if (!there) {
+  if (!opened.has(id)) {
     const widget = new MainAreaWidget({ content: new Log(client, entry, trans) });
     widget.id = id;
     widget.title.label = trans.__('Log of %1', plain(entry.name));
@@ -33,6 +34,8 @@ export function openLog(
     if (!widget.isAttached) {
       shell.add(widget, 'down');
     }
+    opened.add(id);
+    widget.disposed.connect(() => opened.delete(id));
   }
   shell.activateById(id);
 }

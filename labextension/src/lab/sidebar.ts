@@ -49,6 +49,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     sidebar.node.setAttribute('aria-label', trans.__('Clusters'));
 
     const args = { type: 'object', properties: {} } as const;
+    // Notebook 7.2 hides what is shown already.
+    const show = () => sidebar.isVisible || shell.activateById(sidebar.id);
     commands.addCommand(SHOW, {
       label: trans.__('Show Clusters'),
       icon: skyIcon,
@@ -61,7 +63,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
         }
       },
       execute: ({ cluster }) => {
-        shell.activateById(sidebar.id);
+        show();
         if (cluster) {
           body.reveal(cluster as string);
         }
@@ -72,7 +74,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       icon: ({ isLauncher }) => (isLauncher ? skyIcon : addIcon),
       describedBy: { args },
       execute: () => {
-        shell.activateById(sidebar.id);
+        show();
         body.openForm();
       }
     });
