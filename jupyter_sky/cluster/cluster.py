@@ -113,11 +113,13 @@ class Cluster:
         UsageError
             When it is for no rank at all, or for one that is not there.
         """
-        there = describe_ranks(self.all_ranks)
+        there = self.all_ranks
         if not work.ranks:
-            raise UsageError(f"no rank was chosen: {self.name} has {there}.")
-        if missing := sorted(set(work.ranks) - set(self.all_ranks)):
-            raise UsageError(f"there is no rank {missing[0]}: {self.name} has {there}.")
+            raise UsageError(f"no rank was chosen: {self.name} has {describe_ranks(there)}.")
+        if missing := sorted(set(work.ranks) - set(there)):
+            raise UsageError(
+                f"there is no rank {missing[0]}: {self.name} has {describe_ranks(there)}."
+            )
         return Run(self._runner, work)
 
     def take_up(self) -> Run | None:

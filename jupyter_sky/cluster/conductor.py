@@ -345,10 +345,6 @@ class Conductor:
             with contextlib.suppress(Exception):  # a panel that fails must not stop the cluster
                 listener()
 
-    async def change(self) -> None:
-        """Wait for the next event."""
-        await self._changed.wait()
-
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so; raise when it cannot become so any more."""
         while not condition():
@@ -359,7 +355,7 @@ class Conductor:
                     f"rank {dead[0].rank} does not start any more, {dead[0].trouble}: "
                     f"end the cluster with `%sky down {self.spec.name}` and start a new one."
                 )
-            await self.change()
+            await self._changed.wait()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Have something done beside, and keep it from being forgotten."""

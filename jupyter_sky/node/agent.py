@@ -14,7 +14,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Agent:
         self._relay.peers = self._peers
         self.clients: set[Client] = set()
         self.callers = Callers(self)
-        self._requests = {
+        self._requests: dict[str, Callable[[Message], Message | Awaitable[Message]]] = {
             "run": self._on_run,
             "reserve": self._on_reserve,
             "form": self._on_form,
@@ -188,14 +188,14 @@ class Agent:
 
     # What a client asks for
 
-    async def request(self, message: Message) -> Message:
-        """Do what a client asks for and return the answer."""
+    def request(self, message: Message) -> Message | Awaitable[Message]:
+        """Do what a client asks for and return the answer, or what becomes the answer."""
         handler = self._requests.get(message["op"])
         if handler is None:
             return {"error": f"this agent does not know {message['op']!r}"}
-        return await handler(message)
+        return handler(message)
 
-    async def _on_run(self, message: Message) -> Message:
+    def _on_run(self, message: Message) -> Message:
         wanted = _blobs_in(message)
         if missing := [key for key in wanted if key not in self.store]:
             return {"missing": missing}
@@ -214,7 +214,7 @@ class Agent:
     async def _on_reserve(self, message: Message) -> Message:
         return {"port": await self._crew.reserve(message)}
 
-    async def _on_form(self, message: Message) -> Message:
+    def _on_form(self, message: Message) -> Message:
         nodes = message["topology"]["nodes"]
         elsewhere = [node for node in nodes if not self._crew.ranks.keys() & set(node["ranks"])]
         # A machine can stand for several nodes; its agent is asked once.
@@ -223,15 +223,15 @@ class Agent:
         self.idle.begin()
         return {}
 
-    async def _on_interrupt(self, message: Message) -> Message:
+    def _on_interrupt(self, message: Message) -> Message:
         self._crew.stop(message["run"], message["deadline"])
         return {}
 
-    async def _on_kill(self, message: Message) -> Message:
+    def _on_kill(self, message: Message) -> Message:
         self._crew.kill(message["ranks"])
         return {}
 
-    async def _on_log(self, message: Message) -> Message:
+    def _on_log(self, message: Message) -> Message:
         process = self._crew.ranks.get(message["rank"])
         if process is None:
             return {"error": f"there is no rank {message['rank']} here"}
@@ -241,7 +241,7 @@ class Agent:
         data = process.log.read(message["offset"], message["limit"])
         return {"data": data, "size": process.log.size}
 
-    async def _on_arrived(self, message: Message) -> Message:
+    def _on_arrived(self, message: Message) -> Message:
         return {"size": self.store.arrived(message["blob"])}
 
     async def _on_pass_on(self, message: Message) -> Message:

@@ -7,6 +7,7 @@ that this version does not know are ignored, so that a newer agent can say more.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -22,12 +23,18 @@ class Event:
 
     def message(self) -> Message:
         """Return the event as it goes over the wire."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"event": _kind(type(self)), **fields}
+        kind = type(self)
+        return {"event": _kind(kind), **{name: getattr(self, name) for name in _fields(kind)}}
 
 
+@functools.cache
 def _kind(event: type[Event]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
+
+
+@functools.cache
+def _fields(event: type[Event]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(event))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,5 +190,5 @@ def decode_event(message: Message) -> Event:
     kind = Event.kinds.get(message.get("event", ""))
     if kind is None:
         raise ProtocolError(f"unknown event {message.get('event')!r}")
-    known = {f.name for f in dataclasses.fields(kind)}
+    known = _fields(kind)
     return kind(**{name: value for name, value in message.items() if name in known})
