@@ -67,6 +67,14 @@ class Row:
             return False
 
 
+@dataclass(frozen=True)
+class Broken:
+    """A row that cannot be made out: half-written, or of another version."""
+
+    id: str
+    name: str
+
+
 def starter() -> dict[str, Any]:
     """Return what a row's spec says of the process that wrote it."""
     return {"computer": socket.gethostname(), "pid": os.getpid()}
@@ -109,6 +117,14 @@ def record_machines(identity: str, machines: Sequence[dict[str, Any]]) -> None:
         )
 
 
+def record_line(identity: str, line: str) -> None:
+    """Write down the magic line that makes a cluster."""
+    with _open() as database:
+        database.execute(
+            "UPDATE clusters SET spec = json_set(spec, '$.line', ?) WHERE id = ?", (line, identity)
+        )
+
+
 def remove(identity: str) -> None:
     """Forget a cluster of which nothing is left."""
     with _open() as database:
@@ -122,11 +138,34 @@ def find(name: str) -> Row | None:
 
 def rows() -> list[Row]:
     """Return all clusters, oldest first."""
+    return [row for row in read() if isinstance(row, Row)]
+
+
+def read() -> list[Row | Broken]:
+    """Return all rows, oldest first, also those that cannot be made out."""
     with _open() as database:
         found = database.execute(
             "SELECT id, name, provider, spec, machines, created FROM clusters ORDER BY created"
         ).fetchall()
-    return [Row(i, n, p, json.loads(s), json.loads(m), c) for i, n, p, s, m, c in found]
+    return [_row(*each) for each in found]
+
+
+def _row(
+    identity: str, name: str, provider: str, spec: str, machines: str, created: float
+) -> Row | Broken:
+    try:
+        made = Row(identity, name, provider, json.loads(spec), json.loads(machines), created)
+    except (TypeError, ValueError):
+        return Broken(str(identity), str(name))
+    sound = (
+        all(isinstance(each, str) for each in (identity, name, provider))
+        and isinstance(created, float | int)
+        and isinstance(made.spec, dict)
+        and isinstance(made.spec.get("nodes"), int)
+        and isinstance(made.machines, list)
+        and all(isinstance(each, dict) and "nodes" in each for each in made.machines)
+    )
+    return made if sound else Broken(str(identity), str(name))
 
 
 @contextlib.contextmanager

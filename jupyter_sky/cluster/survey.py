@@ -94,7 +94,7 @@ async def _look(row: registry.Row, providers: Mapping[str, Provider]) -> Glance:
 
 
 async def _greet(machine: Machine) -> Message:
-    connection = Connection(machine, lambda *event: None, lambda connection: None)
+    connection = Connection(machine, lambda *event: None, lambda connection: None, visits=True)
     try:
         return await connection.open(since=None)
     finally:

@@ -14,7 +14,7 @@ from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook import doctor, status
+from jupyter_sky.notebook import actions, doctor, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.leaving import is_leaving
@@ -152,16 +152,12 @@ class Commands:
             )
 
     def _interrupt(self, options: Namespace) -> None:
-        cluster = self._running()
-        print(f"{cluster.name}: {'stopping' if cluster.interrupt() else 'nothing is running'}")
+        print(actions.interrupt(self._running()))
 
     def _restart(self, options: Namespace) -> None:
         if self._session.revive():
             return
-        cluster = self._running()
-        ranks = choose_ranks(cluster, options.ranks, "%sky restart")
-        cluster.restart(ranks)
-        print(f"{cluster.name}: {describe_ranks(ranks)} started anew, with empty namespaces")
+        print(actions.restart(self._running(), options.ranks))
 
     def _doctor(self, options: Namespace) -> None:
         doctor.report()

@@ -167,11 +167,16 @@ def _disk() -> Finding:
 
 def _registry() -> Finding:
     try:
-        count = len(registry.rows())
-    except (sqlite3.Error, ValueError) as error:
+        found = registry.read()
+    except sqlite3.Error as error:
         fix = f"move {home() / 'registry.sqlite'} away; a new one is made."
         return Finding(f"cannot be read ({error})", fix)
-    return Finding(f"{count} cluster{'s' * (count != 1)} in {home()}")
+    count = len(found)
+    text = f"{count} cluster{'s' * (count != 1)} in {home()}"
+    if broken := [row.name for row in found if isinstance(row, registry.Broken)]:
+        fix = f"nobody can read what it says of {broken[0]}: `%sky down {broken[0]}` forgets it."
+        return Finding(text, fix)
+    return Finding(text)
 
 
 def _loopback() -> Finding:

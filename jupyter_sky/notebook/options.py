@@ -184,6 +184,25 @@ def parse_line(
     return command, Namespace(**values)
 
 
+def as_line(options: CellOptions) -> str:
+    """Return what to type behind ``%%sky`` for a cluster like this one."""
+    words = []
+    for argument in CLUSTER_OPTIONS:
+        value = getattr(options, argument.field)
+        if value == getattr(CellOptions(), argument.field):
+            continue
+        words.append(argument.name)
+        if argument.kind is not None:
+            words.append(shlex.quote(_typed(value)))
+    return " ".join(words)
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value) or "none"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
 def _cell_options(values: Mapping[str, Any], defaults: CellOptions | None) -> CellOptions:
     options = replace(defaults or CellOptions(), **values)
     if options.hosts and options.provider not in (None, "ssh"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -18,7 +18,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.identity import cluster_name
-from jupyter_sky.notebook.options import CellOptions
+from jupyter_sky.notebook.options import CellOptions, as_line
 from jupyter_sky.notebook.panels import Panels
 from jupyter_sky.notebook.progress import ProgressLine
 from jupyter_sky.providers.catalog import providers
@@ -47,12 +47,18 @@ class Session:
         The shell of the notebook.
     settings
         What holds for a cluster where a cell says nothing.
+
+    Attributes
+    ----------
+    on_connect
+        Called with a cluster when this notebook is connected to it, and with whether it is new.
     """
 
     def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
         self._shell = shell
         self.settings = settings
         self.panels = Panels(shell)
+        self.on_connect: Callable[[Cluster, bool], None] = lambda cluster, fresh: None
         self._clusters: dict[str, Cluster] = {}
         self._started: dict[str, CellOptions] = {}
         self._current: str | None = None
@@ -196,8 +202,10 @@ class Session:
                 ) from None
             progress.say(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
         _warn(cluster)
+        registry.record_line(cluster.id, as_line(options))
         self._clusters[name] = cluster
         self._started[name] = options
+        self.on_connect(cluster, True)
         if self.settings.panel:
             self.panels.show(cluster)
         return cluster
@@ -228,6 +236,7 @@ class Session:
             provider=row.provider,
             hosts=_hosts(row),
         )
+        self.on_connect(cluster, False)
         return cluster
 
     def _provider(self, options: CellOptions) -> Provider:
