@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.machine import AgentGone, Machine, Provider
 from jupyter_sky.transport import background
 from jupyter_sky.transport.frames import Message
@@ -51,6 +52,13 @@ def look(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> lis
         return await asyncio.gather(*(_look(row, providers) for row in rows))
 
     return background.wait(look_at_all())
+
+
+def look_here(rows: Sequence[registry.Row]) -> dict[str, str]:
+    """Return the phases of those clusters whose nodes are on this computer, by their ids."""
+    here = [row for row in rows if row.provider == Local.name and not row.is_elsewhere]
+    glances = look(here, {Local.name: Local()})
+    return {row.id: glance.phase for row, glance in zip(here, glances, strict=True)}
 
 
 async def answers(row: registry.Row, provider: Provider) -> bool:
