@@ -26,7 +26,7 @@ from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankE
 if TYPE_CHECKING:
     from jupyter_sky.cluster.runner import Runner
 
-STOPPED_WITHIN = 0.9
+STOPPED_WITHIN = 0.75
 """Seconds after Stop when the person has control again, whatever the ranks do."""
 
 _SLICE = 0.5
