@@ -1,8 +1,8 @@
 """What live kernels tell of their clusters: a small file each, below Jupyter's runtime directory.
 
 The server extension reads them, so that the sidebar never waits for a kernel that is busy. A file
-is replaced as a whole. A kernel that was killed leaves its file behind: the process that wrote it is
-named in it, and a file of a process that is gone is stale.
+is replaced as a whole. A kernel that was killed leaves its file behind: a file names the process
+that wrote it, and that of a process that is gone is stale.
 """
 
 from __future__ import annotations

@@ -12,9 +12,13 @@ from jupyter_sky.notebook.choices import choose_ranks
 from jupyter_sky.notebook.session import Session
 
 
-def interrupt(cluster: Cluster) -> str:
-    """Stop what runs, and say so."""
-    return f"{cluster.name}: {'stopping' if cluster.interrupt() else 'nothing is running'}"
+def interrupt(cluster: Cluster, within: float = 0.0) -> str:
+    """Stop what runs, wait ``within`` so many seconds for it, and say so."""
+    if not cluster.interrupt():
+        return f"{cluster.name}: nothing is running"
+    if within and cluster.calm(within):
+        return f"{cluster.name}: stopped"
+    return f"{cluster.name}: stopping"
 
 
 def restart(cluster: Cluster, chosen: str | Sequence[int] | None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -24,7 +26,9 @@ from jupyter_sky.notebook.progress import NoticeLine
 from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.results import bind
 from jupyter_sky.notebook.sending import SendingLine
-from jupyter_sky.notebook.session import Session, describe
+from jupyter_sky.notebook.session import Session, describe, no_cluster
+
+_HEARD_WITHIN = 8.0
 
 
 class Commands:
@@ -45,7 +49,7 @@ class Commands:
         self._session = session
         self._auto = auto
 
-    def run(self, line: str) -> Any:
+    def run(self, line: str) -> None:
         """Do what a line says.
 
         Raises
@@ -55,8 +59,11 @@ class Commands:
         HelpRequested
             When the line asks for help.
         """
-        command, options = parse_line(line)
-        commands: dict[str, Callable[[Any], Any]] = {
+        self.do(*parse_line(line))
+
+    def do(self, command: str, options: Any) -> bool | None:
+        """Do a command; return ``False`` if something needs the person's attention."""
+        commands: dict[str, Callable[[Any], bool | None]] = {
             "up": self._up,
             "down": self._down,
             "status": self._status,
@@ -80,18 +87,21 @@ class Commands:
         print(self._session.down(options.name))
 
     def _status(self, options: Namespace) -> None:
+        if options.json:
+            print(json.dumps(status.listing(self._session.known()), indent=2))
+            return
         self._session.find()
         print(status.report(self._session.known(), self._session.current_name))
 
     def _logs(self, options: Namespace) -> None:
-        cluster = self._running()
-        rank = options.rank or 0
-        if rank not in cluster.all_ranks:
-            raise UsageError(f"there is no rank {rank}: {describe_ranks(cluster.all_ranks)}.")
-        if options.save:
-            print(save_log(cluster, rank, options.save))
-        else:
-            show_log(cluster, rank, options.tail, options.follow)
+        with self._reached(options.cluster) as cluster:
+            rank = options.rank or 0
+            if rank not in cluster.all_ranks:
+                raise UsageError(f"there is no rank {rank}: {describe_ranks(cluster.all_ranks)}.")
+            if options.save:
+                print(save_log(cluster, rank, options.save))
+            else:
+                show_log(cluster, rank, options.tail, options.follow)
 
     def _push(self, options: Namespace) -> None:
         cluster = self._running()
@@ -152,18 +162,21 @@ class Commands:
             )
 
     def _interrupt(self, options: Namespace) -> None:
-        print(actions.interrupt(self._running()))
+        with self._reached(options.cluster) as cluster:
+            # Who only visits has to stay until the ranks have heard of it.
+            print(actions.interrupt(cluster, _HEARD_WITHIN if options.cluster else 0.0))
 
     def _restart(self, options: Namespace) -> None:
-        if self._session.revive():
+        if not options.cluster and self._session.revive():
             return
-        print(actions.restart(self._running(), options.ranks))
+        print(actions.restart(self._running(options.cluster), options.ranks))
 
-    def _doctor(self, options: Namespace) -> None:
-        doctor.report()
+    def _doctor(self, options: Namespace) -> bool:
+        well = doctor.report()
         for target in self._session.hosts(options.hosts or ()):
             print()
-            doctor.report_host(target, self._session.settings.python)
+            well = doctor.report_host(target, self._session.settings.python) and well
+        return well
 
     def _turn(self, options: Namespace) -> None:
         if options.switch in ("on", "off"):
@@ -178,8 +191,19 @@ class Commands:
             "but lines with `%` or `!`; `%sky auto off` ends it"
         )
 
-    def _running(self) -> Cluster:
-        cluster = self._session.find()
+    @contextlib.contextmanager
+    def _reached(self, name: str | None) -> Iterator[Cluster]:
+        """Give a cluster for a moment, without taking it up if it is not the notebook's."""
+        if name is None:
+            yield self._running()
+            return
+        with self._session.visit(name) as cluster:
+            yield cluster
+
+    def _running(self, name: str | None = None) -> Cluster:
+        cluster = self._session.find(name)
+        if cluster is None and name:
+            raise UsageError(no_cluster(name))
         if cluster is None:
             raise UsageError("no cluster is running: `%%sky --nodes 4` above a cell starts one.")
         return cluster

@@ -50,19 +50,19 @@ def examine() -> Iterator[tuple[str, Finding]]:
             yield name, Finding("cannot be checked", f"{error}")
 
 
-def report() -> None:
-    """Print what is there, line by line, and how to mend what is missing."""
-    _print(examine())
+def report() -> bool:
+    """Print what is there, line by line, and how to mend what is missing; say if all is well."""
+    return _print(examine())
 
 
-def report_host(target: Target, python: str | None) -> None:
-    """Print what is there on a host; ``python`` as in `sky.SSH`."""
+def report_host(target: Target, python: str | None) -> bool:
+    """Print what is there on a host, and say if all is well; ``python`` as in `sky.SSH`."""
     print(f"{target}:")
     looks = ssh.examine(target, python)
-    _print((name, Finding(found, fix)) for name, found, fix in looks)
+    return _print((name, Finding(found, fix)) for name, found, fix in looks)
 
 
-def _print(findings: Iterable[tuple[str, Finding]]) -> None:
+def _print(findings: Iterable[tuple[str, Finding]]) -> bool:
     width = max(map(len, _CHECKS))
     count = wrong = 0
     for name, finding in findings:
@@ -72,6 +72,7 @@ def _print(findings: Iterable[tuple[str, Finding]]) -> None:
         text = f"{word}  {name:<{width}}  {finding.found}"
         print(f"{text}: {finding.fix}" if finding.fix else text, flush=True)
     print(f"{wrong} of {count} need your attention" if wrong else "all is well")
+    return not wrong
 
 
 def collect() -> None:

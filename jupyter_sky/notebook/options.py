@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -53,6 +53,9 @@ RUN_OPTIONS = tuple(
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
 
 _NAME = Argument(("name",), "NAME", kinds.CLUSTER, "train", "which cluster (the current one)")
+_CLUSTER = Argument(
+    ("--cluster", "-c"), "NAME", kinds.CLUSTER, "train", "which cluster (the current one)"
+)
 _NAMES = Argument(("names",), "NAME", kinds.NAMES, "model", "which variables", required=True)
 _FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks (the head)")
 _RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
@@ -61,19 +64,20 @@ _HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to l
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
 _SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
 _SAVE = Argument(("--save",), "FILE", kinds.FILE, "rank3.log", "write all of it to a file here")
+_JSON = Argument(("--json",), "", None, "", "say it as JSON, for programs")
 _TAIL = Argument(("--tail",), "LINES", kinds.WHOLE, "20", "only the last lines")
 
 COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "up": ("start a cluster, without running anything", CLUSTER_OPTIONS),
     "down": ("end a cluster", (_NAME,)),
-    "status": ("show the clusters and what they do", ()),
-    "logs": ("show what a rank wrote", (_RANK, _FOLLOW, _TAIL, _SAVE)),
+    "status": ("show the clusters and what they do", (_JSON,)),
+    "logs": ("show what a rank wrote", (_RANK, _FOLLOW, _TAIL, _SAVE, _CLUSTER)),
     "push": ("send variables to all ranks", (_NAMES,)),
     "pull": ("bring back the values of variables", (_NAMES, _FROM)),
     "attach": ("connect to a cluster that is up", (_NAME,)),
     "panel": ("show the panel of a cluster here", (_NAME,)),
-    "interrupt": ("stop what runs", ()),
-    "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
+    "interrupt": ("stop what runs", (_CLUSTER,)),
+    "restart": ("start ranks anew, with empty namespaces", (_RANKS, _CLUSTER)),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
     "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS,)),
     "gc": ("end and remove what was left behind", ()),
@@ -170,11 +174,18 @@ def parse_line(
     HelpRequested
         The line has ``-h``, or is empty.
     """
-    command, *words = _words(line) or ["-h"]
+    return parse_words(_words(line), defaults)
+
+
+def parse_words(
+    given: Sequence[str], defaults: CellOptions | None = None
+) -> tuple[str, CellOptions | Namespace]:
+    """Read the words of a ``%sky``, as `parse_line` does."""
+    command, *words = given or ["-h"]
     if command in ("-h", "--help"):
         raise HelpRequested(_overview())
     if command not in COMMANDS:
-        raise UsageError(_no_command(command, line.strip()))
+        raise UsageError(_no_command(command, shlex.join(given)))
     help, arguments = COMMANDS[command]
     values = Parser(f"%sky {command}", help, arguments).read(words)
     if command == "up":

@@ -66,8 +66,8 @@ class Requests:
     async def _answer(self, stream: Any, identity: Any, message: Mapping[str, Any]) -> None:
         reply = partial(self._reply, stream, identity, message)
         if "action" in message["content"]:
-            # The control channel has Stop and the kernel's end to carry, and must not wait. Who asks
-            # hears at once that somebody is there, and in a second reply how it went.
+            # The control channel has Stop and the kernel's end to carry, and must not wait. Who
+            # asks hears at once that somebody is there, and in a second reply how it went.
             reply({"status": "begun"})
             task = asyncio.get_running_loop().create_task(self._answer_later(message, reply))
             self._acting.add(task)

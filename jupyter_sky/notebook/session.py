@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -102,6 +103,28 @@ class Session:
                 return None
         return self._attach(name)
 
+    @contextlib.contextmanager
+    def visit(self, name: str) -> Iterator[Cluster]:
+        """Give a cluster for a moment; one that this notebook is not connected to is not taken up.
+
+        Raises
+        ------
+        UsageError
+            When there is no such cluster.
+        """
+        known = self._clusters.get(name)
+        if known is not None and known.alive:
+            yield known
+            return
+        row = registry.find(name)
+        cluster = Cluster.visit(row, _provider_of(row)) if row and row.machines else None
+        if cluster is None:
+            raise UsageError(no_cluster(name))
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
     def revive(self) -> Cluster | None:
         """Start the current cluster anew if it was lost, and return it."""
         known = self._clusters.get(self.current_name)
@@ -147,7 +170,7 @@ class Session:
             # It cannot be used, or has just turned out to be gone.
             left = Cluster.abandon(row, providers()[row.provider])
         else:
-            raise UsageError(_nothing_to_end(asked))
+            raise UsageError(no_cluster(asked, "end"))
         self._clusters.pop(name, None)
         self._started.pop(name, None)
         if self._current == name:
@@ -214,7 +237,7 @@ class Session:
         row = registry.find(name)
         if row is None or not row.machines:
             return None
-        provider = providers()[row.provider]
+        provider = _provider_of(row)
         plugins = tuple(row.spec.get("plugins", ()))
         _, frame = assemble(ClusterSpec(name=name), _plugins(plugins))
         cluster = Cluster.attach(row, provider, frame, self.settings.limits())
@@ -329,7 +352,17 @@ def _hosts(row: registry.Row) -> tuple[str, ...]:
     )
 
 
-def _nothing_to_end(name: str | None) -> str:
+def _provider_of(row: registry.Row) -> Provider:
+    if row.provider not in providers():
+        raise SkyError(
+            f"cluster {row.name} is of the provider {row.provider}, which this version of "
+            "jupyter_sky does not know: use the version that started it."
+        )
+    return providers()[row.provider]
+
+
+def no_cluster(name: str | None, to: str = "") -> str:
+    """Say that there is no such cluster, and which there are."""
     names = [row.name for row in registry.rows()]
     running = f"there are {', '.join(names)}" if names else "none is running"
-    return f"there is no cluster {name or 'of this notebook'} to end: {running}."
+    return f"there is no cluster {name or 'of this notebook'}{to and f' to {to}'}: {running}."

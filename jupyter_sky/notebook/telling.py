@@ -1,10 +1,9 @@
-"""Telling the Jupyter server of this kernel's clusters, so that the sidebar need not ask a kernel."""
+"""Telling the Jupyter server of this kernel's clusters, so that the sidebar need not ask for it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -108,11 +107,11 @@ class Telling:
 
 
 def _connection_file(shell: InteractiveShell) -> Path | None:
-    """Return the file by which Jupyter finds this kernel; a terminal has none."""
+    """Return the file by which a server finds this kernel; terminals and papermill have no server."""
     config = getattr(getattr(shell, "kernel", None), "config", {}).get("IPKernelApp", {})
-    file = config.get("connection_file") if config else None
-    return Path(str(file)) if file else None
+    file = Path(str(config.get("connection_file") or "" if config else ""))
+    return file if file.name.startswith("kernel-") else None
 
 
 def _kernel(file: Path) -> str:
-    return re.sub(r"^kernel-", "", file.stem)
+    return file.stem.removeprefix("kernel-")

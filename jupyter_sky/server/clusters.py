@@ -206,7 +206,7 @@ def _notes(
         kernel = account.kernel
         name = _kernel(kernel, served, root)["notebook"]
         if not account.is_live:
-            yield f"The kernel of {name} has ended, {_ago(kernel.seen)} ago; nothing newer is known."
+            yield f"The kernel of {name} has ended; what is shown is from {_ago(kernel.seen)} ago."
         if kernel.jupyter_sky != __version__:
             yield (
                 f"{name} has jupyter_sky {kernel.jupyter_sky}, and this server {__version__}: "
@@ -247,10 +247,10 @@ def _cost(price: float | None, created: float | None, told: float | None) -> flo
 
 
 def _idle(row: Row | Broken | None, live: Sequence[Account], state: str) -> Entry | None:
-    timeout = row.spec.get("idle_timeout") if isinstance(row, Row) else None
+    timeout: Any = row.spec.get("idle_timeout") if isinstance(row, Row) else None
     if not _is_number(timeout):
         return None
-    left = None
+    left: float | None = None
     if state == "running":
         left = timeout
     elif live and live[0].told.idle_since is not None:

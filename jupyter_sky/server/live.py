@@ -24,7 +24,7 @@ class LiveHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):
     """Sends pieces of a rank's log as they come, until the page or the cluster is gone."""
 
     auth_resource = "jupyter_sky"
-    _open = 0
+    _following = 0
 
     def initialize(self, sky: Sky) -> None:
         self._sky = sky
@@ -55,16 +55,18 @@ class LiveHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):
             self._task.cancel()
 
     async def _follow(self, rank: str, lines: int) -> None:
-        if LiveHandler._open >= _MOST:
+        if LiveHandler._following >= _MOST:
             await self._send("", f"{_MOST} logs are open already: close one of them.")
             return
-        LiveHandler._open += 1
+        LiveHandler._following += 1
         try:
-            await self._pass_on("logs", rank, "--follow", f"--tail={lines}", "--cluster", self._name)
+            await self._pass_on(
+                "logs", rank, "--follow", f"--tail={lines}", "--cluster", self._name
+            )
         except websocket.WebSocketClosedError:
             pass
         finally:
-            LiveHandler._open -= 1
+            LiveHandler._following -= 1
         self.close()
 
     async def _pass_on(self, *words: str) -> None:

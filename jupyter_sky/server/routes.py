@@ -1,4 +1,4 @@
-"""The routes of the sidebar, below ``{base_url}jupyter-sky/api/``; ``schema.json`` describes them."""
+"""The sidebar's routes, below ``{base_url}jupyter-sky/api/``; ``schema.json`` describes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
@@ -87,7 +87,7 @@ class Sky:
         }
 
     def kernel_spec(self, kernel: str) -> Any:
-        """Return the specification of a kernel of this server; ``None`` if it has no such kernel."""
+        """Return the specification of a kernel of this server; ``None`` if there is none."""
         manager = self._serverapp.kernel_manager
         return manager.get_kernel(kernel).kernel_spec if kernel in manager else None
 
@@ -110,7 +110,7 @@ def _route(method: Method) -> Method:
             self.set_status(400 if isinstance(error, UsageError) else 409)
             self.finish({"message": str(error)})
 
-    return answering
+    return cast(Method, answering)
 
 
 class Handler(APIHandler):

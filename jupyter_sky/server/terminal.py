@@ -1,4 +1,7 @@
-"""Running ``jupyter sky …`` for what no kernel does: it loads what reaches machines, not the server."""
+"""Running ``jupyter sky …`` for what no kernel does.
+
+What reaches machines is loaded there, and never into the server.
+"""
 
 from __future__ import annotations
 
