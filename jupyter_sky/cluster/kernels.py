@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import psutil
 
 from jupyter_sky import __version__
+from jupyter_sky.providers.folders import home
 
 VERSION = 1
 
@@ -66,6 +67,8 @@ class KernelFile:
         The version that the kernel has loaded.
     notebook
         Path of the notebook, or empty.
+    home
+        Where the kernel has its registry.
     computer, pid, begun
         The process that wrote it, and when that began.
     seen
@@ -79,6 +82,7 @@ class KernelFile:
     seen: float
     clusters: tuple[Told, ...] = ()
     jupyter_sky: str = __version__
+    home: str = field(default_factory=lambda: str(home()))
     computer: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     begun: float = field(default_factory=lambda: psutil.Process().create_time())
@@ -172,6 +176,7 @@ _KINDS: dict[type, dict[str, tuple[type, ...]]] = {
         "notebook": (str,),
         "seen": (float, int),
         "jupyter_sky": (str,),
+        "home": (str,),
         "computer": (str,),
         "pid": (int,),
         "begun": (float, int),

@@ -61,6 +61,14 @@ class Row:
         starter = self.spec.get("starter") or {}
         if starter.get("computer") != socket.gethostname():
             return time.time() - self.created < START_WITHIN
+        return self.has_starter
+
+    @property
+    def has_starter(self) -> bool:
+        """Whether the process that started it is there, on this computer."""
+        starter = self.spec.get("starter") or {}
+        if starter.get("computer") != socket.gethostname():
+            return False
         try:
             return psutil.Process(starter["pid"]).create_time() < self.created
         except psutil.Error:
@@ -134,6 +142,11 @@ def remove(identity: str) -> None:
 def find(name: str) -> Row | None:
     """Return the cluster of that name."""
     return next((row for row in rows() if row.name == name), None)
+
+
+def find_broken(name: str) -> Broken | None:
+    """Return the row of that name if it cannot be made out."""
+    return next((row for row in read() if isinstance(row, Broken) and row.name == name), None)
 
 
 def rows() -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
@@ -31,16 +31,18 @@ def restart(cluster: Cluster, chosen: str | Sequence[int] | None) -> str:
 class Actions:
     """Does what the sidebar asks for.
 
-    Attributes
+    Parameters
     ----------
-    troubles
-        Why the last action on a cluster did not work, by the cluster's id: the person may have gone
+    session
+        The clusters of this notebook.
+    note
+        Told why the last action on a cluster did not work, or that it did: the person may have gone
         elsewhere before it was over.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, note: Callable[[Cluster, str], None]) -> None:
         self._session = session
-        self.troubles: dict[str, str] = {}
+        self._note = note
 
     def do(self, request: Mapping[str, Any]) -> str:
         """Do what a request asks for and say so; in a thread beside the person's.
@@ -51,11 +53,11 @@ class Actions:
             When it cannot be done.
         """
         cluster = self._cluster(request.get("cluster"))
-        self.troubles.pop(cluster.id, None)
+        self._note(cluster, "")
         try:
             return self._do(cluster, request)
         except SkyError as error:
-            self.troubles[cluster.id] = str(error)
+            self._note(cluster, str(error))
             raise
 
     def _do(self, cluster: Cluster, request: Mapping[str, Any]) -> str:

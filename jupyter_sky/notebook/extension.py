@@ -28,8 +28,8 @@ class Extension:
         self._auto = Auto(shell)
         self._assignments = Assignments(shell, self._session)
         self._completion = Completion(shell, self._session)
-        actions = Actions(self._session)
-        self._telling = Telling(shell, self._session.known, actions.troubles)
+        self._telling = Telling(shell, self._session.known)
+        actions = Actions(self._session, self._telling.note)
         self._session.on_connect = self._telling.add
         self._requests = Requests(shell, self._session.panels.take, actions.do)
         commands = Commands(shell, self._session, self._auto)

@@ -156,6 +156,12 @@ class Session:
     def down(self, name: str | None = None) -> str:
         """End a cluster and return what there is to say of it."""
         asked, name = name, name or self.current_name
+        if broken := registry.find_broken(name):
+            registry.remove(broken.id)
+            return (
+                f"{name}: forgotten; what the registry said of it could not be made out, so see "
+                "whether anything of it still runs"
+            )
         row = registry.find(name)
         try:
             cluster = self._clusters.get(name) or self.find(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +30,15 @@ class Telling:
         The shell of the notebook.
     clusters
         Returns the clusters that the notebook is connected to.
-    troubles
-        Why the last thing that the sidebar asked of a cluster did not work, by its id.
     """
 
     def __init__(
         self,
         shell: InteractiveShell,
         clusters: Callable[[], list[Cluster]],
-        troubles: Mapping[str, str],
     ) -> None:
         self._clusters = clusters
-        self._troubles = troubles
+        self._troubles: dict[str, str] = {}
         self._notebook = str(
             os.environ.get("JPY_SESSION_NAME") or shell.user_ns.get("__vsc_ipynb_file__") or ""
         )
@@ -60,6 +57,12 @@ class Telling:
             self._idle_since[cluster.id] = time.time()
         cluster.listen(self.soon)
         background.call(self.soon)
+
+    def note(self, cluster: Cluster, trouble: str) -> None:
+        """Tell why the last thing that the sidebar asked for did not work; empty if it did."""
+        if self._troubles.get(cluster.id, "") != trouble:
+            self._troubles[cluster.id] = trouble
+            background.call(self.soon)
 
     def soon(self) -> None:
         """Tell soon, and not too often; in the background thread."""
@@ -107,7 +110,7 @@ class Telling:
 
 
 def _connection_file(shell: InteractiveShell) -> Path | None:
-    """Return the file by which a server finds this kernel; terminals and papermill have no server."""
+    """Return the file by which a server finds this kernel; papermill and terminals have none."""
     config = getattr(getattr(shell, "kernel", None), "config", {}).get("IPKernelApp", {})
     file = Path(str(config.get("connection_file") or "" if config else ""))
     return file if file.name.startswith("kernel-") else None

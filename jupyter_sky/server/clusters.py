@@ -46,11 +46,14 @@ class Found:
         What kernels tell, by the ids of clusters.
     troubles
         What kept us from seeing more, a sentence each.
+    home
+        Where the registry is; ``None`` if it cannot be read.
     """
 
     rows: Sequence[Row | Broken]
     accounts: Mapping[str, Sequence[Account]]
     troubles: Sequence[str]
+    home: str | None
 
     @property
     def unattended(self) -> list[Row]:
@@ -68,6 +71,10 @@ class Found:
         """Return the registry's row of a cluster."""
         return next((row for row in self.rows if row.id == identity), None)
 
+    def is_elsewhere(self, identity: str) -> bool:
+        """Return whether a live cluster would be in a registry that is not to be seen here."""
+        return any(self.home != each.kernel.home for each in self.live(identity))
+
     def live(self, identity: str) -> list[Account]:
         """Return what live kernels tell of a cluster: first the one that runs something on it."""
         told = [each for each in self.accounts.get(identity, ()) if each.is_live]
@@ -78,15 +85,17 @@ def find(hearing: Hearing) -> Found:
     """Read the registry and what kernels tell; takes its time with files."""
     accounts, troubles = hearing.accounts()
     rows: Sequence[Row | Broken] = ()
+    here = None
     try:
         rows = registry.read()
+        here = str(registry.home())
         hearing.forget({row.id for row in rows})
     except (sqlite3.Error, SkyError) as error:
         troubles.append(f"The registry of clusters cannot be read: {str(error).rstrip('.')}.")
     by_id: dict[str, list[Account]] = {}
     for account in accounts:
         by_id.setdefault(account.told.id, []).append(account)
-    return Found(rows, by_id, troubles)
+    return Found(rows, by_id, troubles, here)
 
 
 def answer(
@@ -106,8 +115,7 @@ def answer(
         Where this server has its notebooks.
     """
     identities = dict.fromkeys(row.id for row in found.rows)
-    # A kernel may have another registry than the server, or the server cannot read its own.
-    identities.update(dict.fromkeys(each for each in found.accounts if found.live(each)))
+    identities.update(dict.fromkeys(each for each in found.accounts if found.is_elsewhere(each)))
     entries = [_entry(found, each, states, served, root) for each in identities]
     return {
         "version": 1,
@@ -193,6 +201,7 @@ def _notes(
     root: Path,
 ) -> Iterable[str]:
     if isinstance(row, Broken):
+        row = None
         yield "Its entry in the registry cannot be made out: it may be of another version."
     elif row and row.is_elsewhere:
         yield f"It runs on {row.machines[0].get('computer')}, which shares its registry with this."
@@ -216,7 +225,7 @@ def _notes(
             yield f"What {name} tells of it cannot be shown ({account.flaw})."
         if account.told.trouble:
             yield account.told.trouble
-    if not told and state in ("ready", "running"):
+    if not told and state in ("ready", "running") and not (row and row.has_starter):
         yield "No notebook is connected to it."
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
-from tornado import web, websocket
+from tornado import websocket
+from tornado.web import HTTPError
 
 from jupyter_sky.server import terminal
 
@@ -33,9 +34,9 @@ class LiveHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):
     async def get(self, *args: Any, **kwargs: Any) -> None:
         """Open it, for who may: there is no page to be sent to for a login."""
         if not self.current_user:
-            raise web.HTTPError(403)
+            raise HTTPError(403)
         if not self.authorizer.is_authorized(self, self.current_user, "read", self.auth_resource):
-            raise web.HTTPError(403)
+            raise HTTPError(403)
         self._name = await self._sky.name(str(args[0]))
         await super().get(*args, **kwargs)
 

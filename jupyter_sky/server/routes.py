@@ -13,7 +13,7 @@ from typing import Any, cast
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import ensure_async, url_path_join
-from tornado import web
+from tornado.web import HTTPError, RequestHandler, authenticated
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.server import clusters, environments, terminal
@@ -34,7 +34,7 @@ def add_routes(serverapp: Any) -> None:
     """Add our routes to a Jupyter server."""
     sky = Sky(serverapp)
     base = url_path_join(serverapp.base_url, "jupyter-sky", "api")
-    routes: list[tuple[str, type[web.RequestHandler]]] = [
+    routes: list[tuple[str, type[RequestHandler]]] = [
         (r"clusters", ClustersHandler),
         (r"clusters/([^/]+)/(interrupt|restart|scale|down)", ActionHandler),
         (r"clusters/([^/]+)/logs/(\d{1,6})", LogHandler),
@@ -65,12 +65,12 @@ class Sky:
 
         Raises
         ------
-        web.HTTPError
+        HTTPError
             When there is none with this id.
         """
         row = (await self.found()).row(identity)
         if row is None or not NAME.fullmatch(row.name):
-            raise web.HTTPError(404, NO_CLUSTER)
+            raise HTTPError(404, NO_CLUSTER)
         return row.name
 
     async def served(self) -> dict[str, Served]:
@@ -100,7 +100,7 @@ Method = Callable[..., Awaitable[None]]
 def _route(method: Method) -> Method:
     """Let in who may, and answer what goes wrong in a sentence."""
 
-    @web.authenticated
+    @authenticated
     @authorized
     @functools.wraps(method)
     async def answering(self: Handler, *args: str) -> None:
@@ -131,7 +131,7 @@ class Handler(APIHandler):
         """Return a number of the query."""
         given = self.get_query_argument(name, str(otherwise))
         if not re.fullmatch(r"\d{1,9}", given, re.ASCII) or not 0 < int(given) <= most:
-            raise web.HTTPError(400, f"{name} is a whole number from 1 to {most:,}.")
+            raise HTTPError(400, f"{name} is a whole number from 1 to {most:,}.")
         return int(given)
 
 
@@ -164,7 +164,7 @@ class ActionHandler(Handler):
         options = self._options(action)
         found = await self.sky.found()
         if not found.row(identity) and not found.live(identity):
-            raise web.HTTPError(404, NO_CLUSTER)
+            raise HTTPError(404, NO_CLUSTER)
         said = await act(self.sky.hearing, found, identity, action, options)
         self.finish({"said": said})
 
@@ -175,7 +175,7 @@ class ActionHandler(Handler):
             options = json.loads(self.request.body)
             check(_BODIES[action], options)
         except (Invalid, ValueError, RecursionError) as error:
-            raise web.HTTPError(400, f"{action} cannot be read: {str(error)[:200]}") from None
+            raise HTTPError(400, f"{action} cannot be read: {str(error)[:200]}") from None
         return dict(options)
 
 
@@ -199,7 +199,7 @@ class KernelHandler(Handler):
     async def get(self, kernel: str) -> None:
         spec = self.sky.kernel_spec(kernel)
         if spec is None:
-            raise web.HTTPError(404, "this server has no such kernel.")
+            raise HTTPError(404, "this server has no such kernel.")
         told = await asyncio.to_thread(self.sky.hearing.kernel, kernel)
         self.finish(await environments.describe(spec, told))
 
@@ -221,6 +221,6 @@ class UnknownHandler(Handler):
 
     @_route
     async def get(self) -> None:
-        raise web.HTTPError(404)
+        raise HTTPError(404)
 
     post = put = patch = delete = get

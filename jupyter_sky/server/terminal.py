@@ -36,7 +36,10 @@ async def run(*words: str) -> str:
         raise
     if process.returncode:
         kind = UsageError if process.returncode == USAGE else SkyError
-        raise kind(_last_line(err) or f"it ended with status {process.returncode}")
+        raise kind(
+            _last_line(err).removeprefix("jupyter sky: ")
+            or f"it ended with status {process.returncode}"
+        )
     return out[-_LONGEST:].decode(errors="replace")
 
 
