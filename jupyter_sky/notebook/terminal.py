@@ -76,7 +76,7 @@ def _run(words: Sequence[str]) -> int:
     if command in _OF_NOTEBOOKS:
         raise UsageError(f"`%sky {command}` belongs into a notebook: type it in a cell there.")
     # Without a kernel a shell says in lines what a notebook shows in displays.
-    shell = InteractiveShell(config=_settings())
+    shell = InteractiveShell.instance(config=_settings())
     session = Session(shell, Sky(parent=shell))
     ours = contextlib.redirect_stdout(_Spoken(sys.stdout))
     try:
@@ -156,7 +156,14 @@ def _settings() -> Config:
         for name in ("ipython_config.py", "ipython_kernel_config.py"):
             with contextlib.suppress(ConfigFileNotFound):
                 found.merge(PyFileConfigLoader(name, path=str(folder)).load_config())
-    return Config({"Sky": found.Sky, "HistoryManager": {"enabled": False}})
+    return Config(
+        {
+            "Sky": found.Sky,
+            "HistoryManager": {"enabled": False},
+            # What goes to a file or a program has none.
+            "InteractiveShell": {} if sys.stderr.isatty() else {"colors": "nocolor"},
+        }
+    )
 
 
 def _overview() -> str:

@@ -137,7 +137,11 @@ def _entry(
     account = next((each for each in told if not each.flaw), None)
     snapshot = account.told.snapshot if account else None
     shown = snapshot["cluster"] if snapshot else {}
-    entry = _of_row(row) | {key: shown[key] for key in ("name", "provider", "nodes") if shown}
+    entry = _of_row(row)
+    if shown:
+        entry["nodes"] = shown["nodes"]
+        entry["name"] = entry["name"] or shown["name"]
+        entry["provider"] = entry["provider"] or shown["provider"]
     entry["gpu"] = shown.get("gpu") or entry["gpu"]
     entry["price"] = shown.get("price") if shown.get("price") is not None else entry["price"]
     state = _state(row, live, snapshot, states)

@@ -33,7 +33,7 @@ class LiveHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):
 
     async def get(self, *args: Any, **kwargs: Any) -> None:
         """Open it, for who may: there is no page to be sent to for a login."""
-        if not self.current_user:
+        if not self.current_user or not self.check_origin():
             raise HTTPError(403)
         if not self.authorizer.is_authorized(self, self.current_user, "read", self.auth_resource):
             raise HTTPError(403)
@@ -78,8 +78,8 @@ class LiveHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):
                 await self._send(decoder.decode(data), None)
             said = await process.stderr.read(_PIECE)
             await process.wait()
-        lines = said.decode(errors="replace").strip().splitlines()
-        await self._send(decoder.decode(b"", True), lines[-1] if lines else "the cluster has ended")
+        end = terminal.complaint(said) or "the cluster has ended."
+        await self._send(decoder.decode(b"", True), end)
 
     async def _send(self, text: str, end: str | None) -> None:
         await self.write_message({"text": text, "end": end})

@@ -36,10 +36,7 @@ async def run(*words: str) -> str:
         raise
     if process.returncode:
         kind = UsageError if process.returncode == USAGE else SkyError
-        raise kind(
-            _last_line(err).removeprefix("jupyter sky: ")
-            or f"it ended with status {process.returncode}"
-        )
+        raise kind(complaint(err) or f"it ended with status {process.returncode}")
     return out[-_LONGEST:].decode(errors="replace")
 
 
@@ -75,6 +72,7 @@ async def _end(process: Process) -> None:
         await process.wait()
 
 
-def _last_line(data: bytes) -> str:
-    lines = data.decode(errors="replace").strip().splitlines()
-    return lines[-1][:1000] if lines else ""
+def complaint(said: bytes) -> str:
+    """Return the sentence with which a command has ended."""
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1][:1000].removeprefix("jupyter sky: ") if lines else ""

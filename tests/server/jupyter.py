@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -62,9 +63,7 @@ class Server:
         self, path: str, body: Any = None, method: str | None = None, **headers: str
     ) -> Answer:
         """Ask for something, with a token unless there are headers."""
-        data = None if body is None else json.dumps(body).encode()
-        if isinstance(body, bytes):
-            data = body
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(
             f"{self.address}{path}",
             data=data,
@@ -76,6 +75,13 @@ class Server:
                 return Answer(response.status, response.read())
         except urllib.error.HTTPError as error:
             return Answer(error.code, error.read())
+
+    def wait(self) -> None:
+        """Wait until it listens, which it does a moment after it has said where."""
+        while True:
+            with contextlib.suppress(urllib.error.URLError):
+                self.fetch("api")
+                return
 
     def sky(self, path: str, body: Any = None, **headers: str) -> Answer:
         """Ask one of our routes for something."""
@@ -203,6 +209,7 @@ def serve(home: Path, *options: str) -> Iterator[Server]:
         where = re.compile(r"(http://127\.0\.0\.1:\d+/\S*?/)(?:tree)?\?token=(\w+)")
         address, token = next(found.groups() for line in lines if (found := where.search(line)))
         server = Server(address, token, folder, runtime)
+        server.wait()
         yield server
         for kernel in server.kernels:
             kernel.close()
