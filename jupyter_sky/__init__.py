@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from jupyter_sky.cluster.errors import RemoteError
     from jupyter_sky.errors import ClusterLost, SkyError, UsageError
     from jupyter_sky.plugins import integrations
+    from jupyter_sky.providers.aws.provider import AWS
     from jupyter_sky.providers.local import Local
     from jupyter_sky.providers.ssh.provider import SSH
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AWS",
     "SSH",
     "ClusterLost",
     "Compute",
@@ -57,6 +59,7 @@ __all__ = [
 # Where each public name lives, as an entry point is written: "module:name", or "module".
 # Importing on first use keeps `import jupyter_sky` cheap, on a node as in a kernel.
 _HOMES = {
+    "AWS": "jupyter_sky.providers.aws.provider:AWS",
     "SSH": "jupyter_sky.providers.ssh.provider:SSH",
     "ClusterLost": "jupyter_sky.errors:ClusterLost",
     "Compute": "jupyter_sky.api.pool:Compute",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.conductor import Conductor
@@ -87,7 +87,7 @@ class Cluster:
                 "registry with this computer: use it there, or another name here with "
                 "`--cluster NAME`."
             )
-        conductor = Conductor(_spec(row), row.id, provider, frame, limits, visits)
+        conductor = _conductor(row, provider, frame, limits, visits)
         cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
         try:
@@ -117,7 +117,7 @@ class Cluster:
         list of str
             The nodes that could not be reached; what is left there ends by itself.
         """
-        conductor = Conductor(_spec(row), row.id, provider, Frame(life={}), USUAL)
+        conductor = _conductor(row, provider, Frame(life={}), USUAL)
         return background.wait(conductor.down([provider.machine(each) for each in row.machines]))
 
     def run(self, work: Work) -> Run:
@@ -242,12 +242,21 @@ class Cluster:
         return self._conductor.ranks
 
     @property
+    def price(self) -> float | None:
+        """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
+        return self._conductor.price
+
+    @property
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
         return sum(connection.sent_bytes for connection in self._conductor.connections)
 
 
-def _spec(row: registry.Row) -> ClusterSpec:
-    asked = {each.name for each in dataclasses.fields(ClusterSpec)}
-    wanted = {name: value for name, value in row.spec.items() if name in asked}
-    return ClusterSpec(name=row.name, **wanted)
+def _conductor(
+    row: registry.Row, provider: Provider, frame: Frame, limits: Limits, visits: bool = False
+) -> Conductor:
+    names = [field.name for field in fields(ClusterSpec)]
+    spec = ClusterSpec(name=row.name, **{n: row.spec[n] for n in names if n in row.spec})
+    conductor = Conductor(spec, row.id, provider, frame, limits, visits)
+    conductor.place, conductor.created = row.spec.get("place"), row.created
+    return conductor

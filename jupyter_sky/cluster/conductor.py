@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,14 @@ from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.outbox import Outbox
 from jupyter_sky.cluster.state import ClusterState, reduce, running
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress, Provider
+from jupyter_sky.providers.machine import (
+    AgentGone,
+    Landlord,
+    Machine,
+    Node,
+    Progress,
+    Provider,
+)
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import (
     Ending,
@@ -57,6 +65,10 @@ class Conductor:
         Called with a run that another kernel began, before its events come.
     on_end
         Called with the reason when the cluster is lost or was ended.
+    place
+        Where its machines are rented, if they are.
+    created
+        When it was started, as ``time.time`` told it.
     """
 
     def __init__(
@@ -90,6 +102,8 @@ class Conductor:
         self._forming = asyncio.Lock()
         self._form_errors: dict[int, dict[str, Any]] = {}
         self._versions: dict[str, handshake.Versions] = {}
+        self.place: str | None = None
+        self.created = time.time()
         self._launch: asyncio.Task[list[Machine]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -102,6 +116,12 @@ class Conductor:
     def ranks(self) -> tuple[int, ...]:
         """Every rank, in order."""
         return tuple(rank.rank for rank in self.state.ranks)
+
+    @property
+    def price(self) -> float | None:
+        """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
+        prices = [node.price for node in self.state.nodes if node.price is not None]
+        return sum(prices) if prices else None
 
     @property
     def note(self) -> str:
@@ -119,10 +139,13 @@ class Conductor:
                 "start one of another name with `--cluster NAME`."
             )
         if there and not await survey.answers(there, self.provider):
+            await self._give_back(there.id, there.spec.get("place"))
             registry.remove(there.id)
+        row = registry.described(self.spec, self.frame.plugins)
+        if isinstance(self.provider, Landlord):
+            self.place = row["place"] = self.provider.place()
         try:
-            about = registry.described(self.spec, self.frame.plugins)
-            registry.record(self.id, self.spec.name, self.provider.name, about)
+            registry.record(self.id, self.spec.name, self.provider.name, row)
         except KeyError:
             raise SkyError(
                 f"there is a cluster {self.spec.name} already: use it with "
@@ -137,6 +160,9 @@ class Conductor:
         machines = await asyncio.shield(self._launch)
         registry.record_machines(self.id, [machine.row() for machine in machines])
         await self._connect(machines, 0)
+        if len(self.connections) > 1:
+            progress("checking the network")
+        await links.check_ways(self.connections)
         if self.frame.preload:
             progress(f"importing {', '.join(self.frame.preload)}")
         async with _deadline(self.limits.start, "the nodes did not get ready"):
@@ -144,9 +170,6 @@ class Conductor:
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
         self.warnings += handshake.check(self._versions)
-        if len(self.connections) > 1:
-            progress("checking the network")
-        await links.check_ways(self.connections)
         if self.frame.together:
             progress("forming the group")
         self.state = replace(self.state, phase="ready")
@@ -252,9 +275,15 @@ class Conductor:
                 machines = [*machines, *await self._launch]
         await asyncio.gather(*(end(connection) for connection in self.connections))
         await asyncio.gather(*map(remove, machines))
+        registry.give_up(self.id)
+        await self._give_back(self.id, self.place)
         registry.remove(self.id)
         self.wake()
         return left
+
+    async def _give_back(self, identity: str, place: str | None) -> None:
+        if isinstance(self.provider, Landlord):
+            await self.provider.release(identity, place, lambda text: None)
 
     async def close(self) -> None:
         """Let go of the agents; they go on."""

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from jupyter_sky.node import door
 from jupyter_sky.node.client import Callers, Client
 from jupyter_sky.node.crew import Crew
 from jupyter_sky.node.idle import Idle, Quiet
@@ -33,6 +34,9 @@ from jupyter_sky.transport.frames import Message
 
 REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
+
+KEEP_EVERY = 3600.0
+"""Seconds after which what the node uses is marked as used again."""
 
 END_WITHIN = 3.0
 """Seconds that ranks get for their last words when the cluster ends."""
@@ -81,6 +85,8 @@ class Agent:
             "arrived": self._on_arrived,
             "pass_on": self._on_pass_on,
             "reach": self._on_reach,
+            "open_door": self._on_open_door,
+            "try_doors": self._on_try_doors,
             "end": self._on_end,
         }
         self._latest: Message | None = None
@@ -105,9 +111,10 @@ class Agent:
         self._crew.start()
         ready(await self._peers.listen(addr) if self._peers else 0)
         self.idle.look()
-        reports = loop.create_task(self._report())
+        tasks = [loop.create_task(self._report()), loop.create_task(self._keep())]
         await self._ended.wait()
-        reports.cancel()
+        for task in tasks:
+            task.cancel()
         listener.close()
 
     # Clients
@@ -191,6 +198,14 @@ class Agent:
                     client.tell({"report": report})
             quiet = not busy
 
+    async def _keep(self) -> None:
+        """Mark folders as used: machines that share a home do not see each other's processes."""
+        while True:
+            for folder in self.spec.get("keeps", ()):
+                with contextlib.suppress(OSError):
+                    os.utime(folder)
+            await asyncio.sleep(KEEP_EVERY)
+
     # What a client asks for
 
     def request(self, message: Message) -> Message | Awaitable[Message]:
@@ -256,6 +271,13 @@ class Agent:
     async def _on_reach(self, message: Message) -> Message:
         assert self._peers is not None
         return {"failed": await self._peers.reach(message["peers"])}
+
+    async def _on_open_door(self, message: Message) -> Message:
+        return {"port": door.open_door(message["addr"], message["callers"])}
+
+    async def _on_try_doors(self, message: Message) -> Message:
+        doors = {node: (addr, port) for node, addr, port in message["doors"]}
+        return {"failed": await asyncio.to_thread(door.try_doors, doors)}
 
     async def _on_end(self, message: Message) -> Message:
         await asyncio.shield(self.end())

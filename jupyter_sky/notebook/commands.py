@@ -16,7 +16,7 @@ from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook import actions, doctor, status
+from jupyter_sky.notebook import actions, doctor, offers, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.leaving import is_leaving
@@ -75,8 +75,9 @@ class Commands:
             "interrupt": self._interrupt,
             "restart": self._restart,
             "auto": self._turn,
+            "offers": self._offers,
             "doctor": self._doctor,
-            "gc": lambda options: doctor.collect(),
+            "gc": self._gc,
         }
         return commands[command](options)
 
@@ -171,12 +172,33 @@ class Commands:
             return
         print(actions.restart(self._running(options.cluster), options.ranks))
 
+    def _offers(self, options: Namespace) -> None:
+        given = {name: value for name, value in vars(options).items() if name != "json"}
+        wanted = CellOptions(**given)
+        if options.json or wanted.provider not in (None, "aws"):
+            found = offers.listing(self._session, wanted)
+            print(json.dumps(found, indent=2) if options.json else offers.table(found))
+            return
+        chosen = self._session.settings.of_clusters(wanted)
+        print(self._session.aws(chosen).offers(offers.spec(chosen)))
+
     def _doctor(self, options: Namespace) -> bool:
-        well = doctor.report()
-        for target in self._session.hosts(options.hosts or ()):
+        settings, targets = self._session.settings, self._session.hosts(options.hosts or ())
+        well = [doctor.report()]
+        if options.provider == "aws":
             print()
-            well = doctor.report_host(target, self._session.settings.python) and well
-        return well
+            well.append(doctor.report_aws(self._session.aws()))
+        for target in targets:
+            print()
+            well.append(doctor.report_host(target, settings.python))
+        if len(targets) > 1:
+            print()
+            well.append(doctor.report_ways(targets, settings.python, settings.interface))
+        return all(well)
+
+    def _gc(self, options: Namespace) -> None:
+        doctor.collect(options.name)
+        doctor.prune(self._session.hosts(options.hosts or ()), options.unused_for)
 
     def _turn(self, options: Namespace) -> None:
         if options.switch in ("on", "off"):
