@@ -64,8 +64,9 @@ def listing(session: Session, wanted: CellOptions) -> dict[str, Any]:
 
 def _local(session: Session, wanted: CellOptions) -> Iterator[Offer]:
     Local().check(spec(wanted), ())
+    line = replace(wanted, provider=None, nodes=wanted.nodes or 1)
     processors = f"this computer, {os.cpu_count()} CPUs"
-    yield Offer("local", processors, wanted.gpu, None, as_line(replace(wanted, provider=None)))
+    yield Offer("local", processors, wanted.gpu, None, as_line(line))
 
 
 def _ssh(session: Session, wanted: CellOptions) -> Iterator[Offer]:

@@ -44,12 +44,12 @@ async def read(connection: WebSocketClientConnection, until: str) -> str:
     return text
 
 
-def followers() -> list[psutil.Process]:
-    """The processes that follow logs."""
+def followers(cluster: str) -> list[psutil.Process]:
+    """The processes that follow logs of a cluster."""
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if "--follow" in (process.info["cmdline"] or ())
+        if (process.info["cmdline"] or [])[-2:] == ["--cluster", cluster]
     ]
 
 
@@ -75,7 +75,8 @@ def test_lines_come_while_the_cell_is_busy(server: Server, opened: Open) -> None
 
     asyncio.run(watch())
     kernel.finish(cell)
-    assert not followers()
+    psutil.wait_procs(followers("live"), timeout=30)
+    assert not followers("live")
 
 
 def test_nothing_goes_on_when_the_page_is_gone(server: Server, alone: Cluster) -> None:
@@ -85,12 +86,12 @@ def test_nothing_goes_on_when_the_page_is_gone(server: Server, alone: Cluster) -
     async def look_in() -> None:
         connection = await follow(server, entry, 0)
         await read(connection, "here\n")
-        assert len(followers()) == 1
+        assert len(followers(alone.name)) == 1
         connection.close()
 
     asyncio.run(look_in())
-    psutil.wait_procs(followers(), timeout=30)
-    assert not followers()
+    psutil.wait_procs(followers(alone.name), timeout=30)
+    assert not followers(alone.name)
 
 
 def test_a_rank_that_is_not_there_is_named(server: Server, alone: Cluster) -> None:
