@@ -11,6 +11,7 @@ from typing import Any
 
 from jupyter_sky.cluster import freight, handshake, links, registry, survey
 from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.departures import Departures
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.outbox import Outbox
@@ -29,6 +30,7 @@ from jupyter_sky.transport.events import (
     Ending,
     Event,
     Formed,
+    Leaving,
     Prepared,
     RankExited,
     RankStarted,
@@ -98,6 +100,7 @@ class Conductor:
         self.on_notice: Callable[[str], None] = lambda text: None
         self.on_end: Callable[[SkyError], None] = lambda trouble: None
         self._links = links.Links((), self.spawn, self._on_notice)
+        self._departures = Departures(self.spawn, self._on_notice, self.wake)
         self._changed = asyncio.Event()
         self._forming = asyncio.Lock()
         self._form_errors: dict[int, dict[str, Any]] = {}
@@ -126,7 +129,7 @@ class Conductor:
     @property
     def note(self) -> str:
         """What there is to say of the links to its nodes; empty if all is well."""
-        return self._links.note
+        return "; ".join(filter(None, (self._links.note, self._departures.note)))
 
     # Its life
 
@@ -191,6 +194,8 @@ class Conductor:
                     self.state = running(self.state, [rank["rank"]], rank["run"])
             if welcome["versions"]:
                 self._on_event(connection, Prepared(welcome["versions"], {}))
+            if welcome["leaving"]:
+                self._on_event(connection, decode_event(welcome["leaving"]))
         self._take_up(welcomes)
         if not self.visits:
             self.warnings = handshake.check(self._versions)
@@ -343,6 +348,8 @@ class Conductor:
                 self._versions.update((node.host, versions) for node in connection.machine.nodes)
             case Formed(rank=rank, error=dict() as error):
                 self._form_errors[rank] = error
+            case Leaving():
+                self._departures.see(connection, event)
             case Ending(reason=reason):
                 self._lose(f"cluster {self.spec.name} has ended itself: {reason}.")
             case RankExited(rank=rank, reason=reason):

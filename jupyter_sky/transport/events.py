@@ -169,6 +169,25 @@ class RankDone(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving(Event):
+    """The node is about to be taken away.
+
+    Attributes
+    ----------
+    kind
+        As in `jupyter_sky.transport.interruption.Interruption`.
+    at
+        When, as ``time.time`` tells it; ``None`` if that is not known.
+    ranks
+        The ranks on it.
+    """
+
+    kind: str
+    at: float | None
+    ranks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Ending(Event):
     """The agent ends by itself; ``reason`` says why, in words."""
 

@@ -24,7 +24,7 @@ class NodeMaker:
     ----------
     place, identity
         Where the cluster is, and its id.
-    bastion, python, grace
+    bastion, python, grace, spot
         As in `jupyter_sky.AWS`.
     """
 
@@ -33,6 +33,7 @@ class NodeMaker:
     bastion: str | None
     python: str | None
     grace: float
+    spot: bool
 
     async def __call__(
         self,
@@ -44,7 +45,7 @@ class NodeMaker:
         """Wait until instances let us in, and start an agent on each."""
         hosts = [f"{each.user}@{each.address}" for each in rented]
         await self._get_in(rented, hosts, progress)
-        ssh = SSH(hosts, python=self.python, grace=self.grace)
+        ssh = SSH(hosts, python=self.python, grace=self.grace, spot=self.spot)
         machines = await ssh.launch(_as_rented(spec, rented[0]), self.identity, preload, progress)
         return [
             Instance.on(

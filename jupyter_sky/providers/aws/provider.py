@@ -138,7 +138,7 @@ class AWS:
         )
         try:
             rented = await asyncio.shield(work)
-            make = NodeMaker(here.place, identity, self.bastion, self.python, self.grace)
+            make = NodeMaker(here.place, identity, self.bastion, self.python, self.grace, self.spot)
             return await make(rented, spec, preload, say)
         except BaseException:
             stop.set()

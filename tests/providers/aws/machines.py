@@ -11,8 +11,10 @@ import json
 import re
 import shlex
 import shutil
+import sys
 import threading
 from base64 import b64decode
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import psutil
 from jupyter_sky.providers.aws.client import Clients
 from tests.lab import Host, Lab
 from tests.providers.aws.account import Account, Params
+from tests.providers.aws.metadata import ADDRESS
 
 _FIRST = 100  # the numbers of the lab's own hosts are below
 
@@ -64,6 +67,24 @@ class Machines:
             host.power_off()
             shutil.rmtree(host.folder, ignore_errors=True)
 
+    def interrupt(self, instance: str, seconds: float) -> None:
+        """Have a spot instance hear that it will be taken away."""
+        until = datetime.now(UTC) + timedelta(seconds=seconds)
+        said = {"action": "terminate", "time": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        self._say(instance, "spot/instance-action", said)
+
+    def recommend_to_leave(self, instance: str) -> None:
+        """Have a spot instance hear that it is likely to be taken away."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._say(instance, "events/recommendations/rebalance", {"noticeTime": now})
+
+    def _say(self, instance: str, path: str, said: dict[str, str]) -> None:
+        place = self.hosts[instance].folder / "metadata" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        new = place.with_suffix(".new")
+        new.write_text(json.dumps(said))
+        new.replace(place)
+
     def _run(self, instance: str, address: str, params: Params) -> None:
         number = _FIRST + len(self.hosts)
         host = Host(
@@ -83,6 +104,8 @@ class Machines:
         (keys / "ca.pub").write_text("")
         host.make(keys, f"127.0.0.1 localhost\n{address} {host.name}\n")
         _follow(config, host.folder / "etc")
+        if params.get("InstanceMarketOptions.MarketType") == "spot":
+            _have_metadata(host)
         # It takes its time to boot, and AWS answers before.
         behaviour = params["InstanceInitiatedShutdownBehavior"]
         threading.Thread(target=self._live, args=(instance, host, behaviour)).start()
@@ -99,6 +122,15 @@ class Machines:
         self._terminated.add(instance)
         if instance in self.hosts:
             self.hosts[instance].power_off()
+
+
+def _have_metadata(host: Host) -> None:
+    """Have an instance's metadata at the address where it is, in the host's own network."""
+    folder = host.folder / "metadata"
+    folder.mkdir()
+    serve = [sys.executable, str(Path(__file__).with_name("metadata.py")), str(folder)]
+    with (host.folder / "etc" / "boot").open("a") as boot:
+        boot.write(f"ip address add {ADDRESS}/32 dev lo\n{shlex.join(serve)} &\n")
 
 
 def _cloud_config(user_data: str) -> dict[str, Any]:
