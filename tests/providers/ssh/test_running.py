@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jupyter_sky as sky
@@ -151,6 +152,26 @@ def test_what_others_on_the_host_and_on_the_wire_can_see(lab: Lab, start, tmp_pa
         # A busy machine lets go of some packets.
         assert len(content) > len(secret) * 100_000
         assert not re.search(rb"secret-token|API_TOKEN|jupyter_sky", content)
+
+
+def test_data_that_memory_has_no_room_for_goes_to_the_disk(lab: Lab, start) -> None:
+    host = lab.hosts[0]
+    host.run("mount", "-o", "remount,size=1100m", "/dev/shm")
+    try:
+        cells = start("lab1,lab2", framework=False)
+        cells.run("import numpy as np")
+        for name in ("one", "two"):
+            cells.namespace[name] = np.random.default_rng().integers(0, 255, 350_000_000, np.uint8)
+            cells.run("pass", names=[name])
+        totals = [int(cells.namespace[name].sum()) for name in ("one", "two")]
+        assert cells.ask("(int(one.sum()), int(two.sum()))") == [tuple(totals)] * 2
+        links = host.run("find", "/dev/shm", "-type", "l").split()
+        assert len(links) == 1
+        assert not lab.hosts[1].run("find", "/dev/shm", "-type", "l").split()
+        cells.cluster.down()
+        assert not list((host.folder / "tmp" / "jupyter-sky-0").iterdir())
+    finally:
+        host.run("mount", "-o", "remount,size=50%", "/dev/shm")
 
 
 def test_what_a_person_writes_on_a_host_stays(lab: Lab, start) -> None:
