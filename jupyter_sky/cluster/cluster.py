@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.conductor import Conductor
@@ -72,7 +73,7 @@ class Cluster:
                 "registry with this computer: use it there, or another name here with "
                 "`--cluster NAME`."
             )
-        conductor = Conductor(_spec(row), row.id, provider, frame, limits)
+        conductor = _conductor(row, provider, frame, limits)
         cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
         try:
@@ -102,7 +103,7 @@ class Cluster:
         list of str
             The nodes that could not be reached; what is left there ends by itself.
         """
-        conductor = Conductor(_spec(row), row.id, provider, Frame(life={}), USUAL)
+        conductor = _conductor(row, provider, Frame(life={}), USUAL)
         return background.wait(conductor.down([provider.machine(each) for each in row.machines]))
 
     def run(self, work: Work) -> Run:
@@ -113,11 +114,13 @@ class Cluster:
         UsageError
             When it is for no rank at all, or for one that is not there.
         """
-        there = describe_ranks(self.all_ranks)
+        there = self.all_ranks
         if not work.ranks:
-            raise UsageError(f"no rank was chosen: {self.name} has {there}.")
-        if missing := sorted(set(work.ranks) - set(self.all_ranks)):
-            raise UsageError(f"there is no rank {missing[0]}: {self.name} has {there}.")
+            raise UsageError(f"no rank was chosen: {self.name} has {describe_ranks(there)}.")
+        if missing := sorted(set(work.ranks) - set(there)):
+            raise UsageError(
+                f"there is no rank {missing[0]}: {self.name} has {describe_ranks(there)}."
+            )
         return Run(self._runner, work)
 
     def take_up(self) -> Run | None:
@@ -212,6 +215,11 @@ class Cluster:
         return self._conductor.ranks
 
     @property
+    def price(self) -> float | None:
+        """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
+        return self._conductor.price
+
+    @property
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
         return sum(connection.sent_bytes for connection in self._conductor.connections)
@@ -223,7 +231,9 @@ class Cluster:
         return next(filter(None, notes), "")
 
 
-def _spec(row: registry.Row) -> ClusterSpec:
-    others = ("plugins", "starter")
-    wanted = {name: value for name, value in row.spec.items() if name not in others}
-    return ClusterSpec(name=row.name, **wanted)
+def _conductor(row: registry.Row, provider: Provider, frame: Frame, limits: Limits) -> Conductor:
+    names = [field.name for field in fields(ClusterSpec)]
+    spec = ClusterSpec(name=row.name, **{n: row.spec[n] for n in names if n in row.spec})
+    conductor = Conductor(spec, row.id, provider, frame, limits)
+    conductor.place, conductor.created = row.spec.get("place"), row.created
+    return conductor

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster import freight, handshake, links, registry, survey
 from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.departures import Departures
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.outbox import Outbox
 from jupyter_sky.cluster.state import ClusterState, reduce, running
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress, Provider
+from jupyter_sky.providers.machine import (
+    AgentGone,
+    Landlord,
+    Machine,
+    Node,
+    Progress,
+    Provider,
+)
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import (
     Ending,
     Event,
     Formed,
+    Leaving,
     Prepared,
     RankExited,
     RankStarted,
@@ -55,6 +65,10 @@ class Conductor:
         Called with a run that another kernel began, before its events come.
     on_end
         Called with the reason when the cluster is lost or was ended.
+    place
+        Where its machines are rented, if they are.
+    created
+        When it was started, as ``time.time`` told it.
     """
 
     def __init__(
@@ -77,10 +91,13 @@ class Conductor:
         self.on_notice: Callable[[str], None] = lambda text: None
         self.on_end: Callable[[SkyError], None] = lambda trouble: None
         self._links = links.Links((), self.spawn, self._on_notice)
+        self._departures = Departures(self.spawn, self._on_notice, self.wake)
         self._changed = asyncio.Event()
         self._forming = asyncio.Lock()
         self._form_errors: dict[int, dict[str, Any]] = {}
         self._versions: dict[str, handshake.Versions] = {}
+        self.place: str | None = None
+        self.created = time.time()
         self._launch: asyncio.Task[list[Machine]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -95,9 +112,15 @@ class Conductor:
         return tuple(rank.rank for rank in self.state.ranks)
 
     @property
+    def price(self) -> float | None:
+        """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
+        prices = [node.price for node in self.state.nodes if node.price is not None]
+        return sum(prices) if prices else None
+
+    @property
     def note(self) -> str:
         """What there is to say of the links to its nodes; empty if all is well."""
-        return self._links.note
+        return "; ".join(filter(None, (self._links.note, self._departures.note)))
 
     # Its life
 
@@ -110,10 +133,13 @@ class Conductor:
                 "start one of another name with `--cluster NAME`."
             )
         if there and not await survey.answers(there, self.provider):
+            await self._give_back(there.id, there.spec.get("place"))
             registry.remove(there.id)
+        row = registry.described(self.spec, self.frame.plugins)
+        if isinstance(self.provider, Landlord):
+            self.place = row["place"] = self.provider.place()
         try:
-            about = registry.described(self.spec, self.frame.plugins)
-            registry.record(self.id, self.spec.name, self.provider.name, about)
+            registry.record(self.id, self.spec.name, self.provider.name, row)
         except KeyError:
             raise SkyError(
                 f"there is a cluster {self.spec.name} already: use it with "
@@ -159,6 +185,8 @@ class Conductor:
                     self.state = running(self.state, [rank["rank"]], rank["run"])
             if welcome["versions"]:
                 self._on_event(connection, Prepared(welcome["versions"], {}))
+            if welcome["leaving"]:
+                self._on_event(connection, decode_event(welcome["leaving"]))
         self._take_up(welcomes)
         self.warnings = handshake.check(self._versions)
         newest = max(rank.generation for rank in self.state.ranks)
@@ -241,9 +269,15 @@ class Conductor:
                 machines = [*machines, *await self._launch]
         await asyncio.gather(*(end(connection) for connection in self.connections))
         await asyncio.gather(*map(remove, machines))
+        registry.give_up(self.id)
+        await self._give_back(self.id, self.place)
         registry.remove(self.id)
         self.wake()
         return left
+
+    async def _give_back(self, identity: str, place: str | None) -> None:
+        if isinstance(self.provider, Landlord):
+            await self.provider.release(identity, place, lambda text: None)
 
     async def close(self) -> None:
         """Let go of the agents; they go on."""
@@ -303,6 +337,8 @@ class Conductor:
                 self._versions.update((node.host, versions) for node in connection.machine.nodes)
             case Formed(rank=rank, error=dict() as error):
                 self._form_errors[rank] = error
+            case Leaving():
+                self._departures.see(connection, event)
             case Ending(reason=reason):
                 self._lose(f"cluster {self.spec.name} has ended itself: {reason}.")
             case RankExited(rank=rank, reason=reason):
@@ -345,10 +381,6 @@ class Conductor:
             with contextlib.suppress(Exception):  # a panel that fails must not stop the cluster
                 listener()
 
-    async def change(self) -> None:
-        """Wait for the next event."""
-        await self._changed.wait()
-
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so; raise when it cannot become so any more."""
         while not condition():
@@ -359,7 +391,7 @@ class Conductor:
                     f"rank {dead[0].rank} does not start any more, {dead[0].trouble}: "
                     f"end the cluster with `%sky down {self.spec.name}` and start a new one."
                 )
-            await self.change()
+            await self._changed.wait()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Have something done beside, and keep it from being forgotten."""

@@ -102,8 +102,7 @@ class Runner:
                     return
                 self.watch.begin(run)
                 await self._send(run)
-                while not run.finished:
-                    await conductor.change()
+                await run.over.wait()
         except SkyError as trouble:
             self._fail(run, trouble)
         except Exception as error:

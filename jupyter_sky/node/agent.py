@@ -14,10 +14,10 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.node import door
 from jupyter_sky.node.client import Callers, Client
@@ -29,8 +29,11 @@ from jupyter_sky.node.peers import Peers, Stream
 from jupyter_sky.node.relay import Relay
 from jupyter_sky.node.store import Store, default_disk, default_limit
 from jupyter_sky.transport import blobs
-from jupyter_sky.transport.events import Ending, Forgotten, RunBegan
+from jupyter_sky.transport.events import Ending, Forgotten, Leaving, RunBegan
 from jupyter_sky.transport.frames import Message
+
+if TYPE_CHECKING:
+    from jupyter_sky.node.notices import Notice
 
 REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
@@ -80,7 +83,7 @@ class Agent:
         self._relay.peers = self._peers
         self.clients: set[Client] = set()
         self.callers = Callers(self)
-        self._requests = {
+        self._requests: dict[str, Callable[[Message], Message | Awaitable[Message]]] = {
             "run": self._on_run,
             "reserve": self._on_reserve,
             "form": self._on_form,
@@ -95,6 +98,7 @@ class Agent:
             "end": self._on_end,
         }
         self._latest: Message | None = None
+        self._leaving: Message | None = None
         self._others: list[dict[str, Any]] = []
         self.idle = Idle(
             spec["grace"],
@@ -117,6 +121,10 @@ class Agent:
         ready(await self._peers.listen(addr) if self._peers else 0)
         self.idle.look()
         tasks = [loop.create_task(self._report()), loop.create_task(self._keep())]
+        if self.spec.get("spot"):
+            from jupyter_sky.node import notices
+
+            tasks.append(loop.create_task(notices.watch(self._warn)))
         await self._ended.wait()
         for task in tasks:
             task.cancel()
@@ -152,6 +160,7 @@ class Agent:
             "latest": self._latest,
             "ranks": [process.describe() for process in self._crew.ranks.values()],
             "ending": self._ending is not None,
+            "leaving": self._leaving,
         }
 
     def seen(self, since: int) -> None:
@@ -206,16 +215,25 @@ class Agent:
                     os.utime(folder)
             await asyncio.sleep(KEEP_EVERY)
 
+    def _warn(self, notice: Notice) -> None:
+        """Have everybody know that this node is about to be taken away."""
+        self._leaving = Leaving(notice.kind, notice.at, list(self._crew.ranks)).message()
+        self._publish(self._leaving)
+        self._crew.warn(self._leaving)
+        self._telling = asyncio.get_running_loop().create_task(
+            self._tell_others({**self._leaving, "op": "leaving"})
+        )
+
     # What a client asks for
 
-    async def request(self, message: Message) -> Message:
-        """Do what a client asks for and return the answer."""
+    def request(self, message: Message) -> Message | Awaitable[Message]:
+        """Do what a client asks for and return the answer, or what becomes the answer."""
         handler = self._requests.get(message["op"])
         if handler is None:
             return {"error": f"this agent does not know {message['op']!r}"}
-        return await handler(message)
+        return handler(message)
 
-    async def _on_run(self, message: Message) -> Message:
+    def _on_run(self, message: Message) -> Message:
         wanted = _blobs_in(message)
         if missing := [key for key in wanted if key not in self.store]:
             return {"missing": missing}
@@ -234,7 +252,7 @@ class Agent:
     async def _on_reserve(self, message: Message) -> Message:
         return {"port": await self._crew.reserve(message)}
 
-    async def _on_form(self, message: Message) -> Message:
+    def _on_form(self, message: Message) -> Message:
         nodes = message["topology"]["nodes"]
         elsewhere = [node for node in nodes if not self._crew.ranks.keys() & set(node["ranks"])]
         # A machine can stand for several nodes; its agent is asked once.
@@ -243,15 +261,15 @@ class Agent:
         self.idle.begin()
         return {}
 
-    async def _on_interrupt(self, message: Message) -> Message:
+    def _on_interrupt(self, message: Message) -> Message:
         self._crew.stop(message["run"], message["deadline"])
         return {}
 
-    async def _on_kill(self, message: Message) -> Message:
+    def _on_kill(self, message: Message) -> Message:
         self._crew.kill(message["ranks"])
         return {}
 
-    async def _on_log(self, message: Message) -> Message:
+    def _on_log(self, message: Message) -> Message:
         process = self._crew.ranks.get(message["rank"])
         if process is None:
             return {"error": f"there is no rank {message['rank']} here"}
@@ -261,7 +279,7 @@ class Agent:
         data = process.log.read(message["offset"], message["limit"])
         return {"data": data, "size": process.log.size}
 
-    async def _on_arrived(self, message: Message) -> Message:
+    def _on_arrived(self, message: Message) -> Message:
         return {"size": self.store.arrived(message["blob"])}
 
     async def _on_pass_on(self, message: Message) -> Message:
@@ -292,18 +310,21 @@ class Agent:
                 await self._relay.take(message, stream)
             case "quiet":
                 await stream.send(asdict(self.idle.quiet))
+            case "leaving":
+                self._crew.warn(message)
+                await stream.send({"op": "hello"})
             case _:
                 await stream.send({"op": "hello"})
 
     async def _ask_others(self) -> list[Quiet]:
-        async def ask(node: dict[str, Any]) -> Quiet | None:
-            assert self._peers is not None
-            answer = await self._peers.ask(node, {"op": "quiet"})
-            return Quiet(**answer) if answer else None
+        return [Quiet(**answer) for answer in await self._tell_others({"op": "quiet"})]
 
+    async def _tell_others(self, message: Message) -> list[Message]:
+        """Say something to all other agents, and return what those answer that can be reached."""
         if not self._peers:
             return []
-        return [each for each in await asyncio.gather(*map(ask, self._others)) if each]
+        said = await asyncio.gather(*(self._peers.ask(node, message) for node in self._others))
+        return [answer for answer in said if answer]
 
     # The end
 

@@ -233,6 +233,11 @@ class Crew:
                 self._unwanted.add(self.ranks[rank].pid or 0)
                 self.ranks[rank].signal(signal.SIGKILL)
 
+    def warn(self, message: Message) -> None:
+        """Tell all ranks that a node is about to be taken away."""
+        for process in self.ranks.values():
+            process.tell({**message, "op": "leaving"})
+
     # Stop
 
     def stop(self, run: str, deadline: float) -> None:

@@ -118,14 +118,19 @@ class RankProcess:
         force
             Whether to do so even if it has heard of the interrupt, and may be cleaning up.
         """
-        if self._side:
-            message = {
+        self.tell(
+            {
                 "op": "break",
                 "run": run,
                 "siblings": siblings,
                 "addresses": addresses,
                 "force": force,
             }
+        )
+
+    def tell(self, message: Message) -> None:
+        """Tell the rank something that it hears whatever it is doing."""
+        if self._side:
             with contextlib.suppress(OSError):
                 self._side.send(encode(message))
 

@@ -68,6 +68,7 @@ class Commands:
             "interrupt": self._interrupt,
             "restart": self._restart,
             "auto": self._turn,
+            "offers": lambda options: print(self._session.offers(options)),
             "doctor": self._doctor,
             "gc": self._gc,
         }
@@ -166,6 +167,9 @@ class Commands:
     def _doctor(self, options: Namespace) -> None:
         doctor.report()
         settings, targets = self._session.settings, self._session.hosts(options.hosts or ())
+        if options.provider == "aws":
+            print()
+            doctor.report_aws(self._session.aws())
         for target in targets:
             print()
             doctor.report_host(target, settings.python)
@@ -174,7 +178,7 @@ class Commands:
             doctor.report_ways(targets, settings.python, settings.interface)
 
     def _gc(self, options: Namespace) -> None:
-        doctor.collect()
+        doctor.collect(options.name)
         doctor.prune(self._session.hosts(options.hosts or ()), options.unused_for)
 
     def _turn(self, options: Namespace) -> None:

@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster import leftovers, registry
+from jupyter_sky.cluster import leftovers, registry, rentals
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws.policy import policy
 from jupyter_sky.providers.folders import home, runtime
 from jupyter_sky.providers.local import ROOMY, SHARED_MEMORY
 from jupyter_sky.providers.ssh import examine as ssh
@@ -90,6 +92,13 @@ def prune(targets: Sequence[Target], unused_for: float | None) -> None:
             print(f"{target}: {said}")
 
 
+def report_aws(provider: AWS) -> None:
+    """Print what there is at AWS, and the policy that a person needs."""
+    print("AWS:")
+    _print((name, Finding(found, fix)) for name, found, fix in provider.examine())
+    print(f"\nThe smallest policy for your AWS user:\n{policy()}")
+
+
 def _print(findings: Iterable[tuple[str, Finding]]) -> None:
     width = max(map(len, _CHECKS))
     count = wrong = 0
@@ -102,15 +111,34 @@ def _print(findings: Iterable[tuple[str, Finding]]) -> None:
     print(f"{wrong} of {count} need your attention" if wrong else "all is well")
 
 
-def collect() -> None:
-    """End and remove what dead clusters left behind, and print what that was."""
-    left = leftovers.find()
+def collect(identity: str | None = None) -> None:
+    """End and remove what dead clusters left behind, and print what that was.
+
+    Parameters
+    ----------
+    identity
+        A cluster of somebody else's that is to be ended as well, by its id.
+    """
+    left: list[leftovers.Leftover | rentals.Rental] = [*leftovers.find()]
+    rented, trouble = rentals.find()
+    left += [each for each in rented if each.is_abandoned or each.holding.id == identity]
     for each in left:
         text = str(each)
-        each.remove()
-        print(f"removed {text}")
-    if not left:
+        try:
+            each.remove()
+            print(f"removed {text}")
+        except SkyError as error:
+            trouble.append(f"{error}")
+    if not left and not trouble:
         print("nothing was left behind")
+    for sentence in trouble:
+        print(sentence)
+    for each in rented:
+        if not each.is_known and each not in left:
+            print(
+                f"left alone: {each}, started by {each.holding.by} with another registry; "
+                f"`%sky gc {each.holding.id}` ends it"
+            )
 
 
 def _python() -> Finding:

@@ -216,8 +216,8 @@ def test_each_command_has_help(command: str) -> None:
         ("interrupt", {}),
         ("auto on", {"switch": "on"}),
         ("auto", {"switch": None}),
-        ("doctor", {"hosts": None}),
-        ("gc", {"hosts": None, "unused_for": None}),
+        ("doctor", {"hosts": None, "provider": None}),
+        ("gc", {"name": None, "hosts": None, "unused_for": None}),
     ],
 )
 def test_commands(line: str, expected: dict[str, Any]) -> None:

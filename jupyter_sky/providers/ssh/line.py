@@ -58,10 +58,13 @@ class Line:
         The host.
     via
         Hosts to go through, in place of those that the configuration names.
+    way
+        How to log in, in place of what the configuration says.
     """
 
-    def __init__(self, target: Target, via: tuple[str, ...] = ()) -> None:
+    def __init__(self, target: Target, via: tuple[str, ...] = (), way: Login | None = None) -> None:
         self.target = target
+        self.way = way
         self._via = via
         self._lock = threading.Lock()
         self._transport: paramiko.Transport | None = None
@@ -81,7 +84,7 @@ class Line:
                 self._transport.close()
                 self._transport = None
             if self._transport is None:
-                way = login(self.target)
+                way = self.way or login(self.target)
                 self._transport = _connect(replace(way, jumps=self._via) if self._via else way)
             self._suspect = False
             return self._transport
@@ -360,6 +363,17 @@ class _Lines:
         """Return the line to a host; ``via`` as in `Line`."""
         with self._lock:
             return self._lines.setdefault((str(target), via), Line(target, via))
+
+    def put(self, target: Target, way: Login) -> Line:
+        """Return the line to a host that is logged in to in this way from now on."""
+        place = str(target), ()
+        with self._lock:
+            there = self._lines.get(place)
+            if there is None or there.way != way:
+                if there is not None:
+                    there.close()
+                there = self._lines[place] = Line(target, way=way)
+            return there
 
 
 lines = _Lines()

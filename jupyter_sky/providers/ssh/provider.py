@@ -62,12 +62,16 @@ class SSH:
         one to the other.
     grace
         Seconds after which nodes end that no notebook is connected to and that run nothing.
+    spot
+        Whether the machines are spot instances of EC2: they hear two minutes before that they will
+        be taken away, and the notebook shows it.
     """
 
     hosts: Sequence[str] | str = ()
     python: str | None = None
     interface: str | None = None
     grace: float = 3600.0
+    spot: bool = False
 
     name = "ssh"
 
@@ -185,6 +189,7 @@ class SSH:
                 "interface": self.interface,
                 "credentials": asdict(credentials[number]) if len(hosts) > 1 else None,
                 "grace": self.grace,
+                "spot": self.spot,
                 "idle_timeout": spec.idle_timeout,
                 "preload": list(preload),
                 "env": {**spec.image.env, **host.values},
