@@ -70,7 +70,6 @@ def test_jupyterlab_has_the_sidebar_at_once(environment: Path) -> None:
     assert "enabled" in line and "OK" in line
 
 
-
 def test_the_schema_is_in_the_wheel(environment: Path) -> None:
     code = "from jupyter_sky.server import schema; schema.check('Said', {'said': ''})"
     says(environment, "-c", f"{code}; import jupyter_sky; print(jupyter_sky.__file__)")

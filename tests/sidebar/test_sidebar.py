@@ -117,7 +117,7 @@ def test_many_ranks_and_what_they_print_do_no_harm(open_notebook: Open, shots: P
     person.page.screenshot(path=shots / "sidebar-log.png")
     assert person.page.locator(".jsky-ours").locator("img, script").count() == 0
     card.get_by_role("button", name="Go to many.ipynb").click()
-    person.page.wait_for_function("() => jupyterapp.shell.currentWidget.title.label === 'many.ipynb'")
+    person.page.locator(".lm-TabBar-tab.jp-mod-current", has_text="many.ipynb").wait_for()
 
 
 def test_a_new_cluster_begins_with_a_line_in_the_notebook(open_notebook: Open, shots: Path) -> None:
@@ -137,7 +137,9 @@ def test_a_new_cluster_begins_with_a_line_in_the_notebook(open_notebook: Open, s
     # In Lab's own places: the status bar, and the panel of what is running.
     person.page.get_by_role("button", name="1 cluster").wait_for()
     person.page.evaluate("() => void jupyterapp.commands.execute('running:show-panel')")
-    item = person.page.locator(".jp-RunningSessions-item").filter(has_text=re.compile("^begin-.*ready"))
+    item = person.page.locator(".jp-RunningSessions-item").filter(
+        has_text=re.compile("^begin-.*ready")
+    )
     item.hover()
     person.page.screenshot(path=shots / "sidebar-running.png")
     item.locator(".jp-RunningSessions-itemShutdown").click()
