@@ -16,24 +16,14 @@ export class Confirm {
     this.#trans = trans;
   }
 
-  restart({ name, state }: Entry): Promise<boolean> {
-    return this.#loses(
-      this.#trans.__('Restart the ranks of %1?', plain(name)),
-      state === 'running'
-        ? this.#trans.__('The present run ends, and all variables on its ranks are lost.')
-        : this.#trans.__('All variables on its ranks are lost.'),
-      this.#trans.__('Restart')
-    );
+  restart(entry: Entry): Promise<boolean> {
+    const title = this.#trans.__('Restart the ranks of %1?', plain(entry.name));
+    return this.#loses(title, this.#lossOf(entry), this.#trans.__('Restart'));
   }
 
-  down({ name, state }: Entry): Promise<boolean> {
-    return this.#loses(
-      this.#trans.__('End the cluster %1?', plain(name)),
-      state === 'running'
-        ? this.#trans.__('The present run ends, and all variables on its ranks are lost.')
-        : this.#trans.__('All variables on its ranks are lost; its nodes cost nothing any more.'),
-      this.#trans.__('End')
-    );
+  down(entry: Entry): Promise<boolean> {
+    const title = this.#trans.__('End the cluster %1?', plain(entry.name));
+    return this.#loses(title, this.#lossOf(entry), this.#trans.__('End'));
   }
 
   /** Asks how many nodes the cluster shall have; returns null where it stays as it is. */
@@ -59,6 +49,12 @@ export class Confirm {
       return (await this.#ask(title, body, Dialog.okButton())) ? value : null;
     }
     return value;
+  }
+
+  #lossOf({ state }: Entry): string {
+    return state === 'running'
+      ? this.#trans.__('The present run ends, and all variables on its ranks are lost.')
+      : this.#trans.__('All variables on its ranks are lost.');
   }
 
   async #loses(title: string, body: string, label: string): Promise<boolean> {
