@@ -58,6 +58,7 @@ CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
 _NAME = Argument(("name",), "NAME", kinds.CLUSTER, "train", "which cluster (the current one)")
 _PROVIDER = Argument(("--provider",), "NAME", kinds.PROVIDER, "aws", "also what this one needs")
 _STRANGER = Argument(("name",), "ID", kinds.WORD, "1f2e3d4c", "also this cluster of somebody's")
+_REMOVE = Argument(("--remove",), "NAME", kinds.WORD, "jupyter-sky-0f1e", "remove this one")
 _NAMES = Argument(("names",), "NAME", kinds.NAMES, "model", "which variables", required=True)
 _FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks (the head)")
 _RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
@@ -88,6 +89,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
     "offers": ("show what fits at AWS, and what it costs", OFFER_OPTIONS),
+    "snapshot": ("keep the head as an image, from which others start fast", (_REMOVE,)),
     "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS, _PROVIDER)),
     "gc": (
         "end and remove what was left behind, and what nobody uses",

@@ -216,6 +216,7 @@ def test_each_command_has_help(command: str) -> None:
         ("interrupt", {}),
         ("auto on", {"switch": "on"}),
         ("auto", {"switch": None}),
+        ("snapshot", {"remove": None}),
         ("doctor", {"hosts": None, "provider": None}),
         ("gc", {"name": None, "hosts": None, "unused_for": None}),
     ],
