@@ -94,7 +94,8 @@ class Sources:
             self._folder_count = len(folders)
             self._folders = [folder for folder in folders if is_own(folder)]
         for folder in self._folders:
-            if hasattr(finder := folders.get(folder), "invalidate_caches"):
+            finder: Any = folders.get(folder)
+            if hasattr(finder, "invalidate_caches"):
                 finder.invalidate_caches()
 
     def _edited(self) -> Iterator[tuple[str, _Source]]:

@@ -23,18 +23,18 @@ class Event:
 
     def message(self) -> Message:
         """Return the event as it goes over the wire."""
-        kind = type(self)
-        return {"event": _kind(kind), **{name: getattr(self, name) for name in _fields(kind)}}
+        kind = _kind(type(self).__name__)
+        return {"event": kind, **{name: getattr(self, name) for name in _fields(kind)}}
 
 
 @functools.cache
-def _kind(event: type[Event]) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
+def _kind(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 @functools.cache
-def _fields(event: type[Event]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(event))
+def _fields(kind: str) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(Event.kinds[kind]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +201,14 @@ class Forgotten(Event):
     digests: list[str]
 
 
-Event.kinds.update({_kind(cls): cls for cls in Event.__subclasses__()})
+Event.kinds.update({_kind(cls.__name__): cls for cls in Event.__subclasses__()})
 
 
 def decode_event(message: Message) -> Event:
     """Return the event in ``message``."""
-    kind = Event.kinds.get(message.get("event", ""))
-    if kind is None:
-        raise ProtocolError(f"unknown event {message.get('event')!r}")
+    kind = message.get("event", "")
+    event = Event.kinds.get(kind)
+    if event is None:
+        raise ProtocolError(f"unknown event {kind!r}")
     known = _fields(kind)
-    return kind(**{name: value for name, value in message.items() if name in known})
+    return event(**{name: value for name, value in message.items() if name in known})
