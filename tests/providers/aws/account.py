@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import socket
 import threading
@@ -134,6 +135,19 @@ class Account:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process has to have in its environment to come here, and nowhere else."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
 
     @property
     def actions(self) -> list[str]:

@@ -246,4 +246,4 @@ def test_gc_asks_as_the_profile_that_started(
 
 
 def _keys() -> list[Path]:
-    return list((home() / "aws" / "keys").iterdir())
+    return [*(home() / "aws" / "keys").glob("*")]
