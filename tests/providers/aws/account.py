@@ -3,7 +3,8 @@
 Answers of our own, each as AWS documents it, and only for these:
 
 - placement groups (moto has none),
-- prices (moto has no price list): a price for each type, by its number of processors and GPUs,
+- prices (moto has no price list, and one price for all spot instances): a price for each type, by
+  its number of processors and GPUs, and spot at a third of it,
 - the public parameters with the images of Canonical and the Deep Learning AMI,
 - ``ClientToken`` of ``RunInstances`` (moto launches twice),
 - tags for the disks of an image in ``CreateImage`` (moto refuses them).
@@ -280,6 +281,17 @@ class Account:
             json.dumps({"FormatVersion": "aws_v1", "PriceList": products}).encode(),
             kind="application/x-amz-json-1.1",
         )
+
+    def _on_DescribeSpotPriceHistory(self, environ: Environ, params: Params) -> Answer:
+        answer, prices = self._pass_on(environ), _prices()
+
+        def priced(item: re.Match[bytes]) -> bytes:
+            name = item[1].decode()
+            return item[0].replace(item[2], f"{prices[name] / 3:.6f}".encode())
+
+        item = rb"<instanceType>([^<]+)</instanceType>(?:(?!</item>).)*<spotPrice>([^<]+)<"
+        answer.body = re.sub(item, priced, answer.body, flags=re.DOTALL)
+        return answer
 
     def _on_GetParameter(self, environ: Environ, params: Params) -> Answer:
         name = params["Name"]
