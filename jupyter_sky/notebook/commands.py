@@ -101,7 +101,7 @@ class Commands:
         parcel = cluster.outbox.parcel(
             options.names, self._shell.user_ns, cluster.all_ranks, force=True, limit=None
         )
-        sending = SendingLine(self._shell, cluster.name, parcel.sizes)
+        sending = SendingLine(self._shell, cluster, parcel.sizes)
         sending.update(0, parcel.size)
         run = cluster.run(Work(cluster.all_ranks, code="", parcel=parcel))
         run.follow(sending=sending.update)
