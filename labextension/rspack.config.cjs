@@ -1,4 +1,7 @@
-/* What `jupyter-builder build` adds to its own rules for the sidebar: TypeScript as it is written. */
+/* What `jupyter-builder build` adds to its own rules for the sidebar: TypeScript as it is written, and
+   what tells JupyterLab how it was installed. */
+
+const { CopyRspackPlugin } = require('@rspack/core');
 
 module.exports = {
   module: {
@@ -9,5 +12,8 @@ module.exports = {
         options: { jsc: { parser: { syntax: 'typescript' }, target: 'es2022' } }
       }
     ]
-  }
+  },
+  plugins: [
+    new CopyRspackPlugin({ patterns: [{ from: `${__dirname}/install.json`, to: '../install.json' }] })
+  ]
 };
