@@ -19,8 +19,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from jupyter_sky.node import route
 from jupyter_sky.node.client import Callers, Client
-from jupyter_sky.node.crew import Crew
+from jupyter_sky.node.crew import END_WITHIN, Crew
 from jupyter_sky.node.idle import Idle, Quiet
 from jupyter_sky.node.journal import Journal
 from jupyter_sky.node.metrics import Metrics
@@ -33,9 +34,6 @@ from jupyter_sky.transport.frames import Message
 
 REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
-
-END_WITHIN = 3.0
-"""Seconds that ranks get for their last words when the cluster ends."""
 
 
 class Agent:
@@ -75,6 +73,11 @@ class Agent:
             "run": self._on_run,
             "reserve": self._on_reserve,
             "form": self._on_form,
+            "abandon": self._on_abandon,
+            "enlist": self._on_enlist,
+            "discharge": self._on_discharge,
+            "authority": self._on_authority,
+            "admit": self._on_admit,
             "interrupt": self._on_interrupt,
             "kill": self._on_kill,
             "log": self._on_log,
@@ -83,6 +86,7 @@ class Agent:
             "reach": self._on_reach,
             "end": self._on_end,
         }
+        self._devices = _devices(spec["ranks"])
         self._latest: Message | None = None
         self._others: list[dict[str, Any]] = []
         self.idle = Idle(
@@ -171,11 +175,11 @@ class Agent:
             self._publish(Forgotten(dropped).message())
 
     def _read_log(self, rank: int, offset: int, size: int) -> bytes:
-        return self._crew.ranks[rank].log.read(offset, size)
+        return self._crew.logs[rank].read(offset, size)
 
     async def _report(self) -> None:
         """Tell clients, while something runs, what it takes; this is not worth a journal."""
-        metrics = Metrics(_devices(self.spec["ranks"]))
+        metrics = Metrics(self._devices)
         quiet = False
         while True:
             await asyncio.sleep(REPORT_EVERY)
@@ -222,6 +226,33 @@ class Agent:
         self._crew.form(message)
         self.idle.begin()
         return {}
+
+    async def _on_abandon(self, message: Message) -> Message:
+        await self._crew.abandon()
+        return {}
+
+    async def _on_enlist(self, message: Message) -> Message:
+        self._devices.update(_devices(message["ranks"]))
+        self._crew.enlist(message["ranks"])
+        return {}
+
+    async def _on_discharge(self, message: Message) -> Message:
+        await self._crew.discharge(message["ranks"])
+        return {}
+
+    async def _on_authority(self, message: Message) -> Message:
+        return {"authority": self._peers.authority if self._peers else ""}
+
+    async def _on_admit(self, message: Message) -> Message:
+        """Let other agents in that come to the cluster."""
+        if self._peers:
+            self._peers.trust(message["authority"])
+            return {}
+        # Alone so far, it was nobody's peer, and there was no way to decide where it stands.
+        addr, interface = route.place(message["peer"], self.spec["interface"])
+        self._peers = Peers(self._folder, message["credentials"], self._serve_peer)
+        self._relay.peers = self._peers
+        return {"addr": addr, "interface": interface, "port": await self._peers.listen(addr)}
 
     async def _on_interrupt(self, message: Message) -> Message:
         self._crew.stop(message["run"], message["deadline"])

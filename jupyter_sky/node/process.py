@@ -38,6 +38,8 @@ class RankProcess:
         For each stream that is shown, what limits how much of it is.
     began
         Where in its log the run that it did last begins.
+    forming
+        Whether it is about to join a process group.
     generation
         The process group that it joined last.
     names
@@ -51,6 +53,7 @@ class RankProcess:
         self.run: str | None = None
         self.shown = False
         self.gates: dict[str, Gate] = {}
+        self.forming = False
         self.generation = 0
         self.began = 0
         self.names: dict[str, str] = {}
@@ -103,14 +106,14 @@ class RankProcess:
         self._taken = []
 
     def break_collective(
-        self, run: str, siblings: list[int], addresses: list[str], force: bool
+        self, run: str | None, siblings: list[int], addresses: list[str], force: bool
     ) -> None:
         """Release the rank from a collective that it may be blocked in.
 
         Parameters
         ----------
         run
-            The run that it should be in.
+            The run that it should be in; ``None`` while it joins a group.
         siblings
             Process ids of the other ranks of this node.
         addresses
@@ -153,6 +156,7 @@ class RankProcess:
         self._link = self._side = None
         self.pid = self.run = None
         self.names = {}
+        self.forming = False
         self.generation = 0
 
     def describe(self) -> dict[str, Any]:

@@ -134,6 +134,8 @@ class Rank:
     def _form(self, message: Message) -> None:
         error = None
         try:
+            # The former group is left as a whole, whatever comes: half of it would be in the way.
+            self._leave()
             self._interrupts.allow(self._enter, message)
         except BaseException as problem:
             self._shell.format(problem, skip=2)
@@ -141,7 +143,6 @@ class Rank:
         self._send(Formed(self.rank, message["topology"]["generation"], error))
 
     def _enter(self, message: Message) -> None:
-        self._leave()
         os.environ.update(environment.variables(message["topology"], self.rank))
         if self._head is not None:
             # The plugin that forms the group takes the descriptor over.
