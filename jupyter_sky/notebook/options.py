@@ -58,6 +58,8 @@ _FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks 
 _RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
 _RANKS = Argument(("ranks",), "RANKS", kinds.RANKS, "0,2-3", "which ranks (all)")
 _HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to look at as well")
+_NODES = Argument(("nodes",), "N", kinds.NODES, "8", "how many it shall have; the last ones leave")
+_MORE_HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu3,gpu4", "machines to take for more")
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
 _SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
 _SAVE = Argument(("--save",), "FILE", kinds.FILE, "rank3.log", "write all of it to a file here")
@@ -74,6 +76,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "panel": ("show the panel of a cluster here", (_NAME,)),
     "interrupt": ("stop what runs", ()),
     "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
+    "scale": ("give the cluster more nodes, or fewer; ranks that stay keep all", (_NODES, _MORE_HOSTS)),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
     "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS,)),
     "gc": ("end and remove what was left behind", ()),
