@@ -16,6 +16,9 @@ from jupyter_sky.transport.pickling import main_namespace
 if TYPE_CHECKING:
     from jupyter_sky.cluster.conductor import Conductor
 
+PATIENCE = 0.5
+"""Seconds for ranks to come to the end of a formation that is not wanted any more."""
+
 
 async def form(conductor: Conductor) -> None:
     """Have all ranks of a cluster form a group of a new generation.
@@ -28,9 +31,12 @@ async def form(conductor: Conductor) -> None:
     async with conductor.forming:
         try:
             await _form(conductor)
-        except BaseException:
+        except SkyError:
             # Those that came would wait for the one that does not, deaf to everything else.
-            await asyncio.shield(_abandon(conductor))
+            await asyncio.shield(_abandon(conductor, patience=0.0))
+            raise
+        except BaseException:
+            await asyncio.shield(_abandon(conductor, PATIENCE))
             raise
 
 
@@ -63,12 +69,12 @@ async def _form(conductor: Conductor) -> None:
         raise SkyError(f"rank {rank} could not join the group: {_sentence(error)}")
 
 
-async def _abandon(conductor: Conductor) -> None:
-    within = conductor.limits.stop
+async def _abandon(conductor: Conductor, patience: float) -> None:
+    within = patience + conductor.limits.stop
 
     async def abandon(connection: Any) -> None:
         with contextlib.suppress(SkyError):
-            await connection.request("abandon", within=within)
+            await connection.request("abandon", within=within, patience=patience)
 
     await asyncio.gather(*(abandon(each) for each in conductor.connections if each.is_up))
 

@@ -228,7 +228,7 @@ class Agent:
         return {}
 
     async def _on_abandon(self, message: Message) -> Message:
-        await self._crew.abandon()
+        await self._crew.abandon(message["patience"])
         return {}
 
     async def _on_enlist(self, message: Message) -> Message:

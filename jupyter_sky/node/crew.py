@@ -85,6 +85,7 @@ class Crew:
         self._on_lost = on_lost
         self._stillbirths: dict[int, int] = {}
         self._addresses: list[str] = []
+        self._store = ("", 0)
         self._reserved: asyncio.Future[int] | None = None
         self._together = False
         self._deadline = 0.0
@@ -246,26 +247,38 @@ class Crew:
 
     def form(self, message: Message) -> None:
         """Have all ranks enter a process group."""
-        nodes = message["topology"]["nodes"]
+        topology = message["topology"]
+        nodes = topology["nodes"]
+        self._store = (topology["head_addr"], topology["head_port"])
         elsewhere = [node for node in nodes if not self.ranks.keys() & set(node["ranks"])]
         self._addresses = sorted({node["addr"] for node in elsewhere})
         for process in self.ranks.values():
-            process.forming = True
+            process.forming = topology["generation"]
             process.send({**message, "names": process.take(message["names"])})
 
-    async def abandon(self) -> None:
-        """Have ranks let go of a group that does not come to be, and return when they have."""
+    async def abandon(self, patience: float) -> None:
+        """Have ranks let go of a group that is not wanted any more, and return when they have.
+
+        Parameters
+        ----------
+        patience
+            Seconds for them to come to its end: where all are there, that is soonest.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        while self._forming and loop.time() < until:
+            await asyncio.sleep(_LOOK_EVERY)
         for process in self._forming:
             process.signal(signal.SIGINT)
         while self._forming:
             await asyncio.sleep(BREAK_AFTER)
             for process in self._forming:
-                # One that had not begun when it was told first has not heard of it.
-                self._release_one(process, None, force=False)
+                # Some wait in C++, and one that had not begun has not heard the interrupt.
+                self._release_one(process, process.forming or 0, False, self._store)
 
     @property
     def _forming(self) -> list[RankProcess]:
-        return [process for process in self.ranks.values() if process.forming]
+        return [process for process in self.ranks.values() if process.forming is not None]
 
     def dismiss(self) -> None:
         """Have all ranks end."""
@@ -311,9 +324,15 @@ class Crew:
         for process in self._running(run):
             self._release_one(process, run, force)
 
-    def _release_one(self, process: RankProcess, run: str | None, force: bool) -> None:
+    def _release_one(
+        self,
+        process: RankProcess,
+        run: str | int,
+        force: bool,
+        store: tuple[str, int] | None = None,
+    ) -> None:
         siblings = [p.pid for p in self.ranks.values() if p.pid and p is not process]
-        process.break_collective(run, siblings, self._addresses, force)
+        process.break_collective(run, siblings, self._addresses, force, store)
 
     def _kill_running(self, run: str) -> None:
         self._stopping.discard(run)
@@ -334,7 +353,7 @@ class Crew:
             case "rank_done":
                 self._done(process, message)
             case "formed":
-                process.forming = False
+                process.forming = None
                 if message["error"] is None:
                     process.generation = message["generation"]
             case "display":

@@ -39,7 +39,7 @@ class RankProcess:
     began
         Where in its log the run that it did last begins.
     forming
-        Whether it is about to join a process group.
+        The generation of the process group that it is about to join, if any.
     generation
         The process group that it joined last.
     names
@@ -53,7 +53,7 @@ class RankProcess:
         self.run: str | None = None
         self.shown = False
         self.gates: dict[str, Gate] = {}
-        self.forming = False
+        self.forming: int | None = None
         self.generation = 0
         self.began = 0
         self.names: dict[str, str] = {}
@@ -106,20 +106,27 @@ class RankProcess:
         self._taken = []
 
     def break_collective(
-        self, run: str | None, siblings: list[int], addresses: list[str], force: bool
+        self,
+        run: str | int,
+        siblings: list[int],
+        addresses: list[str],
+        force: bool,
+        store: tuple[str, int] | None = None,
     ) -> None:
         """Release the rank from a collective that it may be blocked in.
 
         Parameters
         ----------
         run
-            The run that it should be in; ``None`` while it joins a group.
+            The run that it should be in, or the generation of the group that it joins.
         siblings
             Process ids of the other ranks of this node.
         addresses
             Addresses of the other nodes.
         force
             Whether to do so even if it has heard of the interrupt, and may be cleaning up.
+        store
+            Where ranks meet that join a group.
         """
         if self._side:
             message = {
@@ -128,6 +135,7 @@ class RankProcess:
                 "siblings": siblings,
                 "addresses": addresses,
                 "force": force,
+                "store": store,
             }
             with contextlib.suppress(OSError):
                 self._side.send(encode(message))
@@ -156,7 +164,7 @@ class RankProcess:
         self._link = self._side = None
         self.pid = self.run = None
         self.names = {}
-        self.forming = False
+        self.forming = None
         self.generation = 0
 
     def describe(self) -> dict[str, Any]:

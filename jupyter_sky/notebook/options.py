@@ -76,7 +76,10 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "panel": ("show the panel of a cluster here", (_NAME,)),
     "interrupt": ("stop what runs", ()),
     "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
-    "scale": ("give the cluster more nodes, or fewer; ranks that stay keep all", (_NODES, _MORE_HOSTS)),
+    "scale": (
+        "give the cluster more nodes, or fewer; ranks that stay keep all",
+        (_NODES, _MORE_HOSTS),
+    ),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
     "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS,)),
     "gc": ("end and remove what was left behind", ()),
