@@ -119,7 +119,9 @@ class Crew:
 
     async def discharge(self, ranks: list[int]) -> None:
         """End ranks for good, with time for their last words."""
-        leaving = [self.ranks.pop(rank) for rank in ranks if rank in self.ranks]
+        former = [self.ranks.pop(rank) for rank in ranks if rank in self.ranks]
+        # Of a rank that does not start any more, nothing is there to wait for.
+        leaving = [process for process in former if process.pid or process in self._forks]
         self._leaving += leaving
         for process in leaving:
             process.send({"op": "end"})
@@ -134,6 +136,7 @@ class Crew:
     def _take(self, place: dict[str, Any]) -> None:
         rank = place["rank"]
         self._places[rank] = place
+        self._stillbirths.pop(rank, None)
         if rank not in self.logs:
             self.logs[rank] = Log(self._folder / f"rank{rank}.log")
         self.ranks[rank] = RankProcess(rank, self.logs[rank], self._hear, self._on_output)
