@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jupyter_sky.api.compute import compute, function
     from jupyter_sky.api.image import Image, PipIndex
     from jupyter_sky.api.instance import InstanceInfo, instance_info
+    from jupyter_sky.api.interruption import on_interruption
     from jupyter_sky.api.output import silent, stderr, stdout
     from jupyter_sky.api.plugin import Plugin
     from jupyter_sky.api.pool import Compute, ComputePool
@@ -24,18 +25,22 @@ if TYPE_CHECKING:
     from jupyter_sky.cluster.errors import RemoteError
     from jupyter_sky.errors import ClusterLost, SkyError, UsageError
     from jupyter_sky.plugins import integrations
+    from jupyter_sky.providers.aws.provider import AWS
     from jupyter_sky.providers.local import Local
     from jupyter_sky.providers.ssh.provider import SSH
+    from jupyter_sky.transport.interruption import Interruption
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AWS",
     "SSH",
     "ClusterLost",
     "Compute",
     "ComputePool",
     "Image",
     "InstanceInfo",
+    "Interruption",
     "Local",
     "PipIndex",
     "Plugin",
@@ -47,6 +52,7 @@ __all__ = [
     "function",
     "instance_info",
     "integrations",
+    "on_interruption",
     "plugins",
     "shard",
     "silent",
@@ -57,12 +63,14 @@ __all__ = [
 # Where each public name lives, as an entry point is written: "module:name", or "module".
 # Importing on first use keeps `import jupyter_sky` cheap, on a node as in a kernel.
 _HOMES = {
+    "AWS": "jupyter_sky.providers.aws.provider:AWS",
     "SSH": "jupyter_sky.providers.ssh.provider:SSH",
     "ClusterLost": "jupyter_sky.errors:ClusterLost",
     "Compute": "jupyter_sky.api.pool:Compute",
     "ComputePool": "jupyter_sky.api.pool:ComputePool",
     "Image": "jupyter_sky.api.image:Image",
     "InstanceInfo": "jupyter_sky.api.instance:InstanceInfo",
+    "Interruption": "jupyter_sky.transport.interruption:Interruption",
     "Local": "jupyter_sky.providers.local:Local",
     "PipIndex": "jupyter_sky.api.image:PipIndex",
     "Plugin": "jupyter_sky.api.plugin:Plugin",
@@ -74,6 +82,7 @@ _HOMES = {
     "function": "jupyter_sky.api.compute:function",
     "instance_info": "jupyter_sky.api.instance:instance_info",
     "integrations": "jupyter_sky.plugins.integrations",
+    "on_interruption": "jupyter_sky.api.interruption:on_interruption",
     "plugins": "jupyter_sky.plugins",
     "shard": "jupyter_sky.api.shard:shard",
     "silent": "jupyter_sky.api.output:silent",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.conductor import Conductor
@@ -17,7 +17,7 @@ from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
-from jupyter_sky.providers.machine import AgentGone, Progress, Provider
+from jupyter_sky.providers.machine import AgentGone, Progress, Provider, Scalable
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import background
 from jupyter_sky.transport.background import wait_whole
@@ -73,7 +73,7 @@ class Cluster:
                 "registry with this computer: use it there, or another name here with "
                 "`--cluster NAME`."
             )
-        conductor = Conductor(_spec(row), row.id, provider, frame, limits)
+        conductor = _conductor(row, provider, frame, limits)
         cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
         leaving = [provider.machine(machine) for machine in row.leaving]
@@ -104,7 +104,7 @@ class Cluster:
         list of str
             The nodes that could not be reached; what is left there ends by itself.
         """
-        conductor = Conductor(_spec(row), row.id, provider, Frame(life={}), USUAL)
+        conductor = _conductor(row, provider, Frame(life={}), USUAL)
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
         return background.wait(conductor.down(machines))
 
@@ -116,11 +116,13 @@ class Cluster:
         UsageError
             When it is for no rank at all, or for one that is not there.
         """
-        there = describe_ranks(self.all_ranks)
+        there = self.all_ranks
         if not work.ranks:
-            raise UsageError(f"no rank was chosen: {self.name} has {there}.")
-        if missing := sorted(set(work.ranks) - set(self.all_ranks)):
-            raise UsageError(f"there is no rank {missing[0]}: {self.name} has {there}.")
+            raise UsageError(f"no rank was chosen: {self.name} has {describe_ranks(there)}.")
+        if missing := sorted(set(work.ranks) - set(there)):
+            raise UsageError(
+                f"there is no rank {missing[0]}: {self.name} has {describe_ranks(there)}."
+            )
         return Run(self._runner, work)
 
     def take_up(self) -> Run | None:
@@ -170,6 +172,11 @@ class Cluster:
         spec, has = replace(self.spec, nodes=nodes), len(self.state.nodes)
         if nodes == has:
             raise UsageError(f"{self.name} has {count_of_nodes(has)} already.")
+        if not isinstance(provider, Scalable):
+            raise UsageError(
+                f"{provider.name} nodes cannot join or leave a cluster that is up: end it with "
+                f"`%sky down` and start it anew with `--nodes {nodes}`."
+            )
         if nodes > has:
             self._conductor.warn(provider.check(spec, self.frame.preload))
         try:
@@ -263,6 +270,11 @@ class Cluster:
         return self._conductor.ranks
 
     @property
+    def price(self) -> float | None:
+        """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
+        return self._conductor.price
+
+    @property
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
         return sum(connection.sent_bytes for connection in self._conductor.connections)
@@ -273,7 +285,9 @@ def count_of_nodes(count: int) -> str:
     return f"{count} node{'s' * (count != 1)}"
 
 
-def _spec(row: registry.Row) -> ClusterSpec:
-    others = ("plugins", "starter", "leaving")
-    wanted = {name: value for name, value in row.spec.items() if name not in others}
-    return ClusterSpec(name=row.name, **wanted)
+def _conductor(row: registry.Row, provider: Provider, frame: Frame, limits: Limits) -> Conductor:
+    names = [field.name for field in fields(ClusterSpec)]
+    spec = ClusterSpec(name=row.name, **{n: row.spec[n] for n in names if n in row.spec})
+    conductor = Conductor(spec, row.id, provider, frame, limits)
+    conductor.place, conductor.created = row.spec.get("place"), row.created
+    return conductor

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jupyter_sky.cluster import formation, handshake, links, registry, scaling, survey
+from jupyter_sky.cluster import attaching, formation, handshake, links, registry, survey
 from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.departures import Departures
 from jupyter_sky.cluster.endings import end, remove
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.outbox import Outbox
-from jupyter_sky.cluster.state import ClusterState, reduce, running
+from jupyter_sky.cluster.state import ClusterState, reduce
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress, Provider
+from jupyter_sky.providers.machine import (
+    Landlord,
+    Machine,
+    Node,
+    Progress,
+    Provider,
+)
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import (
     Ending,
     Event,
     Formed,
+    Leaving,
     Prepared,
     RankExited,
-    RankStarted,
     RunBegan,
-    decode_event,
 )
 from jupyter_sky.transport.frames import Message
 
@@ -58,6 +65,10 @@ class Conductor:
         Called with a run that another kernel began, before its events come.
     on_end
         Called with the reason when the cluster is lost or was ended.
+    place
+        Where its machines are rented, if they are.
+    created
+        When it was started, as ``time.time`` told it.
     """
 
     def __init__(
@@ -81,10 +92,13 @@ class Conductor:
         self.on_notice: Callable[[str], None] = lambda text: None
         self.on_end: Callable[[SkyError], None] = lambda trouble: None
         self._links = links.Links(self.spawn, self._on_notice)
+        self._departures = Departures(self.spawn, self._on_notice, self.wake)
         self._changed = asyncio.Event()
         self.forming = asyncio.Lock()
         self.form_errors: dict[int, dict[str, Any]] = {}
         self._versions: dict[str, handshake.Versions] = {}
+        self.place: str | None = None
+        self.created = time.time()
         self._launch: asyncio.Task[list[Machine]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -99,9 +113,15 @@ class Conductor:
         return tuple(rank.rank for rank in self.state.ranks)
 
     @property
+    def price(self) -> float | None:
+        """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
+        prices = [node.price for node in self.state.nodes if node.price is not None]
+        return sum(prices) if prices else None
+
+    @property
     def note(self) -> str:
-        """What it is doing, or what there is to say of its links; empty if all is well."""
-        return self.doing or self._links.note
+        """What it is doing, and what is wrong with its links and nodes; empty if nothing is."""
+        return "; ".join(filter(None, (self.doing, self._links.note, self._departures.note)))
 
     @property
     def versions(self) -> Mapping[str, handshake.Versions]:
@@ -119,10 +139,13 @@ class Conductor:
                 "start one of another name with `--cluster NAME`."
             )
         if there and not await survey.answers(there, self.provider):
+            await self._give_back(there.id, there.spec.get("place"))
             registry.remove(there.id)
+        row = registry.described(self.spec, self.frame.plugins)
+        if isinstance(self.provider, Landlord):
+            self.place = row["place"] = self.provider.place()
         try:
-            about = registry.described(self.spec, self.frame.plugins)
-            registry.record(self.id, self.spec.name, self.provider.name, about)
+            registry.record(self.id, self.spec.name, self.provider.name, row)
         except KeyError:
             raise SkyError(
                 f"there is a cluster {self.spec.name} already: use it with "
@@ -136,7 +159,10 @@ class Conductor:
         self._launch = asyncio.get_running_loop().create_task(launch)
         machines = await asyncio.shield(self._launch)
         registry.record_machines(self.id, [machine.row() for machine in machines])
-        await self._connect(machines, 0)
+        await self.connect(machines, 0)
+        if len(self.connections) > 1:
+            progress("checking the network")
+        await links.check_ways(self.connections)
         if self.frame.preload:
             progress(f"importing {', '.join(self.frame.preload)}")
         async with formation.deadline(self.limits.start, "the nodes did not get ready"):
@@ -144,9 +170,6 @@ class Conductor:
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
         self.warnings += handshake.check(self._versions)
-        if len(self.connections) > 1:
-            progress("checking the network")
-        await links.check_ways(self.connections)
         if self.frame.together:
             progress("forming the group")
         self.state = replace(self.state, phase="ready")
@@ -154,46 +177,10 @@ class Conductor:
 
     async def attach(self, machines: Sequence[Machine], leaving: Sequence[Machine] = ()) -> None:
         """Take up a cluster that is there already; end what is ``leaving`` it."""
-        welcomes = await self._connect(machines, since=None)
-        for connection, welcome in zip(self.connections, welcomes, strict=True):
-            if welcome["ending"]:
-                raise AgentGone("the cluster is about to end")
-            for rank in welcome["ranks"]:
-                self.outbox.remember(rank["rank"], rank["names"])
-                if rank["pid"]:
-                    self.state = reduce(self.state, RankStarted(rank["rank"], rank["pid"]))
-                formed = Formed(rank["rank"], rank["generation"], None)
-                self.state = reduce(self.state, formed)
-                if rank["run"]:
-                    self.state = running(self.state, [rank["rank"]], rank["run"])
-            if welcome["versions"]:
-                self.take(connection, Prepared(welcome["versions"], {}))
-        self._take_up(welcomes)
-        self.warnings = handshake.check(self._versions)
-        newest = max(rank.generation for rank in self.state.ranks)
-        if await scaling.clear_up(self, welcomes, leaving):
-            newest += 1  # there may be a group of ranks that are there no more
-        self.state = replace(self.state, generation=newest)
-        self.state = replace(self.state, phase="ready")
+        await attaching.attach(self, machines, leaving)
 
-    def _take_up(self, welcomes: Sequence[Message]) -> None:
-        """Follow the agents from where the run began that nobody has seen the end of."""
-        latest = [each["latest"] for each in welcomes if each["latest"]]
-        unseen = [
-            each
-            for each in latest
-            if each["unseen"] or any(rank.run == each["run"] for rank in self.state.ranks)
-        ]
-        run = unseen[0]["run"] if unseen else None
-        if run:
-            began = decode_event(unseen[0])
-            assert isinstance(began, RunBegan)
-            self.on_take_up(began)
-        for connection, welcome in zip(self.connections, welcomes, strict=True):
-            began_here = welcome["latest"] and welcome["latest"]["run"] == run
-            connection.follow(welcome["latest"]["n"] if began_here else welcome["last"])
-
-    async def _connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
+    async def connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
+        """Have these machines be the cluster, and return what their agents say of themselves."""
         self.rearrange([Connection(each, self.take, self._on_lost) for each in machines])
         return await asyncio.gather(*(each.open(since) for each in self.connections))
 
@@ -258,9 +245,15 @@ class Conductor:
                 machines = [*machines, *await self._launch]
         left = await asyncio.gather(*map(end, self.connections))
         left += await asyncio.gather(*map(remove, machines))
+        registry.give_up(self.id)
+        await self._give_back(self.id, self.place)
         registry.remove(self.id)
         self.wake()
         return [host for hosts in left for host in hosts]
+
+    async def _give_back(self, identity: str, place: str | None) -> None:
+        if isinstance(self.provider, Landlord):
+            await self.provider.release(identity, place, lambda text: None)
 
     async def close(self) -> None:
         """Let go of the agents; they go on."""
@@ -293,6 +286,8 @@ class Conductor:
                 self._versions.update((node.host, versions) for node in connection.machine.nodes)
             case Formed(rank=rank, error=dict() as error):
                 self.form_errors[rank] = error
+            case Leaving():
+                self._departures.see(connection, event)
             case Ending(reason=reason):
                 self._lose(f"cluster {self.spec.name} has ended itself: {reason}.")
             case RankExited(rank=rank, reason=reason):
@@ -335,10 +330,6 @@ class Conductor:
             with contextlib.suppress(Exception):  # a panel that fails must not stop the cluster
                 listener()
 
-    async def change(self) -> None:
-        """Wait for the next event."""
-        await self._changed.wait()
-
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so; raise when it cannot become so any more."""
         while not condition():
@@ -349,7 +340,7 @@ class Conductor:
                     f"rank {dead[0].rank} does not start any more, {dead[0].trouble}: "
                     f"end the cluster with `%sky down {self.spec.name}` and start a new one."
                 )
-            await self.change()
+            await self._changed.wait()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Have something done beside, and keep it from being forgotten."""

@@ -27,7 +27,7 @@ from jupyter_sky.cluster.survey import look
 from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.folders import runtime
 from jupyter_sky.providers.local import BLOBS_OF, SHARED_MEMORY
-from jupyter_sky.providers.machine import Machine
+from jupyter_sky.providers.machine import Landlord, Machine
 from jupyter_sky.transport import background
 
 _REMOVE_WITHIN = 15.0
@@ -124,7 +124,9 @@ def find() -> list[Leftover]:
 def _gone_elsewhere(rows: Sequence[registry.Row]) -> Iterator[Leftover]:
     """Find clusters on other machines that have lost an agent for good."""
     every = providers()
-    others = [row for row in rows if row.provider != "local" and row.provider in every]
+    # What is rented is more than its agents: `rentals` sees to it.
+    known = {name for name, each in every.items() if not isinstance(each, Landlord)} - {"local"}
+    others = [row for row in rows if row.provider in known]
     for row, glance in zip(others, look(others, every), strict=True):
         if glance.phase == "gone":
             machines = [

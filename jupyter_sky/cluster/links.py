@@ -7,17 +7,20 @@ the other nodes do not reach it either, it is lost: its peers would wait for it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.machine import Node
 
 _BRIEF = 0.5
 """Seconds for which a broken link is not worth a word."""
 
 _ASK_EVERY = 2.0
 _ASK_WITHIN = 8.0
+_TRY_WITHIN = 60.0
+_MOST = 4  # troubles that are told
 _WITNESSES = 3
 _OPINIONS = 2  # one time after the other, before a node is given up
 
@@ -103,7 +106,7 @@ class Links:
 
 
 async def check_ways(connections: Sequence[Connection]) -> None:
-    """Refuse a cluster whose nodes do not reach each other.
+    """Refuse a cluster whose nodes do not reach each other at any port.
 
     Raises
     ------
@@ -112,22 +115,41 @@ async def check_ways(connections: Sequence[Connection]) -> None:
     """
     if len(connections) < 2:
         return
-    nodes = {each.machine.nodes[0].node: each.machine.nodes[0] for each in connections}
-    peers = [node.peer() for node in nodes.values()]
+    nodes = [each.machine.nodes[0] for each in connections]
 
-    async def look(connection: Connection) -> list[str]:
-        here = connection.machine.nodes[0]
-        others = [peer for peer in peers if peer["node"] != here.node]
-        answer = await connection.request("reach", peers=others)
-        return [
-            f"{here.host} does not reach {nodes[int(node)].host} at {nodes[int(node)].addr} ({why})"
-            for node, why in answer["failed"].items()
-        ]
+    async def open_door(connection: Connection, node: Node) -> tuple[int, str, int]:
+        callers = len(connections) - 1
+        answer = await connection.request("open_door", addr=node.addr, callers=callers)
+        return node.node, node.addr, answer["port"]
 
-    found = [each for part in await asyncio.gather(*map(look, connections)) for each in part]
-    if found:
-        more = f", and {len(found) - 4} more" if len(found) > 4 else ""
+    async def look(connection: Connection, node: Node) -> dict[int, str]:
+        others = [each for each in doors if each[0] != node.node]
+        answer = await connection.request("try_doors", doors=others, within=_TRY_WITHIN)
+        return answer["failed"]
+
+    doors = await asyncio.gather(*map(open_door, connections, nodes))
+    found = await asyncio.gather(*map(look, connections, nodes))
+    if trouble := list(_described(nodes, found)):
+        more = f", and {len(trouble) - _MOST} more" if len(trouble) > _MOST else ""
         raise SkyError(
-            f"nodes cannot talk to each other: {'; '.join(found[:4])}{more}. Let their firewalls "
-            "pass TCP between them, or choose another network with `%config Sky.interface`."
+            f"nodes cannot talk to each other: {'; '.join(trouble[:_MOST])}{more}. Let their "
+            "firewalls pass TCP at all ports between them, since those of a process group are free "
+            "ones, or choose another network with `%config Sky.interface`."
         )
+
+
+def _described(nodes: Sequence[Node], found: Sequence[Mapping[int, str]]) -> Iterator[str]:
+    """Say of each node who does not reach it, and why."""
+    for node in nodes:
+        reasons: dict[str, list[str]] = {}
+        for other, failed in zip(nodes, found, strict=True):
+            if node.node in failed:
+                reasons.setdefault(failed[node.node], []).append(other.host)
+        for why, hosts in reasons.items():
+            everyone = len(hosts) == len(nodes) - 1 > 2
+            if everyone:
+                yield f"no other node reaches {node.host} at {node.addr} ({why})"
+            else:
+                do = "do" if len(hosts) > 1 else "does"
+                who = ", ".join(hosts)
+                yield f"{who} {do} not reach {node.host} at {node.addr} ({why})"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from jupyter_sky.cluster.ledger import Ledger
-from jupyter_sky.cluster.packing import Item, Items
+from jupyter_sky.cluster.packing import Item, Items, Standpoint
 from jupyter_sky.errors import UsageError
 from jupyter_sky.transport.names import CellNames
 
@@ -30,6 +30,7 @@ class Needs:
     def __init__(self, ledger: Ledger) -> None:
         self.shares_files = True
         self._ledger = ledger
+        self._standpoint = Standpoint()
         self._bodies: dict[str, frozenset[str]] = {}
         self._later: set[str] = set()
         self._imported: set[str] = set()
@@ -87,7 +88,7 @@ class Needs:
                     more = items.find([name], cell, skip)
                     found += [item for item in more if item not in found]
         if self.shares_files:
-            return [*found, items.place()]
+            return [*found, self._standpoint.item]
         # Those that earlier cells have imported may have been edited since.
         self._modules.update(cell.modules, *(item.pickled.modules for item in found))
         return [*found, *items.trees(self._modules)]

@@ -168,10 +168,6 @@ class Items:
             self._items[name] = Item(name, value, self._digests, used_by)
         return self._items[name]
 
-    def place(self) -> Item:
-        """Return where the notebook stands, for ranks that see its files."""
-        return Item(_PLACE, Place.here(), self._digests)
-
     def trees(self, modules: Iterable[str]) -> list[Item]:
         """Return the person's own among these modules, for ranks that do not see their files."""
         return [Item(_MODULE + tree.name, tree, self._digests) for tree in trees(modules)]
@@ -184,6 +180,21 @@ class Items:
             if name.startswith(prefix) and cell.attributes.issuperset(name.split(".")[1:]):
                 reached.add(name)
         return frozenset(reached)
+
+
+class Standpoint:
+    """Where the notebook stands, for ranks that see its files; it seldom moves."""
+
+    def __init__(self) -> None:
+        self._item: Item | None = None
+
+    @property
+    def item(self) -> Item:
+        """Where it stands now."""
+        here = Place.here()
+        if self._item is None or self._item.value != here:
+            self._item = Item(_PLACE, here, {})
+        return self._item
 
 
 class _Module:

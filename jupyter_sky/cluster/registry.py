@@ -129,6 +129,16 @@ def record_size(
         )
 
 
+def give_up(identity: str) -> None:
+    """Note that nobody is at starting a cluster any more, though something of it may be there."""
+    nobody = json.dumps({"computer": socket.gethostname(), "pid": 0})
+    with _open() as database:
+        database.execute(
+            "UPDATE clusters SET spec = json_set(spec, '$.starter', json(?)) WHERE id = ?",
+            (nobody, identity),
+        )
+
+
 def remove(identity: str) -> None:
     """Forget a cluster of which nothing is left."""
     with _open() as database:

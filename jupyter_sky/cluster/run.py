@@ -26,7 +26,7 @@ from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankE
 if TYPE_CHECKING:
     from jupyter_sky.cluster.runner import Runner
 
-STOPPED_WITHIN = 0.9
+STOPPED_WITHIN = 0.75
 """Seconds after Stop when the person has control again, whatever the ranks do."""
 
 _SLICE = 0.5
@@ -59,8 +59,8 @@ class Run:
         self._on_sending: Callable[[int, int], object] = lambda sent, total: None
         self._on_notice: Callable[[str], object] = lambda text: None
         self.left = threading.Event()
+        self.over = asyncio.Event()
         self.sent = False
-        self.finished = False
 
     # For the person's thread
 
@@ -302,6 +302,11 @@ class Run:
         return frozenset(self._waiting)
 
     @property
+    def finished(self) -> bool:
+        """Whether it is over."""
+        return self.over.is_set()
+
+    @property
     def stopped(self) -> bool:
         """Whether it was stopped, by the person or because its time was over."""
         return self._stopped_by_person or self._time_limit is not None
@@ -336,7 +341,7 @@ class Run:
 
     def _finish(self) -> None:
         if not self.finished:
-            self.finished = True
+            self.over.set()
             self._events.put(None)
             if self._on_finish and self._sink:
                 self._on_finish()

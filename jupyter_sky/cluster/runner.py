@@ -17,7 +17,7 @@ from jupyter_sky.cluster.state import running
 from jupyter_sky.cluster.watch import Watch
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.providers.machine import Progress, Provider
+from jupyter_sky.providers.machine import Progress, Scalable
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited, RunBegan
 from jupyter_sky.transport.frames import Message
 
@@ -42,7 +42,7 @@ class Runner:
         self._runs[run.id] = run
         self.conductor.spawn(self._carry_out(run))
 
-    async def scale(self, nodes: int, provider: Provider, progress: Progress) -> list[str]:
+    async def scale(self, nodes: int, provider: Scalable, progress: Progress) -> list[str]:
         """Give the cluster so many nodes, while nothing runs on it; see `scaling.scale`.
 
         Raises
@@ -129,8 +129,7 @@ class Runner:
                     return
                 self.watch.begin(run)
                 await self._send(run)
-                while not run.finished:
-                    await conductor.change()
+                await run.over.wait()
         except SkyError as trouble:
             self._fail(run, trouble)
         except Exception as error:

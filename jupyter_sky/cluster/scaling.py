@@ -17,7 +17,7 @@ from jupyter_sky.cluster import formation, handshake, links, registry
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.endings import end, remove
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.machine import Growth, Machine, Progress, Provider, Standing
+from jupyter_sky.providers.machine import Growth, Machine, Progress, Scalable, Standing
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import Ending, Event
 from jupyter_sky.transport.frames import Message
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 async def scale(
-    conductor: Conductor, nodes: int, provider: Provider, progress: Progress
+    conductor: Conductor, nodes: int, provider: Scalable, progress: Progress
 ) -> list[str]:
     """Give a cluster so many nodes.
 
@@ -55,12 +55,12 @@ async def scale(
         When nodes do not come; the cluster is as it was.
     """
     if nodes < len(conductor.state.nodes):
-        return await _finished(_shrink(conductor, nodes))
+        return await _finished(_shrink(conductor, nodes, provider))
     await _grow(conductor, nodes, provider, progress)
     return []
 
 
-async def _grow(conductor: Conductor, nodes: int, provider: Provider, progress: Progress) -> None:
+async def _grow(conductor: Conductor, nodes: int, provider: Scalable, progress: Progress) -> None:
     head = conductor.connection(0)
     standing = Standing(
         replace(conductor.spec, nodes=nodes),
@@ -90,7 +90,7 @@ class _Joining:
         What went wrong with one of them.
     """
 
-    def __init__(self, conductor: Conductor, provider: Provider, growth: Growth) -> None:
+    def __init__(self, conductor: Conductor, provider: Scalable, growth: Growth) -> None:
         self._conductor = conductor
         self._provider = provider
         self._growth = growth
@@ -217,7 +217,7 @@ class _Joining:
         self._conductor.wake()
 
 
-async def _shrink(conductor: Conductor, nodes: int) -> list[str]:
+async def _shrink(conductor: Conductor, nodes: int, provider: Scalable) -> list[str]:
     """Let the last nodes go; this cannot fail half-way, and is not stopped half-way either."""
     stay = {
         connection: [node for node in connection.machine.nodes if node.node < nodes]
@@ -238,7 +238,7 @@ async def _shrink(conductor: Conductor, nodes: int) -> list[str]:
     ended, _, _ = await asyncio.gather(
         asyncio.gather(*map(end, leaving)), _discharge(kept, gone), _form_again(conductor)
     )
-    await conductor.provider.give_back([connection.machine for connection in leaving])
+    await provider.give_back([connection.machine for connection in leaving])
     registry.record_size(conductor.id, nodes, rows)
     return [host for hosts in ended for host in hosts]
 
@@ -274,7 +274,8 @@ async def clear_up(
     if not strange and not leaving:
         return False
     await asyncio.gather(_discharge(conductor.connections, strange), *map(remove, leaving))
-    await conductor.provider.give_back(leaving)
+    if isinstance(conductor.provider, Scalable):
+        await conductor.provider.give_back(leaving)
     conductor.forget(strange)
     rows = [connection.machine.row() for connection in conductor.connections]
     registry.record_size(conductor.id, conductor.spec.nodes, rows)

@@ -64,6 +64,7 @@ class Watch:
         conductor = self._conductor
         state = conductor.state
         gpus = sorted({node.gpu for node in state.nodes if node.gpu})
+        price = conductor.price
         return {
             "version": 1,
             "cluster": {
@@ -74,8 +75,8 @@ class Watch:
                 "generation": state.generation,
                 "nodes": len(state.nodes),
                 "gpu": gpus[0] if gpus else None,
-                "price": None,
-                "cost": None,
+                "price": price,
+                "cost": None if price is None else price * (time.time() - conductor.created) / 3600,
             },
             "run": self._run(),
             "sent_bytes": sum(connection.sent_bytes for connection in conductor.connections),

@@ -14,12 +14,13 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.node import route
+from jupyter_sky.node import door
+from jupyter_sky.node.changes import Changes, devices_of
 from jupyter_sky.node.client import Callers, Client
 from jupyter_sky.node.crew import END_WITHIN, Crew
 from jupyter_sky.node.idle import Idle, Quiet
@@ -29,11 +30,17 @@ from jupyter_sky.node.peers import Peers, Stream
 from jupyter_sky.node.relay import Relay
 from jupyter_sky.node.store import Store, default_limit
 from jupyter_sky.transport import blobs
-from jupyter_sky.transport.events import Ending, Forgotten, RunBegan
+from jupyter_sky.transport.events import Ending, Forgotten, Leaving, RunBegan
 from jupyter_sky.transport.frames import Message
+
+if TYPE_CHECKING:
+    from jupyter_sky.node.notices import Notice
 
 REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
+
+KEEP_EVERY = 3600.0
+"""Seconds after which what the node uses is marked as used again."""
 
 
 class Agent:
@@ -58,41 +65,39 @@ class Agent:
         self._folder = folder
         self._zygote = zygote
         self._zygote_pid = zygote_pid
-        self._crew = Crew(spec["ranks"], zygote, folder / "logs", self._publish, self.end)
+        self.crew = Crew(spec["ranks"], zygote, folder / "logs", self._publish, self.end)
         self._journal = Journal(folder / "journal", self._read_log)
         blob_folder = Path(spec["blobs"])
         self.store = Store(blob_folder, spec["blob_limit"] or default_limit(blob_folder))
         self._relay = Relay(self.store)
-        self._peers = (
-            Peers(folder, spec["credentials"], self._serve_peer) if spec["credentials"] else None
-        )
-        self._relay.peers = self._peers
+        self._peers: Peers | None = None
+        if spec["credentials"]:
+            self.meet(spec["credentials"])
         self.clients: set[Client] = set()
         self.callers = Callers(self)
-        self._requests = {
+        self._requests: dict[str, Callable[[Message], Message | Awaitable[Message]]] = {
             "run": self._on_run,
             "reserve": self._on_reserve,
             "form": self._on_form,
-            "abandon": self._on_abandon,
-            "enlist": self._on_enlist,
-            "discharge": self._on_discharge,
-            "authority": self._on_authority,
-            "admit": self._on_admit,
             "interrupt": self._on_interrupt,
             "kill": self._on_kill,
             "log": self._on_log,
             "arrived": self._on_arrived,
             "pass_on": self._on_pass_on,
             "reach": self._on_reach,
+            "open_door": self._on_open_door,
+            "try_doors": self._on_try_doors,
             "end": self._on_end,
+            **Changes(self).requests,
         }
-        self._devices = _devices(spec["ranks"])
+        self.devices = devices_of(spec["ranks"])
         self._latest: Message | None = None
+        self._leaving: Message | None = None
         self._others: list[dict[str, Any]] = []
         self.idle = Idle(
             spec["grace"],
             spec["idle_timeout"],
-            lambda: self._crew.busy,
+            lambda: self.crew.busy,
             lambda: bool(self.clients),
             self._ask_others,
             self._end_because,
@@ -106,12 +111,17 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self.end)
         listener = self._listen()
-        self._crew.start()
+        self.crew.start()
         ready(await self._peers.listen(addr) if self._peers else 0)
         self.idle.look()
-        reports = loop.create_task(self._report())
+        tasks = [loop.create_task(self._report()), loop.create_task(self._keep())]
+        if self.spec.get("spot"):
+            from jupyter_sky.node import notices
+
+            tasks.append(loop.create_task(notices.watch(self._warn)))
         await self._ended.wait()
-        reports.cancel()
+        for task in tasks:
+            task.cancel()
         listener.close()
 
     # Clients
@@ -140,10 +150,11 @@ class Agent:
             "cluster": self.spec["cluster"],
             "id": self.spec["id"],
             "last": self._journal.last,
-            "versions": self._crew.prepared,
+            "versions": self.crew.prepared,
             "latest": self._latest,
-            "ranks": [process.describe() for process in self._crew.ranks.values()],
+            "ranks": [process.describe() for process in self.crew.ranks.values()],
             "ending": self._ending is not None,
+            "leaving": self._leaving,
         }
 
     def seen(self, since: int) -> None:
@@ -175,37 +186,54 @@ class Agent:
             self._publish(Forgotten(dropped).message())
 
     def _read_log(self, rank: int, offset: int, size: int) -> bytes:
-        return self._crew.logs[rank].read(offset, size)
+        return self.crew.logs[rank].read(offset, size)
 
     async def _report(self) -> None:
         """Tell clients, while something runs, what it takes; this is not worth a journal."""
-        metrics = Metrics(self._devices)
+        metrics = Metrics(self.devices)
         quiet = False
         while True:
             await asyncio.sleep(REPORT_EVERY)
-            busy = self._crew.busy
+            busy = self.crew.busy
             if self.clients and (busy or not quiet):
-                report = metrics.measure(self._crew.ranks.values())
+                report = metrics.measure(self.crew.ranks.values())
                 for client in self.clients:
                     client.tell({"report": report})
             quiet = not busy
 
+    async def _keep(self) -> None:
+        """Mark folders as used: machines that share a home do not see each other's processes."""
+        while True:
+            for folder in self.spec.get("keeps", ()):
+                with contextlib.suppress(OSError):
+                    os.utime(folder)
+            await asyncio.sleep(KEEP_EVERY)
+
+    def _warn(self, notice: Notice) -> None:
+        """Have everybody know that this node is about to be taken away."""
+        self._leaving = Leaving(notice.kind, notice.at, list(self.crew.ranks)).message()
+        self._publish(self._leaving)
+        self.crew.warn(self._leaving)
+        self._telling = asyncio.get_running_loop().create_task(
+            self._tell_others({**self._leaving, "op": "leaving"})
+        )
+
     # What a client asks for
 
-    async def request(self, message: Message) -> Message:
-        """Do what a client asks for and return the answer."""
+    def request(self, message: Message) -> Message | Awaitable[Message]:
+        """Do what a client asks for and return the answer, or what becomes the answer."""
         handler = self._requests.get(message["op"])
         if handler is None:
             return {"error": f"this agent does not know {message['op']!r}"}
-        return await handler(message)
+        return handler(message)
 
-    async def _on_run(self, message: Message) -> Message:
+    def _on_run(self, message: Message) -> Message:
         wanted = _blobs_in(message)
         if missing := [key for key in wanted if key not in self.store]:
             return {"missing": missing}
         self.store.use(wanted)
         self._trim(wanted)
-        trouble = self._crew.run(message)
+        trouble = self.crew.run(message)
         self.idle.look()
         if trouble:
             return {"error": trouble}
@@ -216,54 +244,27 @@ class Agent:
         return {}
 
     async def _on_reserve(self, message: Message) -> Message:
-        return {"port": await self._crew.reserve(message)}
+        return {"port": await self.crew.reserve(message)}
 
-    async def _on_form(self, message: Message) -> Message:
+    def _on_form(self, message: Message) -> Message:
         nodes = message["topology"]["nodes"]
-        elsewhere = [node for node in nodes if not self._crew.ranks.keys() & set(node["ranks"])]
+        elsewhere = [node for node in nodes if not self.crew.ranks.keys() & set(node["ranks"])]
         # A machine can stand for several nodes; its agent is asked once.
         self._others = [*{(node["addr"], node["port"]): node for node in elsewhere}.values()]
-        self._crew.form(message)
+        self.crew.form(message)
         self.idle.begin()
         return {}
 
-    async def _on_abandon(self, message: Message) -> Message:
-        await self._crew.abandon(message["patience"])
+    def _on_interrupt(self, message: Message) -> Message:
+        self.crew.stop(message["run"], message["deadline"])
         return {}
 
-    async def _on_enlist(self, message: Message) -> Message:
-        self._devices.update(_devices(message["ranks"]))
-        self._crew.enlist(message["ranks"])
+    def _on_kill(self, message: Message) -> Message:
+        self.crew.kill(message["ranks"])
         return {}
 
-    async def _on_discharge(self, message: Message) -> Message:
-        await self._crew.discharge(message["ranks"])
-        return {}
-
-    async def _on_authority(self, message: Message) -> Message:
-        return {"authority": self._peers.authority if self._peers else ""}
-
-    async def _on_admit(self, message: Message) -> Message:
-        """Let other agents in that come to the cluster."""
-        if self._peers:
-            self._peers.trust(message["authority"])
-            return {}
-        # Alone so far, it was nobody's peer, and there was no way to decide where it stands.
-        addr, interface = route.place(message["peer"], self.spec["interface"])
-        self._peers = Peers(self._folder, message["credentials"], self._serve_peer)
-        self._relay.peers = self._peers
-        return {"addr": addr, "interface": interface, "port": await self._peers.listen(addr)}
-
-    async def _on_interrupt(self, message: Message) -> Message:
-        self._crew.stop(message["run"], message["deadline"])
-        return {}
-
-    async def _on_kill(self, message: Message) -> Message:
-        self._crew.kill(message["ranks"])
-        return {}
-
-    async def _on_log(self, message: Message) -> Message:
-        process = self._crew.ranks.get(message["rank"])
+    def _on_log(self, message: Message) -> Message:
+        process = self.crew.ranks.get(message["rank"])
         if process is None:
             return {"error": f"there is no rank {message['rank']} here"}
         process.drain()
@@ -272,7 +273,7 @@ class Agent:
         data = process.log.read(message["offset"], message["limit"])
         return {"data": data, "size": process.log.size}
 
-    async def _on_arrived(self, message: Message) -> Message:
+    def _on_arrived(self, message: Message) -> Message:
         return {"size": self.store.arrived(message["blob"])}
 
     async def _on_pass_on(self, message: Message) -> Message:
@@ -283,11 +284,28 @@ class Agent:
         assert self._peers is not None
         return {"failed": await self._peers.reach(message["peers"])}
 
+    async def _on_open_door(self, message: Message) -> Message:
+        return {"port": door.open_door(message["addr"], message["callers"])}
+
+    async def _on_try_doors(self, message: Message) -> Message:
+        doors = {node: (addr, port) for node, addr, port in message["doors"]}
+        return {"failed": await asyncio.to_thread(door.try_doors, doors)}
+
     async def _on_end(self, message: Message) -> Message:
         await asyncio.shield(self.end())
         return {}
 
     # Other agents
+
+    @property
+    def peers(self) -> Peers | None:
+        """The door for other agents; ``None`` where there are none."""
+        return self._peers
+
+    def meet(self, credentials: dict[str, str]) -> Peers:
+        """Make a door for other agents."""
+        self._peers = self._relay.peers = Peers(self._folder, credentials, self._serve_peer)
+        return self._peers
 
     async def _serve_peer(self, stream: Stream) -> None:
         message, _ = await stream.receive()
@@ -296,18 +314,21 @@ class Agent:
                 await self._relay.take(message, stream)
             case "quiet":
                 await stream.send(asdict(self.idle.quiet))
+            case "leaving":
+                self.crew.warn(message)
+                await stream.send({"op": "hello"})
             case _:
                 await stream.send({"op": "hello"})
 
     async def _ask_others(self) -> list[Quiet]:
-        async def ask(node: dict[str, Any]) -> Quiet | None:
-            assert self._peers is not None
-            answer = await self._peers.ask(node, {"op": "quiet"})
-            return Quiet(**answer) if answer else None
+        return [Quiet(**answer) for answer in await self._tell_others({"op": "quiet"})]
 
+    async def _tell_others(self, message: Message) -> list[Message]:
+        """Say something to all other agents, and return what those answer that can be reached."""
         if not self._peers:
             return []
-        return [each for each in await asyncio.gather(*map(ask, self._others)) if each]
+        said = await asyncio.gather(*(self._peers.ask(node, message) for node in self._others))
+        return [answer for answer in said if answer]
 
     # The end
 
@@ -322,9 +343,9 @@ class Agent:
         return self._ending
 
     async def _end(self) -> None:
-        self._crew.dismiss()
+        self.crew.dismiss()
         deadline = time.monotonic() + END_WITHIN
-        while any(p.pid for p in self._crew.ranks.values()) and time.monotonic() < deadline:
+        while any(p.pid for p in self.crew.ranks.values()) and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
         self._zygote.close()
         await asyncio.get_running_loop().run_in_executor(None, _reap, self._zygote_pid)
@@ -346,13 +367,6 @@ def _blobs_in(message: Message) -> frozenset[str]:
     if message["call"]:
         values.append(message["call"])
     return frozenset(key for value in values for key, _ in blobs.references(value))
-
-
-def _devices(places: list[dict[str, Any]]) -> dict[int, int]:
-    """Return the GPU of each rank that has one."""
-    name = "CUDA_VISIBLE_DEVICES"
-    ids = {place["rank"]: place["env"].get(name, "") for place in places}
-    return {rank: int(each) for rank, each in ids.items() if each.isdigit()}
 
 
 def _reap(pid: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,10 @@ SILENCE = 30.0
 """Seconds without a sign of life after which a client is taken to be gone."""
 
 _MOST_CALLERS = 64
+_INCOMPLETE = (KeyError, TypeError, ValueError)
+
+Answer = Message | asyncio.Task[Message]
+"""An answer, or what becomes one: most are there at once, and cost no task."""
 
 
 class Callers:
@@ -30,27 +35,40 @@ class Callers:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._tasks: dict[str, dict[int, asyncio.Task[Message]]] = {}
+        self._answers: dict[str, dict[int, Answer]] = {}
 
-    def task(self, token: str, message: Message) -> asyncio.Task[Message]:
-        """Return what becomes the answer."""
-        tasks = self._tasks.pop(token, {})
-        self._tasks[token] = tasks
-        while len(self._tasks) > _MOST_CALLERS:
-            del self._tasks[next(iter(self._tasks))]
-        for number in [number for number in tasks if number < message.get("settled", 0)]:
-            del tasks[number]
+    def answer(self, token: str, message: Message) -> Answer:
+        """Return the answer, or what becomes it."""
+        answers = self._answers.pop(token, {})
+        self._answers[token] = answers
+        while len(self._answers) > _MOST_CALLERS:
+            del self._answers[next(iter(self._answers))]
+        for number in [number for number in answers if number < message.get("settled", 0)]:
+            del answers[number]
         number = message["id"]
-        if number not in tasks:
-            loop = asyncio.get_running_loop()
-            tasks[number] = loop.create_task(self._answer(message))
-        return tasks[number]
+        if number not in answers:
+            answers[number] = self._ask(message)
+        return answers[number]
 
-    async def _answer(self, message: Message) -> Message:
+    def _ask(self, message: Message) -> Answer:
         try:
-            return await self._agent.request(message)
-        except (KeyError, TypeError, ValueError) as error:
-            return {"error": f"the request {message.get('op')!r} is incomplete: {error}"}
+            answer = self._agent.request(message)
+        except _INCOMPLETE as error:
+            return _complaint(message, error)
+        if isinstance(answer, dict):
+            return answer
+        return asyncio.get_running_loop().create_task(_wait(message, answer))
+
+
+async def _wait(message: Message, answer: Awaitable[Message]) -> Message:
+    try:
+        return await answer
+    except _INCOMPLETE as error:
+        return _complaint(message, error)
+
+
+def _complaint(message: Message, error: Exception) -> Message:
+    return {"error": f"the request {message.get('op')!r} is incomplete: {error}"}
 
 
 class Client:
@@ -102,7 +120,7 @@ class Client:
             case "fetch":
                 self._start(self._fetch(message))
             case _:
-                self._start(self._answer(message))
+                self._answer(message["id"], self._agent.callers.answer(self._token, message))
 
     def _greet(self, message: Message) -> None:
         self._token = message["token"]
@@ -121,9 +139,14 @@ class Client:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, message: Message) -> None:
-        answer = await asyncio.shield(self._agent.callers.task(self._token, message))
-        self._link.send({"re": message["id"], **answer})
+    def _answer(self, number: int, answer: Answer) -> None:
+        if isinstance(answer, dict):
+            self._link.send({"re": number, **answer})
+        else:
+            self._start(self._answer_later(number, answer))
+
+    async def _answer_later(self, number: int, answer: asyncio.Task[Message]) -> None:
+        self._answer(number, await asyncio.shield(answer))
 
     async def _fetch(self, message: Message) -> None:
         path = Path(self._agent.spec["blobs"]) / file_name(message["blob"])

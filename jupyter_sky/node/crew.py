@@ -13,10 +13,11 @@ from typing import Any
 import msgpack
 
 from jupyter_sky.node.endings import Endings, last_words
-from jupyter_sky.node.gate import Gate, Shown
+from jupyter_sky.node.gate import Gate
 from jupyter_sky.node.logs import Log
 from jupyter_sky.node.process import RankProcess
-from jupyter_sky.transport.events import Event, Output, Prepared, RankExited, RankStarted
+from jupyter_sky.node.showing import Publish, Showing
+from jupyter_sky.transport.events import Event, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.frames import Message
 
 BREAK_AFTER = 0.2
@@ -30,9 +31,6 @@ END_WITHIN = 3.0
 
 _MOST_STILLBIRTHS = 3
 _LOOK_EVERY = 0.005
-
-Publish = Callable[[Message, tuple[int, int] | None], None]
-"""Takes an event, and where its data stands in the rank's log if it does."""
 
 
 class Crew:
@@ -82,6 +80,7 @@ class Crew:
         self._leaving: list[RankProcess] = []
         self._zygote = zygote
         self._publish = publish
+        self._showing = Showing(publish)
         self._on_lost = on_lost
         self._stillbirths: dict[int, int] = {}
         self._addresses: list[str] = []
@@ -139,7 +138,7 @@ class Crew:
         self._stillbirths.pop(rank, None)
         if rank not in self.logs:
             self.logs[rank] = Log(self._folder / f"rank{rank}.log")
-        self.ranks[rank] = RankProcess(rank, self.logs[rank], self._hear, self._on_output)
+        self.ranks[rank] = RankProcess(rank, self.logs[rank], self._hear, self._showing.take)
 
     def _fork(self, rank: int) -> None:
         order = {"rank": rank, "env": self._places[rank]["env"]}
@@ -206,7 +205,7 @@ class Crew:
     def _bury(self, process: RankProcess, reason: str, again: bool) -> None:
         pid, run = process.pid or 0, process.run
         process.drain()
-        self._show_rest(process)
+        self._showing.rest(process)
         process.close()
         if process.rank == 0 and self._reserved and not self._reserved.done():
             self._reserved.set_exception(ValueError(f"rank 0 is lost, {reason}"))
@@ -298,6 +297,11 @@ class Crew:
                 self._unwanted.add(self.ranks[rank].pid or 0)
                 self.ranks[rank].signal(signal.SIGKILL)
 
+    def warn(self, message: Message) -> None:
+        """Tell all ranks that a node is about to be taken away."""
+        for process in self.ranks.values():
+            process.tell({**message, "op": "leaving"})
+
     # Stop
 
     def stop(self, run: str, deadline: float) -> None:
@@ -368,7 +372,7 @@ class Crew:
         self._publish(message, None)
 
     def _done(self, process: RankProcess, message: Message) -> None:
-        self._show_rest(process)
+        self._showing.rest(process)
         process.run = None
         if message["arrived"] is not None:
             process.bound(message["arrived"])
@@ -376,32 +380,6 @@ class Crew:
         if message["outcome"] == "error" and self._together:
             loop = asyncio.get_running_loop()
             loop.call_later(PEERS_AFTER, self.stop, message["run"], self._deadline)
-
-    def _on_output(self, process: RankProcess, stream: str, data: bytes, offset: int) -> None:
-        gate = process.gates.get(stream)
-        if not process.run or gate is None:
-            return
-        held = gate.holds
-        self._show(process, stream, gate.take(data, offset))
-        if gate.holds and not held:
-            loop = asyncio.get_running_loop()
-            loop.call_later(gate.delay, self._release, process, stream, gate)
-
-    def _release(self, process: RankProcess, stream: str, gate: Gate) -> None:
-        if process.gates.get(stream) is gate:
-            self._show(process, stream, gate.release())
-
-    def _show_rest(self, process: RankProcess) -> None:
-        """Show what is held back of a run that is over."""
-        for stream, gate in process.gates.items():
-            self._show(process, stream, gate.release())
-        process.gates = {}
-
-    def _show(self, process: RankProcess, stream: str, shown: Shown | None) -> None:
-        if shown:
-            skipped = (shown.skipped_lines, shown.skipped_bytes)
-            event = Output(process.rank, process.run, stream, shown.data, *skipped)
-            self._publish(event.message(), (shown.offset, len(shown.data)))
 
     def _tell(self, event: Event) -> None:
         self._publish(event.message(), None)

@@ -16,6 +16,11 @@ from typing import ParamSpec, TypeVar
 _AGAIN = signal.SIGRTMAX
 """Repeats an interrupt; as another SIGINT it would come twice where the first was slow."""
 
+_STAND_STILL = signal.SIGRTMAX - 1
+
+LONGEST_STILL = 60.0
+"""Seconds that the person's code stands still at most."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -36,6 +41,8 @@ class Interrupts:
         self.heard = False
         self._held = self._force = False
         self._main = threading.get_ident()
+        self._until = self._still = threading.Event()
+        signal.signal(_STAND_STILL, self._on_stand_still)
 
     def allow(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function that an interrupt may end."""
@@ -74,6 +81,25 @@ class Interrupts:
         self._force = force
         # Not `raise_signal`: only the thread that a signal is sent to wakes from a system call.
         signal.pthread_kill(self._main, _AGAIN)
+
+    def stand_still(self, until: threading.Event) -> threading.Event:
+        """Have the person's code stand still, from another thread, until something has happened.
+
+        Only that code does, and not for ever: it may hold a lock that the other thread needs.
+
+        Returns
+        -------
+        threading.Event
+            Set when the main thread has heard of it, which it does not inside of a C function.
+        """
+        self._until, self._still = until, threading.Event()
+        signal.pthread_kill(self._main, _STAND_STILL)
+        return self._still
+
+    def _on_stand_still(self, signum: int, frame: FrameType | None) -> None:
+        self._still.set()
+        if _allowed(frame) is not False:
+            self._until.wait(LONGEST_STILL)
 
     def _on_repetition(self, signum: int, frame: FrameType | None) -> None:
         if self._force or not self.heard:

@@ -68,7 +68,6 @@ class Namespace:
             if group["kind"] != "source":
                 self._bind(group)
                 self.arrived.append(group["shipment"])
-        self.watch(())
 
     def _bind(self, group: Message) -> None:
         cells.learn(group["cells"])

@@ -128,8 +128,8 @@ class RankProcess:
         store
             Where ranks meet that join a group.
         """
-        if self._side:
-            message = {
+        self.tell(
+            {
                 "op": "break",
                 "run": run,
                 "siblings": siblings,
@@ -137,6 +137,11 @@ class RankProcess:
                 "force": force,
                 "store": store,
             }
+        )
+
+    def tell(self, message: Message) -> None:
+        """Tell the rank something that it hears whatever it is doing."""
+        if self._side:
             with contextlib.suppress(OSError):
                 self._side.send(encode(message))
 

@@ -22,7 +22,7 @@ from typing import Any
 from IPython.core.async_helpers import get_asyncio_loop
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.node import collectives, environment
+from jupyter_sky.node import collectives, environment, farewell
 from jupyter_sky.node.interrupts import Interrupts
 from jupyter_sky.node.namespace import Namespace, own_frames
 from jupyter_sky.node.shell import RankShell
@@ -108,8 +108,11 @@ class Rank:
             message = self._side.receive()
             if message is None:
                 return
-            if message["op"] == "break":
-                self._break(message)
+            match message["op"]:
+                case "break":
+                    self._break(message)
+                case "leaving":
+                    farewell.say(self.rank, message, self._interrupts)
 
     def _break(self, message: Message) -> None:
         with self._ending:

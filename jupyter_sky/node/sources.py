@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import graphlib
 import importlib
 import importlib.util
@@ -41,6 +40,8 @@ class Sources:
         self._sources: dict[str, _Source] = {}
         self._seen: set[str] = {"__main__", "__mp_main__"}
         self._count = 0
+        self._folders: list[str] = []
+        self._folder_count = 0
 
     def note(self, since: int) -> None:
         """Take note of the modules that were imported.
@@ -79,11 +80,23 @@ class Sources:
         Exception
             What loading an edited file raises. It stays as it was, and is tried again next time.
         """
-        _forget_folders()
+        self._forget_folders()
         edited = dict(self._edited())
-        for name in _in_order(edited):
+        for name in _in_order(edited) if edited else ():
             _load_anew(sys.modules[name], [namespace, *self._namespaces()])
             self._sources[name] = edited[name]
+
+    def _forget_folders(self) -> None:
+        # A file that is new in a folder is found only when the folder is looked through again.
+        # Of the hundreds of folders that Python looks into, a few are the person's.
+        folders = sys.path_importer_cache
+        if len(folders) != self._folder_count:
+            self._folder_count = len(folders)
+            self._folders = [folder for folder in folders if is_own(folder)]
+        for folder in self._folders:
+            finder: Any = folders.get(folder)
+            if hasattr(finder, "invalidate_caches"):
+                finder.invalidate_caches()
 
     def _edited(self) -> Iterator[tuple[str, _Source]]:
         for name, source in list(self._sources.items()):
@@ -112,17 +125,6 @@ def _source(path: Path, known: _Source | None = None) -> _Source | None:
             return known
         return _Source(path, stamp, blake3.blake3(path.read_bytes()).hexdigest())
     return None
-
-
-def _forget_folders() -> None:
-    # A file that is new in a folder is found only when the folder is looked through again.
-    for entry, finder in sys.path_importer_cache.items():
-        if finder is not None and hasattr(finder, "invalidate_caches") and _is_own_folder(entry):
-            finder.invalidate_caches()
-
-
-# They are asked for before every run, and there are hundreds of them.
-_is_own_folder = functools.cache(is_own)
 
 
 def _in_order(edited: dict[str, _Source]) -> list[str]:

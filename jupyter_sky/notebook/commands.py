@@ -70,8 +70,9 @@ class Commands:
             "restart": self._restart,
             "scale": self._scale,
             "auto": self._turn,
+            "offers": lambda options: print(self._session.offers(options)),
             "doctor": self._doctor,
-            "gc": lambda options: doctor.collect(),
+            "gc": self._gc,
         }
         return commands[command](options)
 
@@ -170,9 +171,20 @@ class Commands:
 
     def _doctor(self, options: Namespace) -> None:
         doctor.report()
-        for target in self._session.hosts(options.hosts or ()):
+        settings, targets = self._session.settings, self._session.hosts(options.hosts or ())
+        if options.provider == "aws":
             print()
-            doctor.report_host(target, self._session.settings.python)
+            doctor.report_aws(self._session.aws())
+        for target in targets:
+            print()
+            doctor.report_host(target, settings.python)
+        if len(targets) > 1:
+            print()
+            doctor.report_ways(targets, settings.python, settings.interface)
+
+    def _gc(self, options: Namespace) -> None:
+        doctor.collect(options.name)
+        doctor.prune(self._session.hosts(options.hosts or ()), options.unused_for)
 
     def _turn(self, options: Namespace) -> None:
         if options.switch in ("on", "off"):

@@ -79,11 +79,14 @@ class Sky(Configurable):
     hosts = _option("--hosts")
     region = _option("--region")
     instance_type = _option("--instance-type")
+    zone = _option("--zone")
+    image_id = _option("--image-id")
     spot = _option("--spot")
     plugin = _option("--plugin")
     pip = _option("--pip")
     procs_per_node = _option("--procs-per-node")
     idle_timeout = _option("--idle-timeout")
+    max_price = _option("--max-price")
     max_cost = _option("--max-cost")
     stdout = _option("--stdout")
     timeout = _option("--timeout")
@@ -104,6 +107,10 @@ class Sky(Configurable):
         allow_none=True,
         help="The network interface for traffic between machines; by default the one that leads "
         "from one to the other.",
+    ).tag(config=True)
+    aws = Dict(
+        key_trait=Unicode(),
+        help="What else sky.AWS takes, as in {'subnet': 'subnet-1a2b3c4d', 'disk': 200}.",
     ).tag(config=True)
     panel = Bool(
         True,

@@ -130,9 +130,9 @@ def _amount(text: str) -> str:
 
 def _seconds(text: str) -> float:
     number = r"(\d+(?:\.\d+)?)"
-    match = _matching(rf"(?:{number}h)?(?:{number}m)?(?:{number}s?)?", text)
-    hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return _positive(3600 * hours + 60 * minutes + seconds)
+    match = _matching(rf"(?:{number}d)?(?:{number}h)?(?:{number}m)?(?:{number}s?)?", text)
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return _positive(86400 * days + 3600 * hours + 60 * minutes + seconds)
 
 
 def _dollars(text: str) -> float:
@@ -261,7 +261,7 @@ NODES = Kind("a whole number of at least 1 (`%sky down` ends the cluster)", _who
 RANK = Kind("the number of a rank", _rank, offers=_rank_numbers)
 SWITCH = Kind("`on`, `off` or `status`", _switch, offers=lambda around: _SWITCHES)
 AMOUNT = Kind('a number, with a + for "or more"', _amount)
-TIME = Kind("a time in seconds, or with s, m or h behind it", _seconds)
+TIME = Kind("a time in seconds, or with s, m, h or d behind it", _seconds)
 SIZE = Kind("a size in bytes, or with MB or GB behind it", _bytes)
 DOLLARS = Kind("an amount in dollars", _dollars)
 WORD = Kind("a name of letters, digits, `.`, `_` and `-`", _word)

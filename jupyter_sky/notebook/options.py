@@ -28,12 +28,15 @@ CLUSTER_OPTIONS = tuple(
         (("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "the machines to reach over SSH"),
         (("--region",), "NAME", kinds.WORD, "us-east-1", "the region of AWS"),
         (("--instance-type",), "TYPE", kinds.WORD, "p4d.24xlarge", "the type of machine on AWS"),
+        (("--zone",), "NAME", kinds.WORD, "us-east-1a", "the zone of that region (any)"),
+        (("--image-id",), "AMI", kinds.WORD, "ami-1a2b3c4d", "the image on AWS (newest Ubuntu)"),
         (("--spot", "--use-spot"), "", None, "", "cheaper machines that may be taken away"),
         (("--cluster", "-c"), "NAME", kinds.CLUSTER, "train", "which cluster (the notebook's own)"),
         (("--plugin",), "NAME", kinds.PLUGINS, "torch", "what to prepare (torch, if it is there)"),
         (("--pip",), "PACKAGE", kinds.PACKAGES, "transformers", "what to install"),
         (("--procs-per-node",), "K", kinds.WHOLE, "2", "ranks of each machine (one for a GPU)"),
         (("--idle-timeout",), "TIME", kinds.TIME, "30m", "end the cluster when idle for so long"),
+        (("--max-price",), "DOLLARS", kinds.DOLLARS, "20", "what all may cost an hour, unasked"),
         (("--max-cost",), "DOLLARS", kinds.DOLLARS, "40", "end the cluster before it costs more"),
     ]
 )
@@ -53,6 +56,8 @@ RUN_OPTIONS = tuple(
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
 
 _NAME = Argument(("name",), "NAME", kinds.CLUSTER, "train", "which cluster (the current one)")
+_PROVIDER = Argument(("--provider",), "NAME", kinds.PROVIDER, "aws", "also what this one needs")
+_STRANGER = Argument(("name",), "ID", kinds.WORD, "1f2e3d4c", "also this cluster of somebody's")
 _NAMES = Argument(("names",), "NAME", kinds.NAMES, "model", "which variables", required=True)
 _FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks (the head)")
 _RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
@@ -60,10 +65,17 @@ _RANKS = Argument(("ranks",), "RANKS", kinds.RANKS, "0,2-3", "which ranks (all)"
 _HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to look at as well")
 _NODES = Argument(("nodes",), "N", kinds.NODES, "8", "how many it shall have; the last ones leave")
 _MORE_HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu3,gpu4", "machines to take for more")
+_ON = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to clean up as well")
+_UNUSED = Argument(
+    ("--unused-for",), "TIME", kinds.TIME, "30d", "how long nothing used an environment (14d)"
+)
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
 _SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
 _SAVE = Argument(("--save",), "FILE", kinds.FILE, "rank3.log", "write all of it to a file here")
 _TAIL = Argument(("--tail",), "LINES", kinds.WHOLE, "20", "only the last lines")
+
+_OFFERED = ("--nodes", "--gpu", "--cpus", "--memory", "--region", "--zone", "--instance-type")
+OFFER_OPTIONS = tuple(each for each in CLUSTER_OPTIONS if each.name in _OFFERED)
 
 COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "up": ("start a cluster, without running anything", CLUSTER_OPTIONS),
@@ -81,8 +93,12 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
         (_NODES, _MORE_HOSTS),
     ),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
-    "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS,)),
-    "gc": ("end and remove what was left behind", ()),
+    "offers": ("show what fits at AWS, and what it costs", OFFER_OPTIONS),
+    "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS, _PROVIDER)),
+    "gc": (
+        "end and remove what was left behind, and what nobody uses",
+        (_STRANGER, _ON, _UNUSED),
+    ),
 }
 
 
@@ -100,8 +116,8 @@ class CellOptions:
         Empty for ``none``; None for what the cell reads.
     timeout, idle_timeout
         Seconds.
-    max_cost
-        Dollars.
+    max_price, max_cost
+        Dollars an hour, and dollars.
     """
 
     nodes: int | None = None
@@ -112,12 +128,15 @@ class CellOptions:
     hosts: tuple[str, ...] = ()
     region: str | None = None
     instance_type: str | None = None
+    zone: str | None = None
+    image_id: str | None = None
     spot: bool = False
     cluster: str | None = None
     plugin: tuple[str, ...] | None = None
     pip: tuple[str, ...] = ()
     procs_per_node: int | None = None
     idle_timeout: float | None = None
+    max_price: float | None = None
     max_cost: float | None = None
     ranks: RankSelection = "all"
     stdout: RankSelection | Literal["none"] | None = None

@@ -8,6 +8,7 @@ from html import escape
 
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.snapshot import Rank, Snapshot
+from jupyter_sky.providers.money import dollars
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
@@ -68,6 +69,8 @@ def _heading(snapshot: Snapshot) -> str:
     parts = [f"{cluster['name']}: {cluster['phase']}", made]
     if cluster["generation"]:
         parts.append(f"generation {cluster['generation']}")
+    if cluster["price"] is not None and cluster["cost"] is not None:
+        parts += [f"{dollars(cluster['price'])} an hour", f"{dollars(cluster['cost'])} so far"]
     return _plain(", ".join(parts))
 
 
@@ -77,9 +80,6 @@ def _run(snapshot: Snapshot) -> str:
         return "nothing has run yet"
     state = f"{_STATES[run['state']]} {run['seconds']:.1f} s"
     parts = [f"{state} on {describe_ranks(run['ranks'])}", f"{_size(snapshot['sent_bytes'])} sent"]
-    cost = snapshot["cluster"]["cost"]
-    if cost is not None:
-        parts.append(f"${cost:.2f} so far")
     return ", ".join(parts)
 
 

@@ -1,12 +1,19 @@
-"""A line that says what is going on: one line that changes in a notebook, lines in a terminal."""
+"""What is going on while a person waits: text that changes in place, or lines where nothing can."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+import threading
 import time
 from types import TracebackType
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
+
+from jupyter_sky.providers.preparation import Preparation
+
+_AGAIN_AFTER = 1.0  # seconds; what takes long shows that it goes on
 
 
 class NoticeLine:
@@ -35,6 +42,10 @@ class NoticeLine:
 class ProgressLine:
     """Says what is going on while a cluster comes up; a context manager around that.
 
+    It is a line, and while nodes are prepared a bar for each of them below it. In a notebook that
+    is one output which changes, in a terminal the bars are drawn over; in a file there is a line
+    whenever a node has got on.
+
     Parameters
     ----------
     shell
@@ -46,10 +57,13 @@ class ProgressLine:
     def __init__(self, shell: InteractiveShell, title: str) -> None:
         self._title = title
         self._started = time.monotonic()
-        self._handle = DisplayHandle() if hasattr(shell, "kernel") else None
-        self._shown = False
+        self._place = _Output() if hasattr(shell, "kernel") else _Terminal()
+        self._lock = threading.Lock()
+        self._said: str | Preparation = ""
+        self._over = threading.Event()
 
     def __enter__(self) -> ProgressLine:
+        threading.Thread(target=self._go_on, daemon=True, name="sky-progress").start()
         return self
 
     def __exit__(
@@ -58,23 +72,72 @@ class ProgressLine:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is not None:
-            self.say("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        self._over.set()
+        if error is None:
+            return
+        word = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        with self._lock:
+            bars = [*self._said.bars()][1:] if isinstance(self._said, Preparation) else []
+            self._place.show([f"{self._title}: {word}", *bars], f"{self._title}: {word}")
 
     @property
     def seconds(self) -> float:
         """Seconds since it began."""
         return time.monotonic() - self._started
 
-    def say(self, text: str) -> None:
-        """Replace what the line says."""
-        line = f"{self._title}: {text}"
-        if self._handle is None:
-            print(line, flush=True)
+    def say(self, text: str | Preparation) -> None:
+        """Replace what it says; from any thread."""
+        with self._lock:
+            self._said = text
+            self._show()
+
+    def _show(self) -> None:
+        bars = self._said.bars() if isinstance(self._said, Preparation) else [self._said]
+        first, *others = bars
+        self._place.show([f"{self._title}: {first}", *others], f"{self._title}: {self._said}")
+
+    def _go_on(self) -> None:
+        """Show bars again while nothing new is said, with the seconds that they are at."""
+        while not self._over.wait(_AGAIN_AFTER):
+            with self._lock:
+                if isinstance(self._said, Preparation) and not self._over.is_set():
+                    self._show()
+
+
+class _Output:
+    """One output of a cell, which changes."""
+
+    def __init__(self) -> None:
+        self._handle = DisplayHandle()
+        self._shown: list[str] = []
+
+    def show(self, lines: list[str], line: str) -> None:
+        if lines == self._shown:
             return
-        bundle = {"text/plain": line}
+        bundle = {"text/plain": "\n".join(lines)}
         if self._shown:
             self._handle.update(bundle, raw=True)
         else:
             self._handle.display(bundle, raw=True)
-            self._shown = True
+        self._shown = lines
+
+
+class _Terminal:
+    """Bars that are drawn over on a screen, and lines; in a file, each line that is new."""
+
+    def __init__(self) -> None:
+        self._drawn = 0
+        self._line = ""
+
+    def show(self, lines: list[str], line: str) -> None:
+        if not sys.stdout.isatty():
+            if line != self._line:
+                print(line, flush=True)
+            self._line = line
+            return
+        # Up to the first line of the bars, and erase all below. After a line of text there may be
+        # something else that was printed.
+        over = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
+        columns = shutil.get_terminal_size().columns
+        print(over + "\n".join(each[: columns - 1] for each in lines), flush=True)
+        self._drawn = len(lines) if len(lines) > 1 else 0

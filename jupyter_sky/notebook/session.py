@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -21,9 +23,11 @@ from jupyter_sky.notebook.identity import cluster_name
 from jupyter_sky.notebook.options import CellOptions
 from jupyter_sky.notebook.panels import Panels
 from jupyter_sky.notebook.progress import ProgressLine
+from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.machine import Provider
+from jupyter_sky.providers.money import dollars
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.hosts import Target, parse
@@ -31,9 +35,12 @@ from jupyter_sky.providers.ssh.hosts import Target, parse
 _SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts", "plugin")
 """What a cell says of a cluster that none is started without."""
 
+_OF_AWS = ("region", "zone", "instance_type", "image_id", "spot", "max_price", "max_cost")
+
 _NOT_FOR = {
-    "local": ("hosts", "region", "instance_type", "spot", "max_cost"),
-    "ssh": ("region", "instance_type", "spot", "max_cost"),
+    "local": ("hosts", *_OF_AWS),
+    "ssh": _OF_AWS,
+    "aws": ("hosts",),
 }
 """Options that have no meaning for a provider; nothing that was typed is passed over."""
 
@@ -240,13 +247,39 @@ class Session:
 
     def provider(self, options: CellOptions) -> Provider:
         """Return where nodes come from, as settings and options describe it."""
-        if _provider_name(options) == "local":
+        name = _provider_name(options)
+        if name == "local":
             return Local(grace=self.settings.grace)
+        if name == "aws":
+            return self.aws(options)
         return SSH(
             hosts=self.settings.expanded(options.hosts),
             python=self.settings.python,
             interface=self.settings.interface,
         )
+
+    def aws(self, options: CellOptions | None = None) -> AWS:
+        """Return AWS as settings and options describe it."""
+        options = options or self.settings.of_clusters(CellOptions())
+        known = {field.name for field in fields(AWS)}
+        if wrong := sorted(set(self.settings.aws) - known):
+            raise UsageError(
+                f"Sky.aws has no {wrong[0]}: there are {', '.join(sorted(known - set(_OF_AWS)))}."
+            )
+        chosen = {name: value for name in _OF_AWS if (value := getattr(options, name))}
+        return AWS(**{"python": self.settings.python, **self.settings.aws, **chosen})
+
+    def offers(self, wanted: Namespace) -> str:
+        """Return what fits at AWS, as a table."""
+        chosen = self.settings.of_clusters(CellOptions(**vars(wanted)))
+        spec = ClusterSpec(
+            "offers",
+            nodes=chosen.nodes or 1,
+            accelerator=accelerators.parse(chosen.gpu) if chosen.gpu else None,
+            cpus=chosen.cpus,
+            memory=chosen.memory,
+        )
+        return self.aws(chosen).offers(spec)
 
 
 def describe(cluster: Cluster) -> str:
@@ -258,6 +291,8 @@ def describe(cluster: Cluster) -> str:
     parts.append(f"{ranks} rank{'s' * (ranks > 1)} on {', '.join(gpus) if gpus else 'CPU'}")
     if cluster.frame.together and ranks > 1:
         parts.append(f"group formed with torch {versions.get('torch', '')}".rstrip())
+    if (price := cluster.price) is not None:
+        parts.append(f"{dollars(price)} an hour")
     return ", ".join(parts)
 
 

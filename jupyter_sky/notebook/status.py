@@ -12,8 +12,9 @@ from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.survey import Glance, look
 from jupyter_sky.providers.catalog import providers
+from jupyter_sky.providers.money import dollars
 
-_HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "running")
+_HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "running")
 
 
 def report(clusters: Iterable[Cluster], current: str) -> str:
@@ -43,6 +44,7 @@ def report(clusters: Iterable[Cluster], current: str) -> str:
             _size(row),
             glances[row.id].phase,
             duration(now - row.created) if glances[row.id].phase != "gone" else "",
+            _cost(row, now),
             _running(known.get(row.id), glances[row.id]),
         )
         for row in rows
@@ -75,6 +77,14 @@ def _size(row: registry.Row) -> str:
     ranks = ranks or [row.spec["procs_per_node"] or 1]
     each = f"{min(ranks)}-{max(ranks)}" if min(ranks) < max(ranks) else f"{ranks[0]}"
     return f"{row.spec['nodes']} × {each}"
+
+
+def _cost(row: registry.Row, now: float) -> str:
+    prices = [node.get("price") for machine in row.machines for node in machine["nodes"]]
+    if not any(prices):
+        return ""
+    price = sum(each or 0 for each in prices)
+    return f"{dollars(price * (now - row.created) / 3600)}, {dollars(price)} an hour"
 
 
 def _running(cluster: Cluster | None, glance: Glance) -> str:

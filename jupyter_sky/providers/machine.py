@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jupyter_sky.providers.certificates import Credentials
+from jupyter_sky.providers.preparation import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 
-Progress = Callable[[str], None]
-"""Told in a few words what is going on."""
+Progress = Callable[[str | Preparation], None]
+"""Told what is going on, in a few words or node by node."""
 
 
 class AgentGone(OSError):
@@ -34,6 +35,8 @@ class Node:
         How many GPUs it has, and whether ranks have to share one.
     name
         What the person calls it; ``None`` for a process on this machine.
+    price
+        Dollars that it costs an hour; ``None`` if nothing, or if nobody knows.
     port
         Where its agent listens to other agents; 0 where there are none.
     """
@@ -46,6 +49,7 @@ class Node:
     shared_accelerators: bool = False
     gpu: str | None = None
     name: str | None = None
+    price: float | None = None
     port: int = 0
 
     @property
@@ -194,6 +198,14 @@ class Provider(Protocol):
     ) -> list[Machine]:
         """Start the machines of a cluster, all or none of them, also when it is cancelled."""
 
+    def machine(self, row: Mapping[str, Any]) -> Machine:
+        """Return the machine that ``row`` describes."""
+
+
+@runtime_checkable
+class Scalable(Provider, Protocol):
+    """What a provider has beyond others if nodes can join a cluster that is up, and leave it."""
+
     async def grow(self, standing: Standing, progress: Progress) -> Growth:
         """Start the nodes that a cluster lacks, all or none of them, also when it is cancelled.
 
@@ -209,5 +221,49 @@ class Provider(Protocol):
             When one may still cost something; the registry keeps it then.
         """
 
-    def machine(self, row: Mapping[str, Any]) -> Machine:
-        """Return the machine that ``row`` describes."""
+
+@dataclass(frozen=True)
+class Holding:
+    """What a cluster holds at a landlord.
+
+    Attributes
+    ----------
+    id, name, place
+        The cluster, and where it is.
+    what
+        What it is, in words.
+    is_ours
+        Whether it was started from this registry; others may use the same account.
+    by
+        Who started it.
+    """
+
+    id: str
+    name: str
+    place: str
+    what: str
+    is_ours: bool
+    by: str
+
+
+@runtime_checkable
+class Landlord(Provider, Protocol):
+    """What a provider has beyond others if its machines are rented, and cost until given back."""
+
+    def place(self) -> str:
+        """Return where it rents, so that the registry knows where to look."""
+
+    async def release(self, identity: str, place: str | None, progress: Progress) -> None:
+        """Give back all that a cluster has there, whether or not anything is.
+
+        Raises
+        ------
+        SkyError
+            When something may still be there; the cluster stays in the registry then.
+        """
+
+    async def holdings(self) -> tuple[list[Holding], list[str]]:
+        """Return what is there, wherever anything may be; empty if nothing was ever rented.
+
+        The second part says what could not be looked at, and why, a sentence each.
+        """

@@ -7,6 +7,7 @@ that this version does not know are ignored, so that a newer agent can say more.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -22,12 +23,18 @@ class Event:
 
     def message(self) -> Message:
         """Return the event as it goes over the wire."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"event": _kind(type(self)), **fields}
+        kind = _kind(type(self).__name__)
+        return {"event": kind, **{name: getattr(self, name) for name in _fields(kind)}}
 
 
-def _kind(event: type[Event]) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
+@functools.cache
+def _kind(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+@functools.cache
+def _fields(kind: str) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(Event.kinds[kind]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +169,25 @@ class RankDone(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving(Event):
+    """The node is about to be taken away.
+
+    Attributes
+    ----------
+    kind
+        As in `jupyter_sky.transport.interruption.Interruption`.
+    at
+        When, as ``time.time`` tells it; ``None`` if that is not known.
+    ranks
+        The ranks on it.
+    """
+
+    kind: str
+    at: float | None
+    ranks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Ending(Event):
     """The agent ends by itself; ``reason`` says why, in words."""
 
@@ -175,13 +201,14 @@ class Forgotten(Event):
     digests: list[str]
 
 
-Event.kinds.update({_kind(cls): cls for cls in Event.__subclasses__()})
+Event.kinds.update({_kind(cls.__name__): cls for cls in Event.__subclasses__()})
 
 
 def decode_event(message: Message) -> Event:
     """Return the event in ``message``."""
-    kind = Event.kinds.get(message.get("event", ""))
-    if kind is None:
-        raise ProtocolError(f"unknown event {message.get('event')!r}")
-    known = {f.name for f in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in message.items() if name in known})
+    kind = message.get("event", "")
+    event = Event.kinds.get(kind)
+    if event is None:
+        raise ProtocolError(f"unknown event {kind!r}")
+    known = _fields(kind)
+    return event(**{name: value for name, value in message.items() if name in known})

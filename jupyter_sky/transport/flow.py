@@ -335,7 +335,10 @@ class Flow:
         outer, self.scope = self.scope, Scope("class")
         self.block(node.body, {"__module__", "__qualname__"})
         body, self.scope = self.scope, outer
-        needs = self.leave(body, body.reads) - type_names
+        # A class body that binds a name itself looks it up there and in the cell, not in between.
+        own = body.reads & body.binds
+        body.global_reads |= own
+        needs = self.leave(body, body.reads - own) - type_names
         self.call(needs, settled)
         methods = set().union(*body.bodies.values()) - type_names
         called = bool(node.bases or node.keywords or node.decorator_list)

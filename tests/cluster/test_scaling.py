@@ -62,9 +62,7 @@ def ranks_on_this_machine(cells: Cells) -> int:
     """Count the processes of a cluster that are ranks."""
     row = registry.find(cells.cluster.name)
     zygotes = [
-        child
-        for machine in row.machines
-        for child in psutil.Process(machine["pid"]).children()
+        child for machine in row.machines for child in psutil.Process(machine["pid"]).children()
     ]
     return sum(len(zygote.children()) for zygote in zygotes)
 

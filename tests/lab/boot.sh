@@ -14,6 +14,8 @@ until ip link show eth0 >/dev/null 2>&1; do sleep 0.01; done
 ip address add "$2/24" dev eth0
 ip link set eth0 up
 ip route add default via "$3"
+# What is particular about this host, like what an instance is told to do when it boots.
+if test -f "$folder/etc/boot"; then . "$folder/etc/boot"; fi
 /usr/sbin/sshd -f "$folder/etc/sshd_config" -E "$folder/sshd.log"
 touch "$folder/up"
 # What loses its parent becomes a child of this process, and is reaped by the waiting shell.

@@ -115,6 +115,12 @@ class LiveNotebook:
         self._client.get_shell_msg(timeout=PATIENCE)
         return cell
 
+    def answer(self, text: str) -> str:
+        """Answer what the running cell asks the person, and return the question."""
+        message = self._client.get_stdin_msg(timeout=PATIENCE)
+        self._client.input(text)
+        return str(message["content"]["prompt"])
+
     def value(self, expression: str) -> Any:
         """Return the value of an expression in the kernel, as a literal can say it."""
         return ast.literal_eval(self.succeed(f"print(repr(({expression})))").stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import resource
 import time
@@ -87,7 +88,7 @@ def test_a_home_that_others_can_change_is_named(elsewhere: Path) -> None:
 def test_gpus_and_torch_are_those_of_this_machine() -> None:
     torch = pytest.importorskip("torch")
     found = findings()
-    assert found["torch"].found.startswith(torch.__version__)
+    assert found["torch"].found.startswith(importlib.metadata.version("torch"))
     count = torch.cuda.device_count()
     if torch.version.cuda or not Path("/dev/nvidia0").exists():
         assert found["GPUs"].found.startswith(f"{count} × " if count else "none")

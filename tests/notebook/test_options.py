@@ -78,7 +78,7 @@ def test_what_a_line_says(line: str, expected: dict[str, Any]) -> None:
     assert given_in(line) == expected
 
 
-TIMES = "a time in seconds, or with s, m or h behind it, as in `--timeout 10m`"
+TIMES = "a time in seconds, or with s, m, h or d behind it, as in `--timeout 10m`"
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def test_each_command_has_help(command: str) -> None:
         ("interrupt", {}),
         ("auto on", {"switch": "on"}),
         ("auto", {"switch": None}),
-        ("doctor", {"hosts": None}),
-        ("gc", {}),
+        ("doctor", {"hosts": None, "provider": None}),
+        ("gc", {"name": None, "hosts": None, "unused_for": None}),
     ],
 )
 def test_commands(line: str, expected: dict[str, Any]) -> None:

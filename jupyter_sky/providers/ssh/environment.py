@@ -30,6 +30,7 @@ _INSTALL_WITHIN = 3600.0  # CUDA's wheels have gigabytes, and nothing is printed
 _SAME = ("cloudpickle", "numpy")
 
 Say = Callable[[str], None]
+"""Told what is done, in words; a part of it in brackets can change."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,9 @@ def make(line: Line, here: Probe, made_of: Recipe, say: Say) -> str:
     """
     folder = f"{here.ours}/envs/{made_of.digest(here.machine)}"
     python = f"{folder}/bin/python"
-    if line.run(f"test -x {shlex.quote(python)} && echo there || true").strip():
+    # Its time says when it was used last, for `prune`.
+    there = f"test -x {shlex.quote(python)} && touch {shlex.quote(folder)} && echo there || true"
+    if line.run(there).strip():
         return python
     if here.disk < _LEAST_DISK:
         raise HostError(
@@ -216,14 +219,22 @@ def _send_wheels(line: Line, here: Probe, made_of: Recipe, say: Say) -> str | No
     if not made_of.wheels:
         return None
     size = sum(path.stat().st_size for path in made_of.wheels)
-    say(f"sending {len(made_of.wheels)} wheels ({size / 1e6:,.0f} MB)")
+    what = f"sending {len(made_of.wheels)} wheels"
+    say(f"{what} ({size / 1e6:,.0f} MB)")
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:  # wheels are compressed already
         for path in made_of.wheels:
             archive.add(path, path.name)
     folder = f"{here.ours}/wheels/{made_of.digest(here.machine)}"
     place = shlex.quote(folder)
-    line.run(f"umask 077; mkdir -p {place} && tar -xf - -C {place}", stream.getvalue())
+    content = stream.getvalue()
+    line.run(
+        f"umask 077; mkdir -p {place} && tar -xf - -C {place}",
+        content,
+        sent=lambda count: say(
+            f"{what} ({20 * count // len(content) * 5} % of {size / 1e6:,.0f} MB)"
+        ),
+    )
     return folder
 
 

@@ -58,10 +58,13 @@ class Line:
         The host.
     via
         Hosts to go through, in place of those that the configuration names.
+    way
+        How to log in, in place of what the configuration says.
     """
 
-    def __init__(self, target: Target, via: tuple[str, ...] = ()) -> None:
+    def __init__(self, target: Target, via: tuple[str, ...] = (), way: Login | None = None) -> None:
         self.target = target
+        self.way = way
         self._via = via
         self._lock = threading.Lock()
         self._transport: paramiko.Transport | None = None
@@ -81,7 +84,7 @@ class Line:
                 self._transport.close()
                 self._transport = None
             if self._transport is None:
-                way = login(self.target)
+                way = self.way or login(self.target)
                 self._transport = _connect(replace(way, jumps=self._via) if self._via else way)
             self._suspect = False
             return self._transport
@@ -113,7 +116,13 @@ class Line:
 
     # Commands
 
-    def run(self, script: str, data: bytes | None = None, within: float = ANSWER_WITHIN) -> str:
+    def run(
+        self,
+        script: str,
+        data: bytes | None = None,
+        within: float = ANSWER_WITHIN,
+        sent: Callable[[int], None] = lambda count: None,
+    ) -> str:
         """Run a shell script on the host and return what it prints.
 
         Parameters
@@ -124,6 +133,8 @@ class Line:
             What it reads.
         within
             Seconds in which it has to print something, or to end.
+        sent
+            Told how many bytes of what it reads have left.
 
         Raises
         ------
@@ -138,7 +149,7 @@ class Line:
         try:
             with contextlib.closing(self._channel(command)) as channel:
                 channel.settimeout(within)
-                channel.sendall(memoryview(script.encode() if data is None else data))
+                _write(channel, script.encode() if data is None else data, sent)
                 channel.shutdown_write()
                 printed = _read(channel.recv).partition(_MARK)[2]
                 said = _read(channel.recv_stderr)
@@ -229,6 +240,12 @@ class Line:
         theirs.close()
         self._bridges -= 1
         self._suspect = True
+
+
+def _write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) -> None:
+    for start in range(0, len(data), _PIECE):
+        channel.sendall(memoryview(data)[start : start + _PIECE])
+        sent(min(start + _PIECE, len(data)))
 
 
 def _upstream(sock: socket.socket, channel: paramiko.Channel) -> None:
@@ -346,6 +363,17 @@ class _Lines:
         """Return the line to a host; ``via`` as in `Line`."""
         with self._lock:
             return self._lines.setdefault((str(target), via), Line(target, via))
+
+    def put(self, target: Target, way: Login) -> Line:
+        """Return the line to a host that is logged in to in this way from now on."""
+        place = str(target), ()
+        with self._lock:
+            there = self._lines.get(place)
+            if there is None or there.way != way:
+                if there is not None:
+                    there.close()
+                there = self._lines[place] = Line(target, way=way)
+            return there
 
 
 lines = _Lines()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from pathlib import PurePosixPath as Path
 from typing import Any
 
 from jupyter_sky.providers.ssh.line import CommandError, HostError, Line
@@ -35,7 +36,9 @@ def send_package(line: Line, here: Probe) -> str:
     sent = package()
     folder = f"{here.ours}/code/{sent.digest}"
     words = {"folder": shlex.quote(folder), "parent": shlex.quote(f"{here.ours}/code")}
-    if line.run(f"test -d {words['folder']} && echo there || true").strip():
+    if line.run(
+        "touch -c {folder}; test -d {folder} && echo there || true".format(**words)
+    ).strip():
         return folder
     # Whoever comes first makes it: a folder of that name is always whole.
     line.run(
@@ -68,8 +71,10 @@ def start_agent(
     """
     folder, blobs = folders(settings["id"], settings["index"], here)
     work = work_folder(here, settings["cluster"])
+    made = [str(Path(python).parents[1])] if python.startswith(f"{here.ours}/envs/") else []
     spec = {
         **settings,
+        "keeps": [code, *made],
         "socket": f"{folder}/agent.sock",
         "blobs": blobs,
         "blob_limit": None,

@@ -1,15 +1,14 @@
-"""What every host is at, in one line."""
+"""What every host is at while it becomes a node."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jupyter_sky.providers.machine import Progress
+from jupyter_sky.providers.preparation import Preparation, Step
 from jupyter_sky.providers.ssh.line import HostError
-
-_NAMED = 3
-"""Hosts that are named in one phase; of more, only their number is said."""
 
 
 class Phases:
@@ -17,17 +16,25 @@ class Phases:
 
     def __init__(self, hosts: Sequence[str], progress: Progress) -> None:
         self._lock = threading.Lock()
-        self._phases = dict.fromkeys(hosts, "")
+        self._steps = {host: Step(host) for host in hosts}
         self._progress = progress
-        self._said = ""
         self._stopped = False
 
     def stop(self) -> None:
         """Let no host come to another phase."""
         self._stopped = True
 
-    def say(self, host: str, phase: str) -> None:
+    def say(self, host: str, phase: str, share: float | None = None) -> None:
         """Note that a host has come to a phase.
+
+        Parameters
+        ----------
+        host
+            The host.
+        phase
+            What is done there now, in words.
+        share
+            How much of its way is behind it then; as much as before if nothing is said.
 
         Raises
         ------
@@ -37,18 +44,15 @@ class Phases:
         if self._stopped:
             raise HostError("it was stopped")
         with self._lock:
-            self._phases[host] = phase
-            if (text := self._text()) != self._said:
-                self._said = text
-                self._progress(text)
+            before = self._steps[host]
+            self._show(Step(host, phase, before.share if share is None else share))
 
-    def _text(self) -> str:
-        groups: dict[str, list[str]] = {}
-        for host, phase in self._phases.items():
-            if phase:
-                groups.setdefault(phase, []).append(host)
-        parts = []
-        for phase, hosts in groups.items():
-            few = len(hosts) <= _NAMED or len(hosts) < len(self._phases)
-            parts.append(f"{', '.join(hosts) if few else f'{len(hosts)} hosts'}: {phase}")
-        return "; ".join(parts)
+    def fail(self, host: str, reason: str) -> None:
+        """Note that a host cannot be used; what it was at stays to be seen."""
+        with self._lock:
+            self._show(replace(self._steps[host], text=reason.splitlines()[0], failed=True))
+
+    def _show(self, step: Step) -> None:
+        if step != self._steps[step.node]:
+            self._steps[step.node] = step
+            self._progress(Preparation(tuple(self._steps.values())))

@@ -32,7 +32,6 @@ from jupyter_sky.providers.ssh.plan import Place, check_size, plan
 from jupyter_sky.providers.ssh.probe import Probe, probe
 
 T = TypeVar("T")
-S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -63,12 +62,16 @@ class SSH:
         one to the other.
     grace
         Seconds after which nodes end that no notebook is connected to and that run nothing.
+    spot
+        Whether the machines are spot instances of EC2: they hear two minutes before that they will
+        be taken away, and the notebook shows it.
     """
 
     hosts: Sequence[str] | str = ()
     python: str | None = None
     interface: str | None = None
     grace: float = 3600.0
+    spot: bool = False
 
     name = "ssh"
 
@@ -159,7 +162,9 @@ class SSH:
             files = await in_thread(archive, image.includes, image.excludes)
             made_of = recipe(image)
             hosts = await self._each(
-                targets, lambda target: self._prepare(target, spec, made_of, files, phases)
+                targets,
+                phases,
+                lambda number: self._prepare(targets[number], spec, made_of, files, phases),
             )
             known = await in_thread(_address, standing)
             places = plan(targets, [host.here for host in hosts], standing)
@@ -180,24 +185,24 @@ class SSH:
         self, target: Target, spec: ClusterSpec, made_of: Recipe, files: bytes, phases: Phases
     ) -> _Host:
         line, name = lines.get(target), str(target)
-        phases.say(name, "connecting")
+        phases.say(name, "connecting", 0.0)
         line.connect()
-        phases.say(name, "looking around")
+        phases.say(name, "looking around", 0.1)
         here = probe(line)
         check_size(here, spec)
-        phases.say(name, "sending jupyter_sky")
+        phases.say(name, "sending jupyter_sky", 0.2)
         code = send_package(line, here)
         if self.python is not None:
             python = self.python
             check_python(line, python)
         else:
-            install_system(line, here, spec.image.apt, lambda text: phases.say(name, text))
-            python = make(line, here, made_of, lambda text: phases.say(name, text))
+            install_system(line, here, spec.image.apt, lambda text: phases.say(name, text, 0.3))
+            python = make(line, here, made_of, lambda text: phases.say(name, text, 0.4))
         if files:
-            phases.say(name, f"sending files ({len(files) / 1e6:,.1f} MB)")
+            phases.say(name, f"sending files ({len(files) / 1e6:,.1f} MB)", 0.7)
             send_files(line, work_folder(here, spec.name), files)
         values = shell_values(line, spec.image.shell_vars)
-        phases.say(name, "ready")
+        phases.say(name, "prepared", 0.8)
         return _Host(line, here, python, code, values)
 
     async def _start(
@@ -213,7 +218,7 @@ class SSH:
 
         def start(number: int) -> SSHMachine:
             host, place = hosts[number], places[number]
-            phases.say(str(host.line.target), "starting")
+            phases.say(str(host.line.target), "starting", 0.9)
             settings = {
                 "cluster": spec.name,
                 "id": standing.identity,
@@ -222,6 +227,7 @@ class SSH:
                 "interface": self.interface,
                 "credentials": asdict(credentials[number]) if credentials else None,
                 "grace": self.grace,
+                "spot": self.spot,
                 "idle_timeout": spec.idle_timeout,
                 "preload": list(standing.preload),
                 "env": {**spec.image.env, **host.values},
@@ -230,6 +236,7 @@ class SSH:
             about = start_agent(host.line, host.here, settings, host.python, host.code)
             where = {key: about[key] for key in ("addr", "interface", "port")}
             node = replace(place.node, **where)
+            phases.say(str(host.line.target), "ready", 1.0)
             return SSHMachine(
                 host=str(host.line.target),
                 folder=about["folder"],
@@ -239,18 +246,25 @@ class SSH:
                 nodes=(node,),
             )
 
-        return await self._each(range(len(hosts)), start, [str(h.line.target) for h in hosts])
+        return await self._each([host.line.target for host in hosts], phases, start)
 
     async def _each(
-        self, items: Sequence[S], function: Callable[[S], T], names: Sequence[str] | None = None
+        self, targets: Sequence[Target], phases: Phases, function: Callable[[int], T]
     ) -> list[T]:
         """Do something on every host; what is wrong with any of them is said of all at once."""
-        names = names or [str(item) for item in items]
+
+        def do(number: int) -> T:
+            try:
+                return function(number)
+            except SkyError as error:
+                phases.fail(str(targets[number]), str(error))
+                raise
+
         done = await asyncio.gather(
-            *(in_thread(function, item) for item in items), return_exceptions=True
+            *(in_thread(do, number) for number in range(len(targets))), return_exceptions=True
         )
         results, failed = [], []
-        for name, each in zip(names, done, strict=True):
+        for name, each in zip(map(str, targets), done, strict=True):
             if isinstance(each, SkyError):
                 failed.append(f"{name}: {each}")
             elif isinstance(each, BaseException):
@@ -258,7 +272,7 @@ class SSH:
             else:
                 results.append(each)
         if failed:
-            raise SkyError(_failure(failed, len(items)))
+            raise SkyError(_failure(failed, len(targets)))
         return results
 
     async def _clean_up(

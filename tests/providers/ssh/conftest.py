@@ -16,6 +16,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.frame import Limits
+from jupyter_sky.providers.machine import Progress
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.hosts import parse
@@ -58,14 +59,18 @@ def start(client: Path) -> Iterator[Callable[..., Cells]]:
     started: list[Cells] = []
 
     def make(
-        hosts: str, framework: bool = True, env: dict[str, str] | None = None, **options: Any
+        hosts: str,
+        framework: bool = True,
+        env: dict[str, str] | None = None,
+        progress: Progress = lambda text: None,
+        **options: Any,
     ) -> Cells:
         provider = SSH(hosts, python=sys.executable, **options)
         name = f"ssh-{uuid.uuid4().hex[:8]}"
         image = sky.Image(env=env or {})
         wanted = ClusterSpec(name=name, nodes=provider.usual_nodes, image=image)
         spec, frame = assemble(wanted, [sky.plugins.torch()] if framework else [])
-        cells = Cells(Cluster.start(spec, provider, frame, limits=Limits(stop=20)))
+        cells = Cells(Cluster.start(spec, provider, frame, progress, Limits(stop=20)))
         started.append(cells)
         return cells
 

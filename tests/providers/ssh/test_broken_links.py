@@ -160,3 +160,39 @@ def test_nodes_that_do_not_reach_each_other_are_named(lab: Lab, start) -> None:
     assert "lab1 does not" not in said
     assert "Let their firewalls pass TCP" in said
     assert not any(host.processes("jupyter_sky") for host in lab.hosts)
+
+
+def test_a_firewall_that_passes_agents_alone_is_found_before_ranks_wait(lab: Lab, start) -> None:
+    host, other = lab.hosts[:2]
+    there = host.listening()
+
+    def close(text: object) -> None:
+        # Agents listen by now, and no rank does.
+        if text == "checking the network":
+            [agent] = {port for address, port in host.listening() - there}
+            passing = ["-m", "multiport", "!", "--dports", f"22,{agent}"]
+            first = ["-s", other.address, "-p", "tcp", "--syn", *passing]
+            host.run("iptables", "-A", "INPUT", *first, "-j", "DROP")
+
+    try:
+        with pytest.raises(sky.SkyError) as caught:
+            start("lab1,lab2,lab3", progress=close)
+    finally:
+        host.speed_up()
+    said = str(caught.value)
+    assert f"lab2 does not reach lab1 at {host.address} (no answer, as when a firewall" in said
+    assert "lab1 does not" not in said
+    assert "lab3" not in said
+    assert not any(host.processes("jupyter_sky") for host in lab.hosts)
+
+
+def test_a_network_that_loses_large_packets_is_found(lab: Lab, start) -> None:
+    host = lab.hosts[1]
+    large = ["-p", "tcp", "-m", "length", "--length", "1000:65535", "-j", "DROP"]
+    for other in (lab.hosts[0], lab.hosts[2]):
+        host.run("iptables", "-A", "INPUT", "-s", other.address, *large)
+    try:
+        with pytest.raises(sky.SkyError, match="lab1, lab3 do not reach lab2 at .* another MTU"):
+            start("lab1,lab2,lab3", framework=False)
+    finally:
+        host.speed_up()

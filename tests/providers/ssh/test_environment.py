@@ -34,7 +34,7 @@ def said(image: sky.Image, hosts: str = "lab1") -> tuple[list[str], Any]:
     from jupyter_sky.api.assemble import assemble
 
     spec, frame = assemble(ClusterSpec(name=f"env-{uuid.uuid4().hex[:6]}", image=image), [])
-    cluster = Cluster.start(spec, sky.SSH(hosts), frame, lines.append)
+    cluster = Cluster.start(spec, sky.SSH(hosts), frame, lambda text: lines.append(str(text)))
     try:
         pool = sky.ComputePool(name=spec.name)
         pool._cluster = cluster

@@ -149,11 +149,12 @@ def test_the_doctor_looks_at_hosts(lab: Lab, notebook: LiveNotebook) -> None:
         said = notebook.succeed("%sky doctor --hosts lab1,lab2").stdout
     finally:
         lab.hosts[1].start()
-    _, first, second = said.split("\n\n")
+    _, first, second, between = said.split("\n\n")
     assert first.startswith("lab1:\nok   SSH")
     assert "agrees with the notebook's" in first
     assert second.startswith("lab2:\nfix  SSH")
     assert "is the machine on" in second or "cannot be reached" in second
+    assert "lab2           cannot be tried: see what is wrong with it above." in between
 
 
 @pytest.mark.parametrize("phase", ["connecting", "starting", "importing torch"])

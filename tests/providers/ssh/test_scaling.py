@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-import jupyter_sky as sky
-from jupyter_sky.cluster import registry
 from jupyter_sky.providers.ssh import SSH
 from tests.cluster.test_scaling import assert_is_whole, prepare
 from tests.lab import Lab

@@ -1,0 +1,49 @@
+"""What ranks do when a node of theirs is about to be taken away."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.transport import interruption
+from jupyter_sky.transport.interruption import Hook
+
+F = TypeVar("F", bound=Hook)
+
+
+def on_interruption(function: F) -> F:
+    """Have a function called on this rank when a node of the cluster is about to be taken away.
+
+    AWS says so two minutes before it takes a spot instance back: time to save what would be lost.
+    Every rank of the cluster calls its function, in a thread of its own; what the rank was doing
+    stands still for up to a minute meanwhile. A function of the same name takes the place of the
+    one before.
+
+    Parameters
+    ----------
+    function
+        Called with a `jupyter_sky.Interruption`, or without anything if it takes nothing. It cannot
+        use collectives: ranks stand still wherever they are.
+
+    Examples
+    --------
+    In a cell that begins with ``%%sky``:
+
+    >>> @sky.on_interruption
+    ... def save():
+    ...     if sky.instance_info().is_head:
+    ...         torch.save(model.state_dict(), "/efs/model.pt")
+    """
+    if not callable(function):
+        raise UsageError("type `@sky.on_interruption` above a function, without parentheses.")
+    if "COMPUTE_POOL" not in os.environ:
+        raise UsageError(
+            "@sky.on_interruption is for the nodes: write it in a cell that begins with %%sky."
+        )
+    name = getattr(function, "__qualname__", repr(function))
+    interruption.hooks[:] = [
+        hook for hook in interruption.hooks if getattr(hook, "__qualname__", repr(hook)) != name
+    ]
+    interruption.hooks.append(function)
+    return function

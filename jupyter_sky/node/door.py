@@ -1,0 +1,183 @@
+"""Does TCP pass between two machines, at any port, whatever the size of its packets?
+
+A process group of torch, like those of other frameworks, listens at ports that are free by chance.
+So a door is opened at such a port, and neighbours try it before ranks do: who is kept out by a
+firewall would wait for minutes there, and not say for whom.
+
+Agents use this file. So does ``%sky doctor`` on hosts without an agent, where it is the standard
+input of whatever Python there is, 3.7 or later: ``python3 - open PEER CALLERS INTERFACE`` and
+``python3 - try NAME=ADDRESS:PORT…``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+CONNECT_WITHIN = 5.0
+"""Seconds for a connection: time for what is lost once or twice to be sent again."""
+
+_ANSWER_WITHIN = 10.0
+_OPEN_FOR = 30.0
+_SIOCGIFADDR = 0x8915
+_SIZE = 64 * 1024  # bytes: more than one packet, of any network
+
+
+def open_door(address: str, callers: int) -> int:
+    """Listen at a port that is free, and return it.
+
+    Parameters
+    ----------
+    address
+        Where to listen.
+    callers
+        How many are expected; after them, or half a minute, the door is closed.
+    """
+    server = _listen(address, callers)
+    threading.Thread(target=_serve, args=(server, callers), daemon=True).start()
+    return int(server.getsockname()[1])
+
+
+def _listen(address: str, callers: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = socket.socket(family, socket.SOCK_STREAM)
+    server.bind((address, 0))
+    server.listen(callers)
+    return server
+
+
+def _serve(server: socket.socket, callers: int) -> None:
+    until = time.monotonic() + _OPEN_FOR
+    answering = []
+    with server:
+        while callers > 0 and time.monotonic() < until:
+            server.settimeout(max(0.1, until - time.monotonic()))
+            try:
+                caller, _ = server.accept()
+            except OSError:
+                continue
+            callers -= 1
+            answering.append(threading.Thread(target=_answer, args=(caller,), daemon=True))
+            answering[-1].start()
+    for thread in answering:
+        thread.join()
+
+
+def _answer(caller: socket.socket) -> None:
+    with caller:
+        caller.settimeout(_ANSWER_WITHIN)
+        with contextlib.suppress(OSError):
+            if _receive(caller) == _SIZE:
+                caller.sendall(bytes(_SIZE))
+
+
+def try_doors(doors: dict[str, tuple[str, int]]) -> dict[str, str]:
+    """Try the doors of others, all at once.
+
+    Parameters
+    ----------
+    doors
+        Address and port of each, by name.
+
+    Returns
+    -------
+    dict
+        What is wrong, by the names of those that cannot be reached.
+    """
+    with ThreadPoolExecutor(max(1, len(doors))) as threads:
+        trying = {name: threads.submit(_try, door) for name, door in doors.items()}
+    return {name: each.result() for name, each in trying.items() if each.result()}
+
+
+def _try(door: tuple[str, int]) -> str:
+    try:
+        sock = socket.create_connection(door, CONNECT_WITHIN)
+    except TimeoutError:
+        return "no answer, as when a firewall drops what comes"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    with sock:
+        sock.settimeout(_ANSWER_WITHIN)
+        with contextlib.suppress(OSError):
+            sock.sendall(bytes(_SIZE))
+            if _receive(sock) == _SIZE:
+                return ""
+    return "small packets pass and large ones do not: does one have another MTU?"
+
+
+def _receive(sock: socket.socket) -> int:
+    count = 0
+    while count < _SIZE:
+        data = sock.recv(_SIZE)
+        if not data:
+            break
+        count += len(data)
+    return count
+
+
+def _main(command: str, *words: str) -> None:
+    if command == "try":
+        doors = {}
+        for word in words:
+            name, _, place = word.rpartition("=")
+            address, _, port = place.rpartition(":")
+            doors[name] = (address.strip("[]"), int(port))
+        print(json.dumps(try_doors(doors)))
+        return
+    peer, callers, interface = words
+    address, interface = _place(peer, interface)
+    server = _listen(address, int(callers))
+    where = {"address": address, "interface": interface, "port": server.getsockname()[1]}
+    print(json.dumps(where), flush=True)
+    # Whoever opened it waits until this ends: the door stays open behind its back.
+    if os.fork() == 0:
+        os.setsid()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        _serve(server, int(callers))
+
+
+def _place(peer: str, interface: str) -> tuple[str, str]:
+    """Return the address and interface that lead to a peer, or those of a chosen interface.
+
+    As ``node.route`` does, which needs more than Python's own library.
+    """
+    if not interface:
+        family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((peer, 9))
+            address = sock.getsockname()[0]
+        names = [name for name, each in _addresses() if each == address]
+        return address, names[0] if names else "an interface"
+    for name, address in _addresses():
+        if name == interface:
+            return address, name
+    raise SystemExit(f"there is no interface {interface} with an address")
+
+
+def _addresses() -> Iterator[tuple[str, str]]:
+    """Yield the interfaces with their addresses."""
+    for _, name in socket.if_nameindex():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            request = struct.pack("256s", name.encode())
+            with contextlib.suppress(OSError):  # it may have none of IPv4
+                yield name, socket.inet_ntoa(fcntl.ioctl(sock, _SIOCGIFADDR, request)[20:24])
+    # A system may have no IPv6.
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6") as file:  # noqa: PTH123
+        for line in file:
+            number, *_, name = line.split()
+            yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(number))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

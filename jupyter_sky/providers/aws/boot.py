@@ -1,0 +1,88 @@
+"""What an instance is told to do when it boots, in the language of cloud-init.
+
+It gets a host key that we know, so that already the first connection is to the right machine, and a
+dead man's switch: it powers off, which terminates it, when no agent of ours is there for a while,
+and when the time is over that was paid for, whatever has become of the notebook.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+FIRST_AGENT_WITHIN = 1200
+"""Seconds after booting in which an agent has to come."""
+
+NEXT_AGENT_WITHIN = 120
+"""Seconds without an agent, once there has been one."""
+
+# It looks for a process with this very word: what asks for an agent from outside does not count,
+# and neither does `grep` itself, thanks to the brackets.
+_SWITCH = r"""
+{
+    quiet=0 seen=
+    while :; do
+        if grep -qszxE '[j]upyter_sky\.node' /proc/[0-9]*/cmdline; then
+            seen=yes quiet=0
+        else
+            quiet=$((quiet + every))
+        fi
+        limit=$first; test -n "$seen" && limit=$next
+        up=$(cut -d. -f1 /proc/uptime)
+        test "$quiet" -ge "$limit" && break
+        test "$most" -gt 0 && test $((up - booted)) -ge "$most" && break
+        sleep "$every"
+    done
+    poweroff || halt -fp
+} </dev/null >/dev/null 2>&1 &
+"""
+
+
+def user_data(host_key: tuple[str, str], lifetime: float | None, first: int, every: int) -> str:
+    """Return the user data of an instance.
+
+    Parameters
+    ----------
+    host_key
+        The private and the public half of the key that it shows when it is logged in to first.
+    lifetime
+        Seconds after which it powers off whatever goes on; ``None``: never.
+    first, every
+        Seconds that it waits for an agent, and between two looks.
+    """
+    private, public = host_key
+    variables = {
+        "first": first,
+        "next": NEXT_AGENT_WITHIN,
+        "most": int(lifetime or 0),
+        "every": every,
+    }
+    given = "\n".join(f"{name}={value}" for name, value in variables.items())
+    switch = f"{given}\nbooted=$(cut -d. -f1 /proc/uptime)\n{_SWITCH}"
+    config = {
+        "ssh_deletekeys": True,
+        "ssh_keys": {"ed25519_private": private, "ed25519_public": public},
+        "ssh_pwauth": False,
+        # On every boot, and before anybody can log in.
+        "bootcmd": [["sh", "-c", switch]],
+    }
+    # YAML takes JSON as it is.
+    return f"#cloud-config\n{json.dumps(config)}\n"
+
+
+def renew_host_key(folder: str = "/etc/ssh") -> str:
+    """Return a script that gives a machine a host key nobody else has seen, and prints it.
+
+    User data can be read by every process on the machine, and by whoever may describe instances.
+    """
+    key = shlex.quote(f"{folder}/ssh_host_ed25519_key")
+    return f"""
+        set -e
+        root=; test "$(id -u)" = 0 || root="sudo -n"
+        $root ssh-keygen -q -t ed25519 -N '' -C '' -f {key}.new
+        $root mv {key}.new {key}
+        $root mv {key}.new.pub {key}.pub
+        $root systemctl try-restart ssh sshd 2>/dev/null ||
+            $root pkill -HUP -f 'sshd: .*[[]listener'
+        $root cat {key}.pub
+        """

@@ -1,0 +1,226 @@
+"""AWS as it is talked to: clients that are patient with throttling, and errors in a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import importlib.util
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.errors import SkyError, UsageError
+
+_ATTEMPTS = 8  # with back-off: about half a minute of throttling
+_CONNECT_WITHIN = 10
+_ANSWER_WITHIN = 60
+_PRICING_REGION = "us-east-1"  # one of the few that have this service; it knows all regions
+
+_AS = " as "  # between a region and a profile
+
+_NO_CREDENTIALS = (
+    "there are no credentials for AWS here: run `aws configure` or `aws sso login` in a terminal, "
+    "or set AWS_PROFILE"
+)
+_EXPIRED = "your session with AWS has expired: run `aws sso login` in a terminal, then the cell"
+_REFUSED = "AWS does not accept these credentials: run `aws sts get-caller-identity` in a terminal"
+
+
+class AWSError(SkyError):
+    """AWS refused something.
+
+    Attributes
+    ----------
+    code
+        AWS's word for the reason, like ``"InsufficientInstanceCapacity"``.
+    said
+        AWS's own sentence.
+    """
+
+    def __init__(self, text: str, code: str = "", said: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+        self.said = said
+
+
+class Clients:
+    """The services of one region.
+
+    Parameters
+    ----------
+    region, profile
+        As in the person's AWS configuration; ``None`` takes what it says.
+
+    Attributes
+    ----------
+    region
+        Its name.
+    place
+        The same with the profile, if there is one: what `clients_at` takes, and a person can read.
+    """
+
+    def __init__(self, region: str | None = None, profile: str | None = None) -> None:
+        check_installed()
+        import boto3
+        import botocore.exceptions
+
+        with explained():
+            self._session = boto3.Session(profile_name=profile, region_name=region)
+        if self._session.region_name is None:
+            raise UsageError(
+                "no region of AWS is chosen: type `--region us-east-1`, or set AWS_DEFAULT_REGION."
+            )
+        self.region: str = self._session.region_name
+        known = self._session.get_available_regions("ec2")
+        with contextlib.suppress(botocore.exceptions.InvalidRegionError):
+            partition = self._session.get_partition_for_region(self.region)
+            known = self._session.get_available_regions("ec2", partition)
+        if self.region not in known:
+            raise UsageError(f"AWS has no region {self.region}: {near(self.region, known)}")
+        name = profile or _usual_profile()
+        self.place = f"{self.region}{_AS}{name}" if name else self.region
+
+    @functools.cached_property
+    def ec2(self) -> Any:
+        """Instances, networks, keys."""
+        return self._client("ec2", self.region)
+
+    @functools.cached_property
+    def ssm(self) -> Any:
+        """Public parameters: which image is the newest."""
+        return self._client("ssm", self.region)
+
+    @functools.cached_property
+    def sts(self) -> Any:
+        """Who the person is."""
+        return self._client("sts", self.region)
+
+    @functools.cached_property
+    def pricing(self) -> Any:
+        """Prices."""
+        return self._client("pricing", _PRICING_REGION)
+
+    def _client(self, service: str, region: str) -> Any:
+        from botocore.config import Config
+
+        config = Config(
+            retries={"mode": "standard", "max_attempts": _ATTEMPTS},
+            connect_timeout=_CONNECT_WITHIN,
+            read_timeout=_ANSWER_WITHIN,
+        )
+        with explained():
+            return self._session.client(service, region_name=region, config=config)
+
+
+def clients(region: str | None = None, profile: str | None = None) -> Clients:
+    """Return the services of a region; making them takes a while, so they are kept."""
+    return _kept(region, profile, _settings())
+
+
+def clients_at(place: str) -> Clients:
+    """Return the services of a place, whatever this process's settings are."""
+    region, _, profile = place.partition(_AS)
+    return clients(region, profile or None)
+
+
+def _usual_profile() -> str | None:
+    """Return the profile that the environment names; credentials in it come first."""
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        return None
+    return os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
+
+
+@functools.lru_cache(maxsize=8)
+def _kept(region: str | None, profile: str | None, settings: object) -> Clients:
+    return Clients(region, profile)
+
+
+def _settings() -> tuple[object, ...]:
+    """Return what changes when the person logs in anew, or as somebody else."""
+    said = sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
+    files = (
+        Path(os.environ.get(name, usual)).expanduser()
+        for name, usual in (
+            ("AWS_CONFIG_FILE", "~/.aws/config"),
+            ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+        )
+    )
+    return (*said, *(path.stat().st_mtime if path.exists() else None for path in files))
+
+
+def check_installed() -> None:
+    """Refuse to go on without boto3."""
+    if importlib.util.find_spec("boto3") is None:
+        raise UsageError(
+            "AWS is reached with boto3, which is not installed: "
+            "run `%pip install 'jupyter-sky[aws]'`."
+        )
+
+
+def near(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """Return the end of a sentence: the names closest to a wrong one, or all that there are."""
+    names = list(known)
+    if found := difflib.get_close_matches(word, names, 3, 0.6):
+        return f"did you mean {' or '.join(found)}?"
+    return otherwise or f"there are {', '.join(names)}."
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Have what boto3 raises said in one sentence.
+
+    Raises
+    ------
+    AWSError
+        In place of it.
+    """
+    import botocore.exceptions as boto
+
+    try:
+        yield
+    except boto.ClientError as error:
+        raise _refusal(error) from None
+    except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError):
+        raise AWSError(f"{_NO_CREDENTIALS}.") from None
+    except (boto.UnauthorizedSSOTokenError, boto.TokenRetrievalError, boto.SSOTokenLoadError):
+        raise AWSError(f"{_EXPIRED}.") from None
+    except boto.ProfileNotFound as error:
+        raise AWSError(
+            f"{error}: `aws configure list-profiles` in a terminal lists them."
+        ) from None
+    except boto.HTTPClientError as error:
+        raise AWSError(
+            f"AWS cannot be reached ({_one_line(error)}): is there a way to the internet, and does "
+            "the region exist?",
+            "Unreachable",
+        ) from None
+    except boto.BotoCoreError as error:
+        raise AWSError(f"AWS cannot be used: {_one_line(error)}.") from None
+
+
+def _refusal(error: Any) -> AWSError:
+    code = error.response["Error"].get("Code", "")
+    said = _one_line(error.response["Error"].get("Message", ""))
+    if code in ("ExpiredToken", "ExpiredTokenException", "RequestExpired"):
+        return AWSError(f"{_EXPIRED}.", code, said)
+    if code in ("AuthFailure", "InvalidClientTokenId", "SignatureDoesNotMatch") or code.startswith(
+        "UnrecognizedClient"
+    ):
+        return AWSError(f"{_REFUSED}.", code, said)
+    if code in ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException"):
+        action = re.search(r"\b[a-z0-9-]+:[A-Z]\w+", said)
+        name = action[0] if action else error.operation_name
+        return AWSError(
+            f"your AWS user may not do {name}: ask for the policy that "
+            "`%sky doctor --provider aws` prints.",
+            code,
+            said,
+        )
+    return AWSError(f"AWS says {code} to {error.operation_name}: {said.rstrip('.')}.", code, said)
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())

@@ -1,0 +1,140 @@
+"""An instance with an agent of ours: a machine to reach over SSH that we know how to log in to."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws.boot import renew_host_key
+from jupyter_sky.providers.aws.client import AWSError, clients_at, explained
+from jupyter_sky.providers.aws.keys import Keys, keys_of
+from jupyter_sky.providers.aws.line import know
+from jupyter_sky.providers.machine import AgentGone, Machine, Node
+from jupyter_sky.providers.ssh.known_hosts import HostKeyError
+from jupyter_sky.providers.ssh.line import HostError, Line
+from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
+
+LOGIN_WITHIN = 300.0
+"""Seconds for an instance to let us in, once AWS says that it runs."""
+
+RENEWED_WITHIN = 15.0
+"""Seconds for its SSH server to take up a new host key."""
+
+_PAUSE = 0.5
+
+
+@dataclass(frozen=True)
+class Instance(SSHMachine):
+    """An instance with an agent, which is one node.
+
+    Attributes
+    ----------
+    id, cluster
+        The instance, and the id of the cluster whose keys let in.
+    place, zone, type
+        Where and what it is; see `jupyter_sky.providers.aws.client.Clients`.
+    bastion
+        A host to go through.
+    """
+
+    id: str = ""
+    cluster: str = ""
+    place: str = ""
+    zone: str = ""
+    type: str = ""
+    bastion: str | None = None
+
+    @classmethod
+    def on(cls, machine: Machine, **about: Any) -> Instance:
+        """Return a machine that was reached over SSH as the instance that it is."""
+        return cls(**{**machine.row(), **about})
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Instance:
+        """Return the machine that `row` described."""
+        return cls(**{**row, "nodes": tuple(map(Node.of, row["nodes"]))})
+
+    def row(self) -> dict[str, Any]:
+        """Return what the registry keeps of it; no key is in it."""
+        about = ("id", "cluster", "place", "zone", "type", "bastion")
+        return {**super().row(), **{name: getattr(self, name) for name in about}}
+
+    async def open(self) -> socket.socket:
+        """Connect to the agent over a bridge."""
+        try:
+            return await super().open()
+        except AgentGone:
+            raise
+        except OSError:
+            if reason := await in_thread(self._why_gone):
+                raise AgentGone(reason) from None
+            raise
+
+    def _why_gone(self) -> str | None:
+        """Return why the instance is no more, if it is."""
+        try:
+            with explained():
+                found = clients_at(self.place).ec2.describe_instances(InstanceIds=[self.id])
+        except AWSError as error:
+            return "it was terminated" if error.code == "InvalidInstanceID.NotFound" else None
+        [said] = found["Reservations"][0]["Instances"]
+        if said["State"]["Name"] in ("pending", "running"):
+            return None
+        return said.get("StateReason", {}).get("Message") or "it was terminated"
+
+    async def remove(self) -> None:
+        """Do nothing: what is on it goes when it is terminated, which `AWS.release` sees to."""
+        self._line.close_if_unused()
+
+    @property
+    def _line(self) -> Line:
+        return know(self.host, keys_of(self.cluster), self.bastion)
+
+
+def reach(
+    host: str, keys: Keys, bastion: str | None, say: Callable[[str], None], renewed: bool = False
+) -> None:
+    """Wait until an instance lets us in.
+
+    Parameters
+    ----------
+    say
+        Told what goes on; raising from it ends the matter.
+    renewed
+        Whether its host key was renewed a moment ago, so that it may still show the old one.
+
+    Raises
+    ------
+    HostError
+        When it does not let us in.
+    HostKeyError
+        When another machine answers in its place.
+    """
+    line = know(host, keys, bastion)
+    start = time.monotonic()
+    while True:
+        say(f"waiting for {host} to {'show its new key' if renewed else 'boot'}")
+        try:
+            line.connect()
+            return
+        except SkyError as error:
+            patience = LOGIN_WITHIN
+            if isinstance(error, HostKeyError):
+                patience = RENEWED_WITHIN if renewed else 0.0
+            if time.monotonic() - start > patience:
+                raise HostError(f"{host} does not let us in: {error}") from None
+        time.sleep(_PAUSE)
+
+
+def renew(host: str, keys: Keys, bastion: str | None) -> str:
+    """Give an instance that was reached a host key of its own, and return that key."""
+    line = know(host, keys, bastion)
+    try:
+        key = line.run(renew_host_key()).split()
+    finally:
+        line.close()
+    return " ".join(key[:2])

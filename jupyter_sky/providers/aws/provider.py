@@ -1,0 +1,255 @@
+"""The AWS provider: from what a person asks for to instances with agents, and back to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.aws import doctor, holdings, launch, offers, store
+from jupyter_sky.providers.aws.agree import agree
+from jupyter_sky.providers.aws.choose import Offer, Wish
+from jupyter_sky.providers.aws.client import Clients, clients, clients_at
+from jupyter_sky.providers.aws.instance import Instance
+from jupyter_sky.providers.aws.launch import Rented
+from jupyter_sky.providers.aws.nodes import NodeMaker
+from jupyter_sky.providers.aws.order import Order
+from jupyter_sky.providers.aws.tags import tags
+from jupyter_sky.providers.machine import Holding, Machine, Progress
+from jupyter_sky.providers.money import dollars
+from jupyter_sky.providers.preparation import Preparation
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.ssh import SSH
+from jupyter_sky.providers.ssh.machine import in_thread
+
+_DEARER = 1.5
+"""How much more than the first choice another type may cost that is taken in its place."""
+
+_USUAL_DISK = 100  # GB: the Deep Learning image takes more than half of it
+
+
+class Stopped(SkyError):
+    """The launch was stopped by the person."""
+
+
+@dataclass(frozen=True)
+class AWS:
+    """Nodes that are instances of EC2.
+
+    Credentials are those of AWS's own tools; they stay on this computer.
+
+    Parameters
+    ----------
+    region, zone
+        Where; by default the region of the AWS configuration, and any of its zones.
+    instance_type
+        The type of machine, in place of the cheapest that fits.
+    spot
+        Whether to take machines that cost less and may be taken away.
+    max_price
+        Dollars an hour that all nodes together may cost.
+    max_cost
+        Dollars after which the machines power off by themselves, whatever goes on.
+    ask_above
+        Dollars an hour above which the person is asked first; ``max_price`` answers as well.
+    image_id, user
+        An image, and whom it lets in, in place of the newest Ubuntu.
+    disk
+        Gigabytes of disk on each machine.
+    subnet
+        The subnet to be in, in place of the default network.
+    addresses
+        ``"public"``, or ``"private"`` where this computer is in the network or `bastion` leads
+        into it.
+    bastion
+        A host of ``~/.ssh/config`` to go through.
+    ssh_from
+        Who may log in, as CIDR; by default this computer's address and no other.
+    instance_profile
+        The name of an IAM instance profile; by default machines may do nothing at AWS.
+    profile
+        The profile of the AWS configuration.
+    python
+        An interpreter that the image has already; see `jupyter_sky.SSH`.
+    grace
+        Seconds after which nodes end that no notebook is connected to and that run nothing.
+    watch_every
+        Seconds between two looks of a machine at whether it is still needed.
+    """
+
+    region: str | None = None
+    zone: str | None = None
+    instance_type: str | None = None
+    spot: bool = False
+    max_price: float | None = None
+    max_cost: float | None = None
+    ask_above: float = 10.0
+    image_id: str | None = None
+    user: str | None = None
+    disk: int = _USUAL_DISK
+    subnet: str | None = None
+    addresses: str = "public"
+    bastion: str | None = None
+    ssh_from: str | None = None
+    instance_profile: str | None = None
+    profile: str | None = None
+    python: str | None = None
+    grace: float = 900.0
+    watch_every: int = 30
+
+    name = "aws"
+    usual_nodes = 1
+
+    def __post_init__(self) -> None:
+        if self.addresses not in ("public", "private"):
+            raise UsageError(
+                f'addresses={self.addresses!r}: type addresses="public" or addresses="private".'
+            )
+
+    def place(self) -> str:
+        """Return the region and the profile, so that the registry knows where to look."""
+        return self._clients().place
+
+    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
+        """Refuse what AWS does not have, before anything is made there."""
+        ssh = SSH(["instance"], python=self.python)
+        warnings = ssh.check(replace(spec, nodes=1), preload)
+        offers.find(self._clients(), self._wish(spec))
+        return warnings
+
+    async def launch(
+        self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
+    ) -> list[Machine]:
+        """Rent instances, wait until they let us in, and make them nodes."""
+        stop = threading.Event()
+
+        def say(text: str | Preparation) -> None:
+            if stop.is_set():
+                raise Stopped("it was stopped.")
+            progress(text)
+
+        here = await in_thread(self._clients)
+        work = asyncio.get_running_loop().run_in_executor(
+            None, self._rent, here, spec, identity, say
+        )
+        try:
+            rented = await asyncio.shield(work)
+            make = NodeMaker(here.place, identity, self.bastion, self.python, self.grace, self.spot)
+            return await make(rented, spec, preload, say)
+        except BaseException:
+            stop.set()
+            with contextlib.suppress(Exception):
+                await asyncio.shield(work)
+            progress("giving everything back")
+            await asyncio.shield(self.release(identity, here.place, progress))
+            raise
+
+    async def release(self, identity: str, place: str | None, progress: Progress) -> None:
+        """Terminate the instances of a cluster and remove all else that it has at AWS.
+
+        Raises
+        ------
+        SkyError
+            When something may still be there.
+        """
+        there = await in_thread(clients_at, place) if place else await in_thread(self._clients)
+        await in_thread(holdings.give_back, there, identity, progress)
+
+    async def holdings(self) -> tuple[list[Holding], list[str]]:
+        """Return what clusters have where there has ever been one, and what cannot be looked at."""
+        found: dict[str, Holding] = {}
+        trouble = []
+        for place in store.places():
+            try:
+                there = await in_thread(clients_at, place)
+                for each in await in_thread(holdings.find, there):
+                    is_ours = each.owner == store.owner()
+                    holding = Holding(each.id, each.name, place, each.what, is_ours, each.by)
+                    # One account may be known by several profiles.
+                    found.setdefault(each.id, holding)
+            except SkyError as error:
+                trouble.append(f"what is rented in {place} cannot be looked at: {error}")
+        return list(found.values()), trouble
+
+    def machine(self, row: Mapping[str, Any]) -> Machine:
+        """Return the machine that ``row`` describes."""
+        return Instance.of(row)
+
+    def examine(self) -> Iterator[tuple[str, str, str]]:
+        """Check one thing after the other; yield its name, what was found, and what mends it."""
+        return doctor.examine(self.region, self.profile)
+
+    def offers(self, spec: ClusterSpec) -> str:
+        """Return a table of what fits, cheapest first."""
+        return offers.table(self._clients(), self._wish(spec))
+
+    def _clients(self) -> Clients:
+        return clients(self.region, self.profile)
+
+    def _wish(self, spec: ClusterSpec) -> Wish:
+        return Wish.of(
+            spec,
+            instance_type=self.instance_type,
+            zone=self.zone,
+            spot=self.spot,
+            max_price=self.max_price,
+        )
+
+    # Renting
+
+    def _rent(
+        self, there: Clients, spec: ClusterSpec, identity: str, say: Callable[[str], None]
+    ) -> list[Rented]:
+        say("choosing machines")
+        fitting = offers.find(there, self._wish(spec))
+        acceptable = [each for each in fitting if _is_as_cheap(each, fitting[0])]
+        if self.max_cost is not None and acceptable[0].price is None:
+            raise UsageError(
+                f"AWS does not tell what {acceptable[0].type.name} costs, so --max-cost cannot "
+                "hold: leave it out, or ask for the permission pricing:GetProducts."
+            )
+        agree(spec.nodes, acceptable, self.max_price, self.ask_above, say)
+        store.remember(there.place)
+        order = Order(
+            identity=identity,
+            nodes=spec.nodes,
+            marks=tags(identity, spec.name),
+            offers=acceptable,
+            image_id=self.image_id,
+            user=self.user,
+            disk=self.disk,
+            subnet=self.subnet,
+            private=self.addresses == "private",
+            ssh_from=self.ssh_from,
+            profile=self.instance_profile,
+            lifetime=self._lifetime,
+            watch_every=self.watch_every,
+        )
+        rented = launch.rent(there, order, say)
+        say(f"{_described(rented)}, {_an_hour(rented)}")
+        return rented
+
+    def _lifetime(self, price: float | None) -> float | None:
+        if self.max_cost is None or not price:
+            return None
+        return max(1.0, 3600 * self.max_cost / price)
+
+
+def _is_as_cheap(offer: Offer, first: Offer) -> bool:
+    if first.price is None or offer.price is None:
+        return first.price is None and offer is first
+    return offer.price <= _DEARER * first.price
+
+
+def _described(rented: Sequence[Rented]) -> str:
+    first = rented[0]
+    return f"{len(rented)} × {first.type} in {first.zone}"
+
+
+def _an_hour(rented: Sequence[Rented]) -> str:
+    prices = [each.price for each in rented if each.price is not None]
+    return f"{dollars(sum(prices))} an hour" if prices else "price unknown"

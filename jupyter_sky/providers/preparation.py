@@ -1,0 +1,90 @@
+"""How far nodes are on their way to be ready: what a bar for each of them is drawn from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_BAR = 20  # characters
+_MOST = 16  # nodes with a bar; of more, those that are behind
+_WORTH_SAYING = 2.0  # seconds that a node is at one thing
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one node is at.
+
+    Attributes
+    ----------
+    node
+        What a person calls it.
+    text
+        What is done there, or went wrong.
+    share
+        How much of the way is behind it, from 0 to 1.
+    failed
+        Whether it cannot be used.
+    since
+        When the step began, as ``time.monotonic`` counts.
+    """
+
+    node: str
+    text: str = "waiting"
+    share: float = 0.0
+    failed: bool = False
+    since: float = field(default_factory=time.monotonic, compare=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is done there."""
+        return self.failed or self.share >= 1
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What all nodes of a cluster are at while it comes up.
+
+    As text it is one line, which changes when a node is done and when the last one comes on.
+    """
+
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        behind = min((step for step in self.steps if not step.is_over), key=_share, default=None)
+        return f"{self._headline}{f'; {behind.node}: {behind.text}' if behind else ''}"
+
+    @property
+    def _headline(self) -> str:
+        count = len(self.steps)
+        ready = sum(step.share >= 1 for step in self.steps)
+        failed = sum(step.failed for step in self.steps)
+        parts = [f"preparing {count} node{'s' * (count > 1)}"]
+        parts += [f"{ready} ready"] * bool(ready) + [f"{failed} failed"] * bool(failed)
+        return ", ".join(parts)
+
+    def bars(self) -> Iterator[str]:
+        """Yield the lines of a picture of it: one that says how many are ready, and their bars."""
+        yield self._headline
+        shown = sorted(self.steps, key=lambda step: step.is_over and not step.failed)[:_MOST]
+        width = max(len(step.node) for step in shown)
+        for step in self.steps:
+            if step in shown:
+                done = round(_BAR * min(step.share, 1))
+                bar = "█" * done + "░" * (_BAR - done)
+                yield f"  {step.node:<{width}}  {bar}  {_said(step)}"
+        if more := len(self.steps) - len(shown):
+            yield f"  and {more} more"
+
+
+def _said(step: Step) -> str:
+    seconds = time.monotonic() - step.since
+    if step.failed:
+        return f"failed: {step.text}"
+    if step.is_over or seconds < _WORTH_SAYING:
+        return step.text
+    return f"{step.text}, {seconds:.0f} s"
+
+
+def _share(step: Step) -> float:
+    return step.share

@@ -1,0 +1,303 @@
+"""An account at AWS: moto's server over HTTP, and in front of it what moto does not have.
+
+Answers of our own, each as AWS documents it, and only for these:
+
+- placement groups (moto has none),
+- prices (moto has no price list): a price for each type, by its number of processors and GPUs,
+- the public parameters with the images of Canonical and the Deep Learning AMI,
+- ``ClientToken`` of ``RunInstances`` (moto launches twice).
+
+This is also where things go wrong on purpose: see `Account.at`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import socket
+import threading
+from base64 import b64decode
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import Any
+from urllib.parse import parse_qsl
+from xml.etree import ElementTree
+
+from moto.core.models import reset_model_data
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")
+_XML = "http://ec2.amazonaws.com/doc/2016-11-15/"
+
+Environ = dict[str, Any]
+Params = dict[str, str]
+
+
+class CutConnection(Exception):
+    """Ends the connection without an answer."""
+
+
+@dataclass
+class Answer:
+    """What goes back to the client."""
+
+    body: bytes
+    status: str = "200 OK"
+    kind: str = "text/xml"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request to AWS.
+
+    Attributes
+    ----------
+    number
+        Which one it is, counted from 1.
+    action
+        What is wanted, like ``"RunInstances"``.
+    who
+        The access key of who asks.
+    """
+
+    number: int
+    action: str
+    params: Params
+    who: str
+
+
+Fault = Callable[[Call, Callable[[], Answer]], Answer]
+"""Decides what becomes of a call: it gets the call, and what carries it out."""
+
+
+@dataclass
+class Account:
+    """A server that answers as AWS does.
+
+    Attributes
+    ----------
+    url
+        Where it listens, for ``AWS_ENDPOINT_URL``.
+    calls
+        What was asked of it.
+    fault
+        What becomes of calls; without one they are carried out.
+    on_run, on_terminate
+        Called with each instance that begins or ends: its id; for new ones also the address and
+        what was asked for.
+    public_keys
+        What was imported, by name.
+    """
+
+    url: str = ""
+    calls: list[Call] = field(default_factory=list)
+    fault: Fault | None = None
+    on_run: Callable[[str, str, Params], None] = lambda instance, address, params: None
+    on_terminate: Callable[[str], None] = lambda instance: None
+
+    public_keys: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._lock = threading.Lock()
+        self._groups: dict[str, dict[str, str]] = {}
+        self._by_token: dict[str, Answer] = {}
+        self._server = make_server(
+            "127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet
+        )
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def reset(self) -> None:
+        """Empty the account."""
+        with self._lock:
+            self.fault = None
+            self._groups.clear()
+            self._by_token.clear()
+            self.calls.clear()
+            reset_model_data()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    @property
+    def actions(self) -> list[str]:
+        """What was asked for, in order."""
+        return [call.action for call in self.calls]
+
+    # Serving
+
+    def _serve(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        params = _params(body)
+        action = params.get("Action") or environ.get("HTTP_X_AMZ_TARGET", "?").split(".")[-1]
+        signed = re.search(r"Credential=([^/]+)", environ.get("HTTP_AUTHORIZATION", ""))
+        who = signed[1] if signed else ""
+        with self._lock:
+            call = Call(len(self.calls) + 1, action, params, who)
+            self.calls.append(call)
+        environ = {**environ, "wsgi.input": io.BytesIO(body)}
+
+        def carry_out() -> Answer:
+            own = getattr(self, f"_on_{action}", None)
+            return own(environ, params) if own else self._pass_on(environ)
+
+        try:
+            answer = self.fault(call, carry_out) if self.fault else carry_out()
+        except CutConnection:
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            return []
+        start_response(answer.status, [("Content-Type", answer.kind)])
+        return [answer.body]
+
+    def _pass_on(self, environ: Environ) -> Answer:
+        said: dict[str, str] = {}
+
+        def start(status: str, headers: list[tuple[str, str]], *_: Any) -> None:
+            said["status"] = status
+            said["kind"] = dict(headers).get("Content-Type", "text/xml")
+
+        # moto's own store is not made for several threads.
+        with self._lock:
+            body = b"".join(self._moto(environ, start))
+        return Answer(body, said["status"], said["kind"])
+
+    # What moto does not have
+
+    def _on_RunInstances(self, environ: Environ, params: Params) -> Answer:
+        token = params.get("ClientToken", "")
+        if token in self._by_token:
+            return self._by_token[token]
+        answer = self._pass_on(environ)
+        if answer.status.startswith("200"):
+            self._by_token[token] = answer
+            for item in ElementTree.fromstring(answer.body).iterfind("{*}instancesSet/{*}item"):
+                number, address = (
+                    item.findtext("{*}instanceId"),
+                    item.findtext("{*}privateIpAddress"),
+                )
+                assert number
+                assert address
+                self.on_run(number, address, params)
+        return answer
+
+    def _on_ImportKeyPair(self, environ: Environ, params: Params) -> Answer:
+        self.public_keys[params["KeyName"]] = b64decode(params["PublicKeyMaterial"]).decode()
+        return self._pass_on(environ)
+
+    def _on_TerminateInstances(self, environ: Environ, params: Params) -> Answer:
+        for name, value in params.items():
+            if name.startswith("InstanceId."):
+                self.on_terminate(value)
+        return self._pass_on(environ)
+
+    def _on_CreatePlacementGroup(self, environ: Environ, params: Params) -> Answer:
+        name = params["GroupName"]
+        if name in self._groups:
+            return refusal("InvalidPlacementGroup.Duplicate", f"The group '{name}' exists")
+        tags = {
+            params[key]: params[key.replace(".Key", ".Value")]
+            for key in params
+            if re.fullmatch(r"TagSpecification\.1\.Tag\.\d+\.Key", key)
+        }
+        self._groups[name] = tags
+        return _xml("CreatePlacementGroup", "<return>true</return>")
+
+    def _on_DescribePlacementGroups(self, environ: Environ, params: Params) -> Answer:
+        found = [
+            f"<item><groupName>{name}</groupName><state>available</state><tagSet>"
+            + "".join(f"<item><key>{k}</key><value>{v}</value></item>" for k, v in tags.items())
+            + "</tagSet></item>"
+            for name, tags in self._groups.items()
+            if all(_fits(tags.get(tag), wanted) for tag, wanted in _tag_filters(params).items())
+        ]
+        body = f"<placementGroupSet>{''.join(found)}</placementGroupSet>"
+        return _xml("DescribePlacementGroups", body)
+
+    def _on_DeletePlacementGroup(self, environ: Environ, params: Params) -> Answer:
+        if self._groups.pop(params["GroupName"], None) is None:
+            return refusal("InvalidPlacementGroup.Unknown", "The Placement Group is unknown.")
+        return _xml("DeletePlacementGroup", "<return>true</return>")
+
+    def _on_GetProducts(self, environ: Environ, params: Params) -> Answer:
+        products = [_product(name, price) for name, price in _prices().items()]
+        return Answer(
+            json.dumps({"FormatVersion": "aws_v1", "PriceList": products}).encode(),
+            kind="application/x-amz-json-1.1",
+        )
+
+    def _on_GetParameter(self, environ: Environ, params: Params) -> Answer:
+        name = params["Name"]
+        if not name.startswith(("/aws/service/canonical/", "/aws/service/deeplearning/")):
+            return self._pass_on(environ)
+        parameter = {"Name": name, "Type": "String", "Value": IMAGE, "Version": 1}
+        body = json.dumps({"Parameter": parameter}).encode()
+        return Answer(body, kind="application/x-amz-json-1.1")
+
+
+class _Quiet(WSGIRequestHandler):
+    def log(self, type: str, message: str, *args: object) -> None:
+        """Say nothing; what was asked is in `Account.calls`."""
+
+
+IMAGE = "ami-1e749f67"
+"""One of Ubuntu's images that moto has."""
+
+
+def refusal(
+    code: str, message: str, status: str = "400 Bad Request", json_spoken: bool = False
+) -> Answer:
+    """Return how AWS says no, in the language of EC2 or in that of its newer services."""
+    if json_spoken:
+        said = json.dumps({"__type": code, "message": message})
+        return Answer(said.encode(), status, "application/x-amz-json-1.1")
+    body = (
+        f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>"
+        "<RequestID>r</RequestID></Response>"
+    )
+    return Answer(body.encode(), status)
+
+
+def _xml(action: str, body: str) -> Answer:
+    text = f'<{action}Response xmlns="{_XML}"><requestId>r</requestId>{body}</{action}Response>'
+    return Answer(text.encode())
+
+
+def _params(body: bytes) -> Params:
+    text = body.decode(errors="replace")
+    return json.loads(text) if text.startswith("{") else dict(parse_qsl(text))
+
+
+def _tag_filters(params: Params) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for key, name in params.items():
+        if re.fullmatch(r"Filter\.\d+\.Name", key) and name.startswith("tag:"):
+            values = key.replace(".Name", ".Value.")
+            found[name[4:]] = {value for each, value in params.items() if each.startswith(values)}
+    return found
+
+
+def _fits(value: str | None, wanted: set[str]) -> bool:
+    return value is not None and any(fnmatch(value, pattern) for pattern in wanted)
+
+
+def _prices() -> dict[str, float]:
+    prices = {}
+    for name, about in INSTANCE_TYPES.items():
+        gpus = sum(each["Count"] for each in about.get("GpuInfo", {}).get("Gpus", ()))
+        prices[name] = round(0.05 * about["VCpuInfo"]["DefaultVCpus"] + 2.0 * gpus, 4)
+    return prices
+
+
+def _product(name: str, price: float) -> str:
+    dimension = {"unit": "Hrs", "pricePerUnit": {"USD": f"{price:.10f}"}}
+    terms = {"OnDemand": {"A.B": {"priceDimensions": {"A.B.C": dimension}}}}
+    return json.dumps({"product": {"attributes": {"instanceType": name}}, "terms": terms})

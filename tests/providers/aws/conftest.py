@@ -1,0 +1,112 @@
+"""An account at AWS of the tests' own, and a provider that rents there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.providers.aws import AWS, client
+from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.holdings import find
+from jupyter_sky.providers.spec import ClusterSpec
+from tests.cluster.conftest import Cells
+from tests.lab import Lab
+from tests.providers.aws.account import Account
+from tests.providers.aws.machines import Machines
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Account]:
+    """One server for all tests: it takes a second to load what AWS has."""
+    account = Account()
+    yield account
+    account.close()
+
+
+@pytest.fixture
+def account(server: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    """An account with nothing of ours in it, as a test has to leave it too."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    server.fault = None
+    server.calls.clear()
+    yield server
+    server.fault = None
+    if left := [str(holding) for holding in find(client.clients("us-east-1"))]:
+        server.reset()
+        pytest.fail(f"still there: {left}")
+
+
+@pytest.fixture
+def clients(account: Account) -> Clients:
+    return client.clients("us-east-1")
+
+
+@pytest.fixture
+def left(clients: Clients, account: Account) -> Callable[[], list[str]]:
+    """Says what clusters hold in the account, with nothing going wrong."""
+
+    def look() -> list[str]:
+        account.fault = None
+        return [str(holding) for holding in find(clients)]
+
+    return look
+
+
+@pytest.fixture
+def subnet(clients: Clients) -> str:
+    """A subnet whose addresses are this machine's own, where nobody lets anybody in."""
+    ours = [{"Name": "cidr-block", "Values": ["127.77.0.0/24"]}]
+    for found in clients.ec2.describe_subnets(Filters=ours)["Subnets"]:
+        return str(found["SubnetId"])
+    vpc = clients.ec2.create_vpc(CidrBlock="127.77.0.0/16")["Vpc"]["VpcId"]
+    made = clients.ec2.create_subnet(
+        VpcId=vpc, CidrBlock="127.77.0.0/24", AvailabilityZone="us-east-1a"
+    )
+    return str(made["Subnet"]["SubnetId"])
+
+
+@pytest.fixture
+def machines(lab: Lab, account: Account) -> Iterator[Machines]:
+    """What the account runs boots in the lab."""
+    made = Machines(lab, account)
+    yield made
+    made.close()
+
+
+Start = Callable[..., Cells]
+
+
+@pytest.fixture
+def start(machines: Machines, clients: Clients) -> Iterator[Start]:
+    """Starts clusters on instances; they end with the test."""
+    started: list[Cells] = []
+    subnet = machines.subnet(clients)
+
+    def make(nodes: int = 4, framework: bool = True, say: Any = print, **options: Any) -> Cells:
+        options = {"python": sys.executable, "user": "root", **options}
+        provider = AWS(subnet=subnet, addresses="private", **options)
+        wanted = ClusterSpec(f"aws-{uuid.uuid4().hex[:8]}", nodes=nodes, cpus="4+")
+        spec, frame = assemble(wanted, [sky.plugins.torch()] if framework else [])
+        cells = Cells(Cluster.start(spec, provider, frame, say))
+        started.append(cells)
+        return cells
+
+    yield make
+    for cells in started:
+        if cells.cluster.state.phase != "down":
+            cells.cluster.down()

@@ -1,0 +1,39 @@
+"""A cluster that is started, up to where its machines boot: in this process, or in one to kill."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.frame import Frame
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.spec import ClusterSpec
+
+SPEC = ClusterSpec("train", nodes=4, accelerator="A100")
+
+
+class Booting(SkyError):
+    """The machines are there and boot: as far as tests without machines get."""
+
+
+def start(subnet: str, **options: Any) -> None:
+    """Start a cluster of four nodes; fails with `Booting` when they are rented."""
+
+    def say(text: str) -> None:
+        if text.endswith("to boot"):
+            raise Booting(text)
+
+    Cluster.start(SPEC, provider(subnet, **options), Frame({}), say)
+
+
+def provider(subnet: str, **options: Any) -> AWS:
+    """Return the provider that these tests use."""
+    return AWS(subnet=subnet, addresses="private", max_price=100, user="root", **options)
+
+
+def start_and_fail(subnet: str) -> None:
+    """Start a cluster in a process of its own, and give it back."""
+    with contextlib.suppress(SkyError):
+        start(subnet)

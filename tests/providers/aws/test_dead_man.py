@@ -1,0 +1,57 @@
+"""Machines end by themselves, whatever has become of the notebook."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psutil
+import pytest
+
+from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.providers.aws import boot
+from tests.lab import Host
+from tests.providers.aws.conftest import Start
+from tests.providers.aws.machines import Machines
+
+PATIENCE = 60.0
+
+
+def ended(machines: Machines) -> bool:
+    """Wait until all machines have powered off."""
+    for host in machines.hosts.values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(host.pid).wait(PATIENCE)
+    return not any(host.is_up for host in machines.hosts.values())
+
+
+def look(host: Host) -> None:
+    """Wait until a machine has looked around: it sleeps between two looks."""
+    pauses: set[int] = set()
+    while len(pauses) < 3:
+        for pause in host.processes(r"^sleep 1$"):
+            pauses.add(pause.pid)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                pause.wait(PATIENCE)
+
+
+def test_machines_power_off_when_their_agents_are_gone(
+    start: Start, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "NEXT_AGENT_WITHIN", 2)
+    cells = start(2, framework=False, watch_every=1)
+    cells.run("here = 1")
+    for host in machines.hosts.values():
+        look(host)
+        for agent in host.processes(r"-m jupyter_sky\.node "):
+            agent.kill()
+    assert ended(machines)
+    with pytest.raises(ClusterLost):
+        cells.run("here = 2")
+
+
+def test_machines_power_off_when_the_money_is_spent(start: Start, machines: Machines) -> None:
+    # It pays for a quarter of a minute, in which the cluster may have come up or not.
+    with pytest.raises(SkyError):
+        cells = start(1, framework=False, watch_every=1, max_cost=0.0008)
+        cells.run("import time\ntime.sleep(600)")
+    assert ended(machines)

@@ -1,0 +1,87 @@
+"""The magic on machines that are rented, in a real kernel."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.providers.aws.client import Clients
+from tests.notebook.kernels import LiveNotebook
+from tests.providers.aws.account import Account
+from tests.providers.aws.machines import Machines
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def notebook(machines: Machines, clients: Clients, tmp_path: Path) -> Iterator[LiveNotebook]:
+    made = LiveNotebook(tmp_path / "n.ipynb", PYTHONPATH=str(ROOT), **_aws())
+    settings = {"subnet": machines.subnet(clients), "addresses": "private", "user": "root"}
+    try:
+        made.succeed(
+            f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}\n"
+            f"%config Sky.aws = {settings!r}\n%config Sky.plugin = ['none']"
+        )
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_cell_on_instances(
+    notebook: LiveNotebook, machines: Machines, left: Callable[[], list[str]]
+) -> None:
+    table = notebook.succeed("%sky offers --gpu a100 --nodes 4").stdout
+    assert "p4d.24xlarge   8 × A100" in table
+    report = notebook.succeed("%sky doctor --provider aws").stdout
+    assert "ok   you            arn:aws:" in report
+    assert "default subnets in us-east-1a, us-east-1b" in report
+    assert '"ec2:RunInstances"' in report
+    cell = notebook.start("%%sky --provider aws --nodes 2 --gpu A100\npass")
+    assert notebook.answer("n") == "Start 2 × p4d.24xlarge for $41.60 an hour? [y/N] "
+    sentence = notebook.finish(cell).sentence
+    assert "nothing was started; to start without a question, say `--max-price`" in sentence
+    cell = notebook.run(
+        "get_ipython().kernel._allow_stdin = False\n"
+        "get_ipython().run_cell_magic('sky', '--provider aws --nodes 2 --gpu A100', 'pass')"
+    )
+    assert "is more than $10, and there is nobody to ask: say `--max-price`" in cell.sentence
+    cell = notebook.run("%%sky --provider aws --nodes 2 --gpu GH200\npass")
+    assert "AWS has no GH200 in us-east-1" in cell.sentence
+    assert left() == []
+    cell = notebook.succeed(
+        "%%sky --provider aws --nodes 2 --cpus 4+ --max-cost 5 --gather where\n"
+        "import socket\nwhere = socket.gethostname()"
+    )
+    assert any("2 aws nodes, 2 ranks on CPU, $0.40 an hour" in text for text in cell.shown)
+    assert any(", $0.40 an hour, $0.0" in data.get("text/html", "") for data in cell.data)
+    assert notebook.value("where") == [host.name for host in machines.hosts.values()]
+    assert "$0.40 an hour" in notebook.succeed("%sky status").stdout
+    notebook.restart()
+    notebook.succeed("%load_ext jupyter_sky")
+    cell = notebook.succeed("%%sky\nprint(where)")
+    assert any("still up: connected again" in text for text in cell.shown)
+    assert "ended, nothing of it is left" in notebook.succeed("%sky down").stdout
+    assert left() == []
+    assert not any(host.is_up for host in machines.hosts.values())
+
+
+def test_stop_while_machines_boot_leaves_nothing(
+    notebook: LiveNotebook, account: Account, machines: Machines, left: Callable[[], list[str]]
+) -> None:
+    # They are rented, and never switched on.
+    account.on_run = lambda instance, address, params: None
+    cell = notebook.start("%%sky --provider aws --nodes 2\npass")
+    notebook.until(cell, lambda cell: any("to boot" in text for text in cell.shown))
+    assert left() != []
+    notebook.interrupt()
+    assert "was stopped while it started; nothing of it is left" in notebook.finish(cell).sentence
+    assert left() == []
+    assert "No cluster" in notebook.succeed("%sky status").stdout
+
+
+def _aws() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}

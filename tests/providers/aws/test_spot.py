@@ -1,0 +1,116 @@
+"""Spot instances, which hear two minutes before that they will be taken away."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from jupyter_sky.cluster.run import Run
+from jupyter_sky.errors import SkyError
+from tests.cluster.conftest import Cells
+from tests.providers.aws.conftest import Start
+from tests.providers.aws.machines import Machines
+
+HOOK = """
+import jupyter_sky as sky
+saved = []
+
+@sky.on_interruption
+def save(notice):
+    saved.append((notice.kind, notice.here, notice.ranks, step))
+"""
+
+TRAIN = """
+step = 0
+while not saved:
+    step += 1
+before = saved[0][-1]
+"""
+
+
+def followed(run: Run) -> list[str]:
+    """Follow a run to its end, and return what the person was told meanwhile."""
+    told: list[str] = []
+    run.follow(notice=told.append)
+    return told
+
+
+def start_training(cells: Cells) -> Run:
+    cells.run("step = 0")
+    cells.run(HOOK)
+    return cells.start(TRAIN)
+
+
+def test_what_would_be_lost_is_saved_on_every_rank(start: Start, machines: Machines) -> None:
+    cells = start(2, framework=False, spot=True)
+    run = start_training(cells)
+    machines.interrupt(list(machines.hosts)[1], seconds=120)
+    told = followed(run)
+    leaving, staying = [host.address for host in machines.hosts.values()][::-1]
+    assert told[0].startswith(f"root@{leaving} will be taken away by AWS in 1:5"), told
+    assert cells.ask("saved[0][:3]") == [
+        ("terminate", False, (1,)),
+        ("terminate", True, (1,)),
+    ]
+    note = cells.cluster.snapshot()["cluster"]["note"]
+    assert note.startswith(f"root@{leaving} will be taken away by AWS in 1:")
+    assert staying not in note
+    # The time that is left is shown anew every second.
+    shown = {note}
+    deadline = time.monotonic() + 60
+    while len(shown) < 3 and time.monotonic() < deadline:
+        shown.add(cells.cluster.snapshot()["cluster"]["note"])
+    assert len(shown) == 3
+
+
+def test_the_rank_stands_still_while_it_saves(start: Start, machines: Machines) -> None:
+    cells = start(1, framework=False, spot=True)
+    cells.run("step = 0\nsaved = []")
+    cells.run(
+        "import jupyter_sky as sky, time\n"
+        "@sky.on_interruption\n"
+        "def save():\n"
+        "    first = step\n"
+        "    time.sleep(0.5)\n"
+        "    saved.append((first, step))\n"
+        "    print('saved it')"
+    )
+    run = cells.start("while not saved:\n    step += 1")
+    machines.interrupt(next(iter(machines.hosts)), seconds=120)
+    printed: list[bytes] = []
+    run.follow(lambda event: printed.append(event.data))
+    [(first, last)] = cells.ask("saved[0]")
+    assert first == last > 0
+    assert b"".join(printed) == b"saved it\n"
+
+
+def test_a_hook_that_fails_harms_nothing(start: Start, machines: Machines) -> None:
+    cells = start(1, framework=False, spot=True)
+    run_before = cells.run("step = 0\nsaved = []")
+    assert run_before == {}
+    cells.run(
+        "import jupyter_sky as sky\n"
+        "@sky.on_interruption\n"
+        "def bad():\n"
+        "    raise RuntimeError('the disk is full')\n"
+        "@sky.on_interruption\n"
+        "def good():\n"
+        "    saved.append(1)"
+    )
+    run = cells.start("while not saved: step += 1")
+    machines.recommend_to_leave(next(iter(machines.hosts)))
+    printed: list[bytes] = []
+    told: list[str] = []
+    run.follow(lambda event: printed.append(event.data), notice=told.append)
+    [host] = machines.hosts.values()
+    assert told == [f"AWS recommends to leave root@{host.address}, which it may take away soon"]
+    assert b"RuntimeError: the disk is full" in b"".join(printed)
+    assert cells.ask("1 + 1") == [2]
+
+
+def test_a_hook_belongs_on_the_nodes() -> None:
+    import jupyter_sky as sky
+
+    with pytest.raises(SkyError, match="write it in a cell that begins with %%sky"):
+        sky.on_interruption(print)

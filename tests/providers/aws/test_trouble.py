@@ -1,0 +1,184 @@
+"""What is said when AWS has not enough, or does not let the person do something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.policy import needed
+from jupyter_sky.providers.spec import ClusterSpec
+from tests.providers.aws.account import Account, Answer, Call, refusal
+from tests.providers.aws.starting import SPEC, Booting, start
+
+Left = Callable[[], list[str]]
+
+NO_CAPACITY = "We currently do not have sufficient p4d.24xlarge capacity"
+NO_QUOTA = "You have requested more vCPU capacity than your current vCPU limit of 96 allows"
+
+
+def refusing(account: Account, wanted: Callable[[Call], str | None]) -> list[Call]:
+    """Have instances refused; returns the list of what was asked for."""
+    asked: list[Call] = []
+
+    def decide(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action != "RunInstances":
+            return carry_out()
+        asked.append(call)
+        code = wanted(call)
+        said = NO_QUOTA if code == "VcpuLimitExceeded" else NO_CAPACITY
+        return refusal(code, said) if code else carry_out()
+
+    account.fault = decide
+    return asked
+
+
+def rent(**options: Any) -> None:
+    """Rent four machines in the default network, and give them back."""
+    provider = AWS(ssh_from="192.0.2.1/32", max_price=100, **options)
+    said: list[str] = []
+
+    def stop_there(text: str) -> None:
+        said.append(text)
+        if text.endswith("an hour") and " in us-east-1" in text:
+            raise Booting(text)
+
+    provider.check(SPEC, [])
+    clients = Clients("us-east-1")
+    provider._rent(clients, SPEC, "0123abcd", stop_there)
+
+
+@pytest.fixture
+def given_back(clients: Clients) -> Any:
+    """Gives back what a test has rented."""
+    import asyncio
+
+    yield
+    asyncio.run(AWS().release("0123abcd", "us-east-1", lambda text: None))
+
+
+def test_another_zone_and_another_type_are_tried(account: Account, given_back: None) -> None:
+    def only_one(call: Call) -> str | None:
+        kind, zone = call.params["InstanceType"], call.params["Placement.AvailabilityZone"]
+        there = (kind, zone) == ("p4de.24xlarge", "us-east-1c")
+        return None if there else "InsufficientInstanceCapacity"
+
+    asked = refusing(account, only_one)
+    with pytest.raises(Booting, match="4 × p4de.24xlarge in us-east-1c"):
+        rent()
+    tried = [(c.params["InstanceType"], c.params["Placement.AvailabilityZone"]) for c in asked]
+    assert tried == [
+        *(("p4d.24xlarge", f"us-east-1{zone}") for zone in "abcd"),
+        ("p4de.24xlarge", "us-east-1b"),
+        ("p4de.24xlarge", "us-east-1c"),
+    ]
+    assert all(c.params["MinCount"] == c.params["MaxCount"] == "4" for c in asked)
+    assert len({c.params["ClientToken"] for c in asked}) == len(asked)
+
+
+def test_no_capacity_anywhere(account: Account, given_back: None, left: Left) -> None:
+    refusing(account, lambda call: "InsufficientInstanceCapacity")
+    with pytest.raises(SkyError) as caught:
+        rent(zone="us-east-1b")
+    assert str(caught.value).splitlines() == [
+        "AWS has no 4 instances for this now: try later or in another --region, or ask for a "
+        "higher quota at Service Quotas in the AWS console.",
+        f"  p4d.24xlarge in us-east-1b: {NO_CAPACITY}",
+        f"  p4de.24xlarge in us-east-1b: {NO_CAPACITY}",
+    ]
+
+
+def test_a_quota_is_named_and_not_tried_again(account: Account, given_back: None) -> None:
+    asked = refusing(account, lambda call: "VcpuLimitExceeded")
+    with pytest.raises(SkyError) as caught:
+        rent()
+    assert f"{NO_QUOTA} (the quota is `Running On-Demand P instances`)" in str(caught.value)
+    assert len(asked) == 1
+
+
+def test_spot_and_efa_are_asked_for(account: Account, given_back: None) -> None:
+    asked = refusing(account, lambda call: None)
+    with pytest.raises(Booting):
+        rent(spot=True)
+    params = asked[0].params
+    assert params["InstanceMarketOptions.MarketType"] == "spot"
+    assert params["NetworkInterface.1.InterfaceType"] == "efa"
+    assert params["NetworkInterface.1.AssociatePublicIpAddress"] == "true"
+    assert params["Placement.GroupName"] == "jupyter-sky-0123abcd"
+    kinds = {v for k, v in params.items() if re.fullmatch(r"TagSpecification\.\d\.ResourceType", k)}
+    assert kinds == {"instance", "volume", "network-interface", "spot-instances-request"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"subnet": "subnet-nowhere"}, "there is no subnet subnet-nowhere in us-east-1"),
+        ({"image_id": "ami-nowhere"}, "there is no image ami-nowhere in us-east-1 that you may"),
+        ({"region": "us-esat-1"}, "AWS has no region us-esat-1: did you mean us-"),
+        ({"instance_type": "g5g.xlarge"}, "g5g.xlarge has 1 × T4G, and --gpu asks for A100"),
+    ],
+)
+def test_what_is_not_there(
+    account: Account, given_back: None, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        rent(**options)
+    assert sentence in str(caught.value)
+
+
+def test_an_account_without_a_default_network(
+    account: Account, clients: Clients, given_back: None
+) -> None:
+    def nothing(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        answer = carry_out()
+        if call.action == "DescribeSubnets":
+            body = re.sub(rb"<subnetSet>.*</subnetSet>", b"<subnetSet/>", answer.body, flags=re.S)
+            return Answer(body)
+        return answer
+
+    account.fault = nothing
+    with pytest.raises(UsageError, match="your account has no default network in us-east-1"):
+        rent()
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("RequestExpired", "your session with AWS has expired: run `aws sso login`"),
+        ("AuthFailure", "AWS does not accept these credentials"),
+        ("UnauthorizedOperation", r"your AWS user may not do ec2:RunInstances: ask for the policy"),
+    ],
+)
+def test_credentials(account: Account, given_back: None, code: str, sentence: str) -> None:
+    text = "You are not authorized to perform: ec2:RunInstances on resource"
+
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        return refusal(code, text) if call.action == "RunInstances" else carry_out()
+
+    account.fault = refuse
+    with pytest.raises(SkyError, match=sentence):
+        rent()
+
+
+def test_no_credentials(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = "there are no credentials for AWS here: run `aws configure"
+    with monkeypatch.context() as without, pytest.raises(SkyError, match=sentence):
+        without.delenv("AWS_ACCESS_KEY_ID")
+        without.delenv("AWS_SECRET_ACCESS_KEY")
+        AWS(spot=True).check(ClusterSpec("train", accelerator="T4"), [])
+
+
+def test_the_policy_allows_what_is_asked_and_nothing_else(
+    account: Account, subnet: str, left: Left
+) -> None:
+    account.calls.clear()
+    with pytest.raises(Booting):
+        start(subnet)
+    services = {"GetParameter": "ssm", "GetProducts": "pricing"}
+    asked = {f"{services.get(action, 'ec2')}:{action}" for action in account.actions}
+    assert asked <= set(needed())

@@ -1,0 +1,112 @@
+"""From an empty account to an all-reduce on four instances, and back to an empty account."""
+
+from __future__ import annotations
+
+import stat
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from jupyter_sky.cluster import registry
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.folders import home
+from tests.lab import Lab
+from tests.providers.aws.account import Account
+from tests.providers.aws.conftest import Start
+from tests.providers.aws.machines import Machines
+
+
+def test_from_nothing_to_an_all_reduce_and_back(
+    start: Start, machines: Machines, clients: Clients, lab: Lab, left: Callable[[], list[str]]
+) -> None:
+    said: list[str] = []
+    cells = start(say=said.append, max_cost=40)
+    assert said[1] == "4 × d3.xlarge for $0.80 an hour"
+    cells.run("import torch, socket, torch.distributed as dist")
+    cells.run("total = torch.ones(1) * dist.get_rank()\ndist.all_reduce(total)")
+    assert cells.ask("total.item()") == [6.0] * 4
+    assert cells.ask("socket.gethostname()") == [host.name for host in machines.hosts.values()]
+    snapshot = cells.cluster.snapshot()["cluster"]
+    assert snapshot["price"] == pytest.approx(0.8)
+    assert 0 < snapshot["cost"] < 0.1
+
+    found = clients.ec2.describe_instances(InstanceIds=list(machines.hosts))["Reservations"]
+    for instance in [each for reservation in found for each in reservation["Instances"]]:
+        assert instance["MetadataOptions"]["HttpTokens"] == "required"
+        tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
+        assert tags["jupyter-sky"] == cells.cluster.id
+        assert tags["jupyter-sky-cluster"] == cells.cluster.name
+        number = instance["InstanceId"]
+        attribute = "instanceInitiatedShutdownBehavior"
+        behaviour = clients.ec2.describe_instance_attribute(InstanceId=number, Attribute=attribute)
+        assert behaviour["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
+    for volume in clients.ec2.describe_volumes()["Volumes"]:
+        assert volume["Encrypted"]
+        assert volume["VolumeType"] == "gp3"
+    [group] = clients.ec2.describe_security_groups(GroupNames=[f"jupyter-sky-{cells.cluster.id}"])[
+        "SecurityGroups"
+    ]
+    among, login = group["IpPermissions"]
+    assert [pair["GroupId"] for pair in among["UserIdGroupPairs"]] == [group["GroupId"]]
+    assert among["IpRanges"] == []
+    assert (login["FromPort"], login["ToPort"]) == (22, 22)
+    assert [each["CidrIp"] for each in login["IpRanges"]] == [f"{lab.address}/32"]
+
+    cells.cluster.down()
+    assert left() == []
+    assert registry.find(cells.cluster.name) is None
+    assert not any(host.is_up for host in machines.hosts.values())
+    assert not (home() / "aws" / "keys" / cells.cluster.id).exists()
+
+
+def test_nobody_else_gets_in(start: Start, machines: Machines, clients: Clients) -> None:
+    cells = start(2, framework=False)
+    keys = home() / "aws" / "keys" / cells.cluster.id
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o700
+    for path in keys.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    secrets = [(keys / name).read_text() for name in ("id_ed25519", "host_key")]
+    known = (keys / "known_hosts").read_text()
+    shown = set()
+    for instance, host in machines.hosts.items():
+        boot_key = machines.user_data[instance]["ssh_keys"]["ed25519_public"]
+        key = " ".join((host.folder / "etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[:2])
+        assert key != boot_key, "user data can be read by others"
+        assert f"{host.address} {key}\n" in known
+        shown.add(key)
+        for process in host.processes("jupyter_sky"):
+            assert not [name for name in process.environ() if name.startswith("AWS_")]
+    assert len(shown) == 2, "each machine has a key of its own"
+    database = (home() / "registry.sqlite").read_bytes()
+    for secret in secrets:
+        assert secret.splitlines()[1].encode() not in database
+
+
+def test_a_stranger_in_place_of_an_instance_is_refused(
+    start: Start, machines: Machines, account: Account, left: Callable[[], list[str]]
+) -> None:
+    def swap(instance: str, address: str, params: dict[str, str]) -> None:
+        own = params["UserData"]
+        machines._run(instance, address, {**params, "UserData": _with_another_key(own)})
+
+    account.on_run = swap
+    with pytest.raises(SkyError, match="its host key has changed"):
+        start(1, framework=False)
+    assert left() == []
+    assert not any(host.is_up for host in machines.hosts.values())
+
+
+def _with_another_key(user_data: str) -> str:
+    import base64
+    import json
+
+    from jupyter_sky.providers.aws.keys import make_keys
+
+    config = json.loads(base64.b64decode(user_data).decode().partition("\n")[2])
+    keys = make_keys(f"stranger-{uuid.uuid4().hex}")
+    private, public = keys.host_key
+    keys.remove()
+    config["ssh_keys"] = {"ed25519_private": private, "ed25519_public": public}
+    return base64.b64encode(f"#cloud-config\n{json.dumps(config)}".encode()).decode()
