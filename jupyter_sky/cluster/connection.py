@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jupyter_sky.cluster.upload import Upload
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import AgentGone, Machine
 from jupyter_sky.transport import background
-from jupyter_sky.transport.blobs import PIECE
 from jupyter_sky.transport.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
@@ -51,6 +51,8 @@ class Connection:
         Called for each event of the agent's journal, in order.
     on_lost
         Called once when the agent is gone for good.
+    visits
+        Whether it is no notebook's: it keeps no node up, and what it sees stays new to notebooks.
 
     Attributes
     ----------
@@ -64,6 +66,8 @@ class Connection:
         When the link broke, as the loop counts; ``None`` while there is one.
     trouble
         Why there is no link, in words.
+    upload
+        What sends blobs.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Connection:
         machine: Machine,
         on_event: Callable[[Connection, Event], None],
         on_lost: Callable[[Connection], None],
+        visits: bool = False,
     ) -> None:
         self.machine = machine
         self.last = 0
@@ -80,6 +85,7 @@ class Connection:
         self.trouble = ""
         self.on_event = on_event
         self.on_lost = on_lost
+        self._visits = visits
         self._link: Link | None = None
         self._hello: asyncio.Future[Message] | None = None
         self._up = asyncio.Event()
@@ -93,6 +99,7 @@ class Connection:
         self._known: set[str] = set()
         self._begun: set[str] = set()
         self._sent_before = 0
+        self.upload = Upload(self)
 
     @property
     def ranks(self) -> list[int]:
@@ -113,6 +120,11 @@ class Connection:
     def is_up(self) -> bool:
         """Whether there is a link at this moment."""
         return self._up.is_set()
+
+    @property
+    def link(self) -> Link | None:
+        """The present link, or the last one."""
+        return self._link
 
     @property
     def sent_bytes(self) -> int:
@@ -176,7 +188,7 @@ class Connection:
         self._hello = asyncio.get_running_loop().create_future()
         link = self._link = Link(sock, self._receive, self._closed, self._place, SILENCE)
         hello = {"op": "hello", "since": since, "token": self._token, "blobs": [*self._known]}
-        link.send(hello)
+        link.send({**hello, "visits": self._visits})
         try:
             welcome = await asyncio.wait_for(self._hello, ANSWER_WITHIN)
         except TimeoutError:
@@ -306,14 +318,8 @@ class Connection:
                 breaks = self._breaks
                 arrived = await self.request("arrived", blob=key)
                 offset = arrived["size"]
-                continue
-            assert self._link is not None
-            piece = data[offset : offset + PIECE]
-            header = {"op": "piece", "blob": key, "offset": offset, "size": data.nbytes}
-            self._link.send(header, piece)
-            offset += piece.nbytes
-            await self._link.drain()
-            progress(piece.nbytes)
+            else:
+                offset = await self.upload.send(key, data, offset, progress)
 
     def forget(self, keys: list[str]) -> None:
         """Note that the node does not have these blobs."""

@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 from xml.etree import ElementTree
 
+from moto.core.base_backend import BackendDict
 from moto.core.models import reset_model_data
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -120,6 +121,7 @@ class Account:
             self._groups.clear()
             self._by_token.clear()
             self.calls.clear()
+            BackendDict.reset()
             reset_model_data()
 
     def close(self) -> None:

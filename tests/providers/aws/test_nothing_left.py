@@ -211,6 +211,8 @@ def test_gc_asks_as_the_profile_that_started(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
+    # Where nobody has asked with other credentials, which may see the same.
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "home"))
     config = tmp_path / "config"
     config.write_text(
         "[profile work]\naws_access_key_id = worker\naws_secret_access_key = secret\n"
