@@ -49,6 +49,8 @@ class Conductor:
 
     Attributes
     ----------
+    visits
+        Whether this is no notebook's: it keeps nothing up and leaves the ranks' group alone.
     state
         What is known; replaced at each event.
     warnings
@@ -72,13 +74,20 @@ class Conductor:
     """
 
     def __init__(
-        self, spec: ClusterSpec, identity: str, provider: Provider, frame: Frame, limits: Limits
+        self,
+        spec: ClusterSpec,
+        identity: str,
+        provider: Provider,
+        frame: Frame,
+        limits: Limits,
+        visits: bool = False,
     ) -> None:
         self.spec = spec
         self.id = identity
         self.provider = provider
         self.frame = frame
         self.limits = limits
+        self.visits = visits
         self.outbox = Outbox()
         self.state = ClusterState.new([])
         self.connections: list[Connection] = []
@@ -188,7 +197,8 @@ class Conductor:
             if welcome["leaving"]:
                 self._on_event(connection, decode_event(welcome["leaving"]))
         self._take_up(welcomes)
-        self.warnings = handshake.check(self._versions)
+        if not self.visits:
+            self.warnings = handshake.check(self._versions)
         newest = max(rank.generation for rank in self.state.ranks)
         self.state = replace(self.state, generation=newest)
         self.state = replace(self.state, phase="ready")
@@ -199,7 +209,8 @@ class Conductor:
         unseen = [
             each
             for each in latest
-            if each["unseen"] or any(rank.run == each["run"] for rank in self.state.ranks)
+            if (each["unseen"] and not self.visits)
+            or any(rank.run == each["run"] for rank in self.state.ranks)
         ]
         run = unseen[0]["run"] if unseen else None
         if run:
@@ -213,7 +224,7 @@ class Conductor:
     async def _connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
         self.state = ClusterState.new([node for machine in machines for node in machine.nodes])
         self.connections = [
-            Connection(machine, self._on_event, self._on_lost) for machine in machines
+            Connection(machine, self._on_event, self._on_lost, self.visits) for machine in machines
         ]
         self.outbox.needs.shares_files = all(machine.shares_files for machine in machines)
         for connection in self.connections:

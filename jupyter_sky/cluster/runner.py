@@ -81,7 +81,8 @@ class Runner:
         self.watch.end(run)
         self._runs.pop(run.id, None)
         self.conductor.wake()
-        if self.conductor.alive and not self.conductor.state.group:
+        conductor = self.conductor
+        if conductor.alive and not conductor.visits and not conductor.state.group:
             # So that the next cell finds the group formed.
             self.conductor.spawn(self._mend())
 

@@ -104,7 +104,7 @@ class Agent:
             spec["grace"],
             spec["idle_timeout"],
             lambda: self._crew.busy,
-            lambda: bool(self.clients),
+            lambda: self.in_use,
             self._ask_others,
             self._end_because,
         )
@@ -150,6 +150,11 @@ class Agent:
             self.clients.add(Client(sock, self, self._journal))
             self.idle.look()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a notebook is connected; who only visits keeps nothing up."""
+        return any(client.uses for client in self.clients)
+
     def welcome(self) -> Message:
         """Return what a client that comes anew should know."""
         return {
@@ -173,7 +178,7 @@ class Agent:
     def _publish(self, message: Message, logged: tuple[int, int] | None = None) -> None:
         if message["event"] == "rank_done" and message["values"]:
             self._adopt(message["values"])
-        if self._latest and message.get("run") == self._latest["run"] and not self.clients:
+        if self._latest and message.get("run") == self._latest["run"] and not self.in_use:
             self._latest["unseen"] = True
         self._journal.append(message, logged)
         for client in self.clients:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
-from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -20,7 +20,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.identity import cluster_name
-from jupyter_sky.notebook.options import CellOptions
+from jupyter_sky.notebook.options import CellOptions, as_line
 from jupyter_sky.notebook.panels import Panels
 from jupyter_sky.notebook.progress import ProgressLine
 from jupyter_sky.providers.aws import AWS
@@ -54,12 +54,18 @@ class Session:
         The shell of the notebook.
     settings
         What holds for a cluster where a cell says nothing.
+
+    Attributes
+    ----------
+    on_connect
+        Called with a cluster when this notebook is connected to it, and with whether it is new.
     """
 
     def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
         self._shell = shell
         self.settings = settings
         self.panels = Panels(shell)
+        self.on_connect: Callable[[Cluster, bool], None] = lambda cluster, fresh: None
         self._clusters: dict[str, Cluster] = {}
         self._started: dict[str, CellOptions] = {}
         self._current: str | None = None
@@ -103,6 +109,28 @@ class Session:
                 return None
         return self._attach(name)
 
+    @contextlib.contextmanager
+    def visit(self, name: str) -> Iterator[Cluster]:
+        """Give a cluster for a moment; one that this notebook is not connected to is not taken up.
+
+        Raises
+        ------
+        UsageError
+            When there is no such cluster.
+        """
+        known = self._clusters.get(name)
+        if known is not None and known.alive:
+            yield known
+            return
+        row = registry.find(name)
+        cluster = Cluster.visit(row, _provider_of(row)) if row and row.machines else None
+        if cluster is None:
+            raise UsageError(no_cluster(name))
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
     def revive(self) -> Cluster | None:
         """Start the current cluster anew if it was lost, and return it."""
         known = self._clusters.get(self.current_name)
@@ -134,6 +162,12 @@ class Session:
     def down(self, name: str | None = None) -> str:
         """End a cluster and return what there is to say of it."""
         asked, name = name, name or self.current_name
+        if broken := registry.find_broken(name):
+            registry.remove(broken.id)
+            return (
+                f"{name}: forgotten; what the registry said of it could not be made out, so see "
+                "whether anything of it still runs"
+            )
         row = registry.find(name)
         try:
             cluster = self._clusters.get(name) or self.find(name)
@@ -148,7 +182,7 @@ class Session:
             # It cannot be used, or has just turned out to be gone.
             left = Cluster.abandon(row, providers()[row.provider])
         else:
-            raise UsageError(_nothing_to_end(asked))
+            raise UsageError(no_cluster(asked, "end"))
         self._clusters.pop(name, None)
         self._started.pop(name, None)
         if self._current == name:
@@ -203,8 +237,10 @@ class Session:
                 ) from None
             progress.say(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
         _warn(cluster)
+        registry.record_line(cluster.id, as_line(options))
         self._clusters[name] = cluster
         self._started[name] = options
+        self.on_connect(cluster, True)
         if self.settings.panel:
             self.panels.show(cluster)
         return cluster
@@ -213,7 +249,7 @@ class Session:
         row = registry.find(name)
         if row is None or not row.machines:
             return None
-        provider = providers()[row.provider]
+        provider = _provider_of(row)
         plugins = tuple(row.spec.get("plugins", ()))
         _, frame = assemble(ClusterSpec(name=name), _plugins(plugins))
         cluster = Cluster.attach(row, provider, frame, self.settings.limits())
@@ -235,6 +271,7 @@ class Session:
             provider=row.provider,
             hosts=_hosts(row),
         )
+        self.on_connect(cluster, False)
         return cluster
 
     def _provider(self, options: CellOptions) -> Provider:
@@ -259,18 +296,6 @@ class Session:
             )
         chosen = {name: value for name in _OF_AWS if (value := getattr(options, name))}
         return AWS(**{"python": self.settings.python, **self.settings.aws, **chosen})
-
-    def offers(self, wanted: Namespace) -> str:
-        """Return what fits at AWS, as a table."""
-        chosen = self.settings.of_clusters(CellOptions(**vars(wanted)))
-        spec = ClusterSpec(
-            "offers",
-            nodes=chosen.nodes or 1,
-            accelerator=accelerators.parse(chosen.gpu) if chosen.gpu else None,
-            cpus=chosen.cpus,
-            memory=chosen.memory,
-        )
-        return self.aws(chosen).offers(spec)
 
 
 def describe(cluster: Cluster) -> str:
@@ -355,7 +380,17 @@ def _hosts(row: registry.Row) -> tuple[str, ...]:
     )
 
 
-def _nothing_to_end(name: str | None) -> str:
+def _provider_of(row: registry.Row) -> Provider:
+    if row.provider not in providers():
+        raise SkyError(
+            f"cluster {row.name} is of the provider {row.provider}, which this version of "
+            "jupyter_sky does not know: use the version that started it."
+        )
+    return providers()[row.provider]
+
+
+def no_cluster(name: str | None, to: str = "") -> str:
+    """Say that there is no such cluster, and which there are."""
     names = [row.name for row in registry.rows()]
     running = f"there are {', '.join(names)}" if names else "none is running"
-    return f"there is no cluster {name or 'of this notebook'} to end: {running}."
+    return f"there is no cluster {name or 'of this notebook'}{to and f' to {to}'}: {running}."
