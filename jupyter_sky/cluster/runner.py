@@ -7,15 +7,17 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from jupyter_sky.cluster import freight
+from jupyter_sky.cluster import freight, scaling
 from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.outbox import Parcel
 from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.state import running
 from jupyter_sky.cluster.watch import Watch
 from jupyter_sky.cluster.work import Work
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.machine import Progress, Scalable
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited, RunBegan
 from jupyter_sky.transport.frames import Message
 
@@ -39,6 +41,30 @@ class Runner:
         """Begin with a run, as soon as those before it are over."""
         self._runs[run.id] = run
         self.conductor.spawn(self._carry_out(run))
+
+    async def scale(self, nodes: int, provider: Scalable, progress: Progress) -> list[str]:
+        """Give the cluster so many nodes, while nothing runs on it; see `scaling.scale`.
+
+        Raises
+        ------
+        UsageError
+            When something does.
+        """
+        conductor = self.conductor
+        name = conductor.spec.name
+        if self._runs or any(rank.run for rank in conductor.state.ranks):
+            raise UsageError(
+                f"cluster {name} is busy: scale it when the run is over, or stop that first with "
+                "`%sky interrupt`."
+            )
+        async with self._turn:
+            await conductor.ready()
+            conductor.doing = f"scaling to {nodes} node{'s' * (nodes > 1)}"
+            try:
+                return await scaling.scale(conductor, nodes, provider, progress)
+            finally:
+                conductor.doing = ""
+                conductor.wake()
 
     def _take_up(self, began: RunBegan) -> None:
         work = Work(
@@ -98,6 +124,12 @@ class Runner:
                 if not conductor.alive:
                     raise conductor.loss
                 self._refuse_strangers()
+                self._refuse_departed(run)
+                if conductor.outdated:
+                    raise SkyError(
+                        f"cluster {conductor.spec.name} was changed by another kernel: run the "
+                        "cell again."
+                    )
                 await conductor.ready()
                 if run.finished:
                     return
@@ -137,6 +169,13 @@ class Runner:
                 "this kernel: follow it with `%sky attach`, or stop it with `%sky interrupt`."
             )
 
+    def _refuse_departed(self, run: Run) -> None:
+        if departed := set(run.work.ranks) - set(self.conductor.ranks):
+            raise SkyError(
+                f"{describe_ranks(list(departed))} left the cluster before the run began: run it "
+                "again."
+            )
+
     async def _send(self, run: Run) -> None:
         conductor, work = self.conductor, run.work
         message = {
@@ -163,14 +202,11 @@ class Runner:
     async def _send_to(
         self, connection: Connection, run: Run, parcel: Parcel, message: Message
     ) -> None:
-        ranks = [rank for rank in run.work.ranks if rank in connection.ranks]
+        here = connection.ranks
+        ranks = [rank for rank in run.work.ranks if rank in here]
         if not ranks:
             return
-        groups = [
-            group
-            for group in parcel.groups
-            if any(rank in connection.ranks for rank in group["ranks"])
-        ]
+        groups = [group for group in parcel.groups if not here.isdisjoint(group["ranks"])]
         parts = {**parcel.blobs, **run.work.blobs}
         message = {**message, "names": groups, "ranks": ranks}
         run.sent = True

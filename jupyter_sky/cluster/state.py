@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -48,6 +49,12 @@ class ClusterState:
         ranks = (RankState(rank, node.node) for node in nodes for rank in node.ranks)
         return cls("starting", tuple(nodes), tuple(sorted(ranks, key=lambda r: r.rank)))
 
+    def rearranged(self, nodes: Sequence[Node]) -> ClusterState:
+        """Return the state with other nodes; ranks that were there before are as they were."""
+        known = {rank.rank: rank for rank in self.ranks}
+        ranks = tuple(known.get(rank.rank, rank) for rank in self.new(nodes).ranks)
+        return replace(self, nodes=tuple(nodes), ranks=ranks)
+
     @property
     def group(self) -> bool:
         return self.generation > 0 and all(r.generation == self.generation for r in self.ranks)
@@ -89,5 +96,8 @@ def running(state: ClusterState, ranks: Sequence[int], run: str) -> ClusterState
 
 
 def _rank(state: ClusterState, rank: int, **changes: Any) -> ClusterState:
-    ranks = tuple(replace(r, **changes) if r.rank == rank else r for r in state.ranks)
-    return replace(state, ranks=ranks)
+    at = bisect_left(state.ranks, rank, key=lambda each: each.rank)
+    if at == len(state.ranks) or state.ranks[at].rank != rank:
+        return state
+    before, after = state.ranks[:at], state.ranks[at + 1 :]
+    return replace(state, ranks=(*before, replace(state.ranks[at], **changes), *after))
