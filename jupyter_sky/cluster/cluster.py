@@ -251,6 +251,12 @@ class Cluster:
         """Bytes that have left for the cluster on the present connections."""
         return sum(connection.sent_bytes for connection in self._conductor.connections)
 
+    @property
+    def sending_note(self) -> str:
+        """How data leaves for the cluster and why, where the connection is slow; or empty."""
+        notes = [connection.upload.note for connection in self._conductor.connections]
+        return next(filter(None, notes), "")
+
 
 def _conductor(
     row: registry.Row, provider: Provider, frame: Frame, limits: Limits, visits: bool = False

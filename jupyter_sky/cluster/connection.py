@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jupyter_sky.cluster.upload import Upload
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import AgentGone, Machine
 from jupyter_sky.transport import background
-from jupyter_sky.transport.blobs import PIECE
 from jupyter_sky.transport.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
@@ -66,6 +66,8 @@ class Connection:
         When the link broke, as the loop counts; ``None`` while there is one.
     trouble
         Why there is no link, in words.
+    upload
+        What sends blobs.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Connection:
         self._known: set[str] = set()
         self._begun: set[str] = set()
         self._sent_before = 0
+        self.upload = Upload(self)
 
     @property
     def ranks(self) -> list[int]:
@@ -117,6 +120,11 @@ class Connection:
     def is_up(self) -> bool:
         """Whether there is a link at this moment."""
         return self._up.is_set()
+
+    @property
+    def link(self) -> Link | None:
+        """The present link, or the last one."""
+        return self._link
 
     @property
     def sent_bytes(self) -> int:
@@ -310,14 +318,8 @@ class Connection:
                 breaks = self._breaks
                 arrived = await self.request("arrived", blob=key)
                 offset = arrived["size"]
-                continue
-            assert self._link is not None
-            piece = data[offset : offset + PIECE]
-            header = {"op": "piece", "blob": key, "offset": offset, "size": data.nbytes}
-            self._link.send(header, piece)
-            offset += piece.nbytes
-            await self._link.drain()
-            progress(piece.nbytes)
+            else:
+                offset = await self.upload.send(key, data, offset, progress)
 
     def forget(self, keys: list[str]) -> None:
         """Note that the node does not have these blobs."""

@@ -37,8 +37,11 @@ def _become_agent(folder: Path, tell: int) -> None:
     # The zygote's imports take longest, so it starts before anything else is imported here.
     ours, zygote = _start_zygote(folder, spec)
 
-    from jupyter_sky.node import agent, route
+    from jupyter_sky.node import agent, alive, route, sweep
 
+    sweep.sweep(folder.parent)
+    for mine in (folder, Path(spec["blobs"])):
+        alive.claim(mine)
     addr, interface = route.place(spec["peer"], spec["interface"])
 
     def ready(port: int) -> None:

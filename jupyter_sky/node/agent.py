@@ -27,7 +27,7 @@ from jupyter_sky.node.journal import Journal
 from jupyter_sky.node.metrics import Metrics
 from jupyter_sky.node.peers import Peers, Stream
 from jupyter_sky.node.relay import Relay
-from jupyter_sky.node.store import Store, default_limit
+from jupyter_sky.node.store import Store, default_disk, default_limit
 from jupyter_sky.transport import blobs
 from jupyter_sky.transport.events import Ending, Forgotten, Leaving, RunBegan
 from jupyter_sky.transport.frames import Message
@@ -70,7 +70,12 @@ class Agent:
         self._crew = Crew(spec["ranks"], zygote, folder / "logs", self._publish, self.end)
         self._journal = Journal(folder / "journal", self._read_log)
         blob_folder = Path(spec["blobs"])
-        self.store = Store(blob_folder, spec["blob_limit"] or default_limit(blob_folder))
+        self.store = Store(
+            blob_folder,
+            spec["blob_limit"] or default_limit(blob_folder),
+            default_disk(blob_folder, folder / "spilled"),
+            default_limit(folder),
+        )
         self._relay = Relay(self.store)
         self._peers = (
             Peers(folder, spec["credentials"], self._serve_peer) if spec["credentials"] else None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from jupyter_sky.node.journal import Journal
 from jupyter_sky.transport.blobs import PIECE, file_name, map_privately, pieces
+from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import HIGH_WATER, Link
 
@@ -117,8 +118,8 @@ class Client:
     def _receive(self, message: Message, payload: memoryview) -> None:
         match message["op"]:
             case "piece":
-                store = self._agent.store
-                store.add(message["blob"], message["offset"], payload, message["size"])
+                piece = expand(message, payload, PIECE)
+                self._agent.store.add(message["blob"], message["offset"], piece, message["size"])
             case "hello":
                 self._greet(message)
             case "follow":

@@ -131,7 +131,8 @@ class Rank:
         # the port: nobody else can take it in between.
         if self._head is not None:
             self._head.close()
-        self._head = socket.create_server((message["addr"], 0), backlog=1024)
+        family = socket.AF_INET6 if ":" in message["addr"] else socket.AF_INET
+        self._head = socket.create_server((message["addr"], 0), family=family, backlog=1024)
         self._send_message({"reserved": self._head.getsockname()[1], "id": message["id"]})
 
     def _form(self, message: Message) -> None:

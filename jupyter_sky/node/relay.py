@@ -12,6 +12,7 @@ from typing import Any
 from jupyter_sky.node.peers import Peers, Stream
 from jupyter_sky.node.store import Store
 from jupyter_sky.transport.blobs import PIECE
+from jupyter_sky.transport.compression import Compressor, Rate, expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 
 STALLED = 300.0
@@ -35,6 +36,7 @@ class Relay:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._rates: dict[int, Rate] = {}
         self.peers: Peers | None = None
 
     async def pass_on(self, key: str, size: int, receivers: list[Peer]) -> dict[int, str]:
@@ -76,9 +78,15 @@ class Relay:
             await stream.send({"op": "take", **about})
             answer, _ = await stream.receive()
             offset = answer["have"]
+            rate = self._rates.setdefault(peer["node"], Rate())
+            compressor = Compressor(rate)
+            loop = asyncio.get_running_loop()
             while offset < size:
                 piece = await self._piece(key, offset)
-                await stream.send({"offset": offset}, memoryview(piece))
+                about, packed = await compressor.pack(memoryview(piece))
+                view, began = memoryview(packed), loop.time()
+                await stream.send({"offset": offset, **about}, view)
+                rate.measured(view.nbytes, loop.time() - began)
                 offset += len(piece)
             answer, _ = await stream.receive()
             return {int(node): text for node, text in answer["failed"].items()}
@@ -101,8 +109,9 @@ class Relay:
         try:
             while offset < size:
                 header, payload = await stream.receive(PIECE)
-                self._store.add(key, header["offset"], memoryview(payload), size)
-                offset = header["offset"] + len(payload)
+                piece = expand(header, memoryview(payload), PIECE)
+                self._store.add(key, header["offset"], piece, size)
+                offset = header["offset"] + piece.nbytes
             failed = await passing
         except BaseException:
             passing.cancel()

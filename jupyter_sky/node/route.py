@@ -26,15 +26,17 @@ def place(peer: str | None, interface: str | None = None) -> tuple[str, str]:
     """
     interfaces = psutil.net_if_addrs()
     if interface is not None:
-        for each in interfaces.get(interface, ()):
-            if each.family == socket.AF_INET:
-                return each.address, interface
+        for family in (socket.AF_INET, socket.AF_INET6):
+            for each in interfaces.get(interface, ()):
+                # An address with a % is good for one cable only.
+                if each.family == family and "%" not in each.address:
+                    return each.address, interface
         known = ", ".join(sorted(interfaces))
         raise ValueError(f"there is no interface {interface} with an address, but {known}")
     if peer is None:
         return _LOOPBACK
-    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+    way = socket.AF_INET6 if ":" in peer else socket.AF_INET
+    with socket.socket(way, socket.SOCK_DGRAM) as sock:
         try:
             # Sends nothing: the system only chooses the way.
             sock.connect((peer, 9))

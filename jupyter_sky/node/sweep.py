@@ -1,41 +1,47 @@
-"""Sweep out what dead agents left: ``python -m jupyter_sky.node.sweep FOLDER``.
+"""Sweep out what dead agents left, before another one starts.
 
-An agent removes its files when it ends. One that was killed, or whose machine lost its power,
-leaves them; the next that starts there on behalf of the same person has them removed.
+An agent removes its files when it ends. One that was killed leaves them, and shared memory that
+nobody gives back is taken from all until the machine starts again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 import shutil
-import socket
-import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from jupyter_sky.node.alive import is_abandoned
 
-def main(parent: Path) -> None:
-    """Remove the folders of agents in ``parent`` that do not listen any more."""
-    for folder in parent.iterdir():
-        if (folder / "agent.sock").exists() and _is_dead(folder / "agent.sock"):
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                blobs = json.loads((folder / "spec.json").read_text())["blobs"]
-                shutil.rmtree(blobs, ignore_errors=True)
+_SHARED_MEMORY = Path("/dev/shm")
+_OURS = "jupyter-sky-*"
+_NEVER_USED_AFTER = 3600.0  # seconds; who makes a folder there starts an agent at once
+
+
+def sweep(runtime: Path) -> None:
+    """Remove what dead agents left of this user.
+
+    Parameters
+    ----------
+    runtime
+        Where the folders of agents are; in shared memory all that has our name is looked at.
+    """
+    for folder in _mine(runtime, "*"):
+        if is_abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
+    for folder in _mine(_SHARED_MEMORY, _OURS):
+        if is_abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _NEVER_USED_AFTER:
+                folder.rmdir()  # only if nothing is in it
 
 
-def _is_dead(path: Path) -> bool:
-    """Return whether nobody listens; also an agent in another container counts as somebody."""
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(1)
-        try:
-            sock.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def _mine(parent: Path, pattern: str) -> Iterator[Path]:
+    for folder in parent.glob(pattern) if parent.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if not folder.is_symlink() and folder.is_dir() and folder.stat().st_uid == os.getuid():
+                yield folder

@@ -16,7 +16,7 @@ from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook import actions, doctor, offers, status
+from jupyter_sky.notebook import actions, doctor, offers, snapshot, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.leaving import is_leaving
@@ -76,6 +76,7 @@ class Commands:
             "restart": self._restart,
             "auto": self._turn,
             "offers": self._offers,
+            "snapshot": self._snapshot,
             "doctor": self._doctor,
             "gc": self._gc,
         }
@@ -110,7 +111,7 @@ class Commands:
         parcel = cluster.outbox.parcel(
             options.names, self._shell.user_ns, cluster.all_ranks, force=True, limit=None
         )
-        sending = SendingLine(self._shell, cluster.name, parcel.sizes)
+        sending = SendingLine(self._shell, cluster, parcel.sizes)
         sending.update(0, parcel.size)
         run = cluster.run(Work(cluster.all_ranks, code="", parcel=parcel))
         run.follow(sending=sending.update)
@@ -195,6 +196,12 @@ class Commands:
             print()
             well.append(doctor.report_ways(targets, settings.python, settings.interface))
         return all(well)
+
+    def _snapshot(self, options: Namespace) -> None:
+        if options.remove:
+            print(snapshot.remove(self._session.aws().clients(), options.remove))
+        else:
+            print(snapshot.make(self._shell, self._running()))
 
     def _gc(self, options: Namespace) -> None:
         doctor.collect(options.name)

@@ -70,7 +70,7 @@ class SkyMagics(Magics):
         self._assignments.take_note()
         limit = None if options.allow_large else self._settings.large
         parcel = cluster.outbox.parcel(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
-        sending = SendingLine(self.shell, cluster.name, parcel.sizes)
+        sending = SendingLine(self.shell, cluster, parcel.sizes)
         sending.update(0, parcel.size)
         run = cluster.run(
             Work(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.sizes import describe_size
 from jupyter_sky.notebook.progress import ProgressLine
 
@@ -23,14 +24,15 @@ class SendingLine:
     shell
         The shell of the notebook.
     cluster
-        The name of the cluster.
+        The cluster.
     sizes
         What leaves for each name, in bytes.
     """
 
-    def __init__(self, shell: InteractiveShell, cluster: str, sizes: Mapping[str, int]) -> None:
+    def __init__(self, shell: InteractiveShell, cluster: Cluster, sizes: Mapping[str, int]) -> None:
         total = sum(sizes.values())
-        self._line = ProgressLine(shell, cluster) if total >= LARGE else None
+        self._cluster = cluster
+        self._line = ProgressLine(shell, cluster.name) if total >= LARGE else None
         largest = sorted(sizes, key=lambda name: -sizes[name])
         # What is small beside the rest is not what takes the time.
         named = [name for name in largest if sizes[name] >= total / 20]
@@ -44,4 +46,5 @@ class SendingLine:
             return
         self._step = step
         done = f"sent in {self._line.seconds:.1f} s" if sent >= total else f"{sent / total:.0%}"
-        self._line.say(f"sending {self._what}: {done}")
+        note = self._cluster.sending_note
+        self._line.say(f"sending {self._what}: {done}{f' ({note})' if note else ''}")

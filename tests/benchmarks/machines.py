@@ -32,9 +32,9 @@ def machines(peers: bool) -> list[Row]:
     """Hosts that were prepared before: attached, sent data to, asked, and lost."""
     if reason := missing():
         return [Row("machines over SSH", None, "", note=reason)]
-    with _lab(_HOSTS) as lab:
+    with switched_on(_HOSTS) as lab:
         rows = [_attach(lab), *_push(lab), _lose(lab)]
-    with _lab(16) as lab:
+    with switched_on(16) as lab:
         return [*rows, _ask(lab)]
 
 
@@ -110,7 +110,8 @@ def _ask(lab: Lab) -> Row:
 
 
 @contextmanager
-def _lab(count: int) -> Iterator[Lab]:
+def switched_on(count: int) -> Iterator[Lab]:
+    """Have so many hosts, and a home of their own for this process."""
     lab = Lab.start(count)
     before = {name: os.environ.pop(name, None) for name in ("HOME", "SSH_AUTH_SOCK")}
     os.environ["HOME"] = str(lab.home)

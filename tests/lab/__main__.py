@@ -14,6 +14,9 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start a lab that stays")
     up.add_argument("count", type=int, nargs="?", default=4, help="number of hosts (4)")
+    up.add_argument(
+        "--internet", action="store_true", help="let hosts reach what this machine reaches"
+    )
     commands.add_parser("down", help="stop all labs that nobody uses")
     commands.add_parser("status", help="show the labs and their hosts")
     options = parser.parse_args()
@@ -24,6 +27,8 @@ def main() -> None:
 
 def _up(options: argparse.Namespace) -> None:
     lab = Lab.start(options.count, keep=True)
+    if options.internet:
+        lab.open_gate()
     print(f"{len(lab.hosts)} hosts are up. A notebook that is started with")
     print(f"    HOME={lab.home} jupyter lab")
     print("reaches them:")

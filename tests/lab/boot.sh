@@ -1,5 +1,6 @@
 #!/bin/sh
-# The first process of a host: $1 is the host's folder, $2 its address, $3 the gateway.
+# The first process of a host: $1 is the host's folder, $2 its address, $3 the gateway, and $4 its
+# address of IPv6, where the machine has that.
 set -e
 folder=$1
 mount -t proc proc /proc
@@ -12,6 +13,7 @@ hostname "$(basename "$folder")"
 ip link set lo up
 until ip link show eth0 >/dev/null 2>&1; do sleep 0.01; done
 ip address add "$2/24" dev eth0
+test -z "$4" || ip address add "$4/64" dev eth0 nodad
 ip link set eth0 up
 ip route add default via "$3"
 # What is particular about this host, like what an instance is told to do when it boots.

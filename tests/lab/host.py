@@ -19,11 +19,14 @@ BOOT = Path(__file__).with_name("boot.sh")
 WITHIN = 20.0
 """Seconds for a host to come up; they take a tenth of one."""
 
+HAS_IPV6 = Path("/proc/net/if_inet6").exists()
+
 USERS = {"root": 0, "ada": 6001, "bob": 6002}
 
 _SSHD = """\
-ListenAddress {address}
+{listen}
 HostKey {folder}/etc/host_key
+HostCertificate {folder}/etc/host_key-cert.pub
 PidFile {folder}/sshd.pid
 AuthorizedKeysFile {authorized}
 TrustedUserCAKeys {authority}
@@ -52,6 +55,8 @@ class Host:
         What is its own: homes, temporary files, the keys and the log of its SSH server.
     wire
         The name of the network interface at this end of its cable.
+    address6
+        Its address of IPv6, if it has one.
     """
 
     name: str
@@ -60,6 +65,7 @@ class Host:
     wire: str
     gateway: str
     bridge: str
+    address6: str = ""
 
     @property
     def home(self) -> Path:
@@ -107,20 +113,33 @@ class Host:
         (etc / "resolv.conf").write_text("")
         (etc / "sshd_config").write_text(
             _SSHD.format(
-                address=self.address,
+                listen="\n".join(f"ListenAddress {each}" for each in self.addresses),
                 folder=self.folder,
                 authorized=keys / "authorized_keys",
                 authority=keys / "ca.pub",
             )
         )
         make_key(etc / "host_key")
+        if (keys / "ca").exists():
+            self.certify(keys / "ca", *self.addresses)
+
+    def certify(self, authority: Path, *names: str, valid: str = "-1d:+1d") -> None:
+        """Have its key certified for these names; its SSH server shows that when it starts next."""
+        signed = ["-s", str(authority), "-I", self.name, "-h", "-n", ",".join(names), "-V", valid]
+        command(["ssh-keygen", "-q", *signed, str(self.folder / "etc" / "host_key.pub")])
+
+    @property
+    def addresses(self) -> list[str]:
+        """Its addresses; that of IPv6 only if this machine knows such."""
+        return [self.address, *[self.address6] * (HAS_IPV6 and bool(self.address6))]
 
     def start(self) -> None:
         """Switch it on and wait until its SSH server listens."""
         up = self.folder / "up"
         up.unlink(missing_ok=True)
         unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork"]
-        boot = ["sh", str(BOOT), str(self.folder), self.address, self.gateway]
+        first, *others = self.addresses
+        boot = ["sh", str(BOOT), str(self.folder), first, self.gateway, *others]
         with (self.folder / "boot.log").open("ab") as log:
             started = subprocess.Popen(
                 [*unshare, "--kill-child", *boot],
@@ -219,6 +238,9 @@ class Host:
                 server.kill()
         config = str(self.folder / "etc" / "sshd_config")
         self.run("/usr/sbin/sshd", "-f", config, "-E", str(self.folder / "sshd.log"))
+        deadline = time.monotonic() + WITHIN
+        while not any(port == 22 for _, port in self.listening()) and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def processes(self, pattern: str = "") -> list[psutil.Process]:
         """Return the processes of the host whose command line has ``pattern``."""

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import psutil
 
-from tests.lab.host import Host, command, make_key
+from tests.lab.host import HAS_IPV6, Host, command, make_key
 
 _PLACE = Path("/var/lib/sky-lab")
 _MOST = 64
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 _TOOLS = {
     "/usr/sbin/sshd": "openssh-server",
     "ssh-keygen": "openssh-client",
@@ -91,6 +92,9 @@ class Lab:
         (new / "owner").write_text("" if keep else _mark(os.getpid()))
         new.rename(self.folder)
         command(["ip", "address", "add", f"{self.address}/24", "dev", self.bridge])
+        if HAS_IPV6:
+            address = f"fd00:213:{self.index}::1/64"
+            command(["ip", "address", "add", address, "dev", self.bridge, "nodad"])
         command(["ip", "link", "set", self.bridge, "up"])
         self.hosts = [self._host(number) for number in range(1, count + 1)]
         self._make_keys()
@@ -109,6 +113,7 @@ class Lab:
         return Host(
             name=f"lab{number}",
             address=f"10.213.{self.index}.{10 + number}",
+            address6=f"fd00:213:{self.index}::{10 + number}",
             folder=self.folder / f"lab{number}",
             wire=f"sky{self.index}h{number}",
             gateway=self.address,
@@ -139,7 +144,7 @@ class Lab:
             shutil.copy(self.folder / "keys" / name, ssh / name)
         config = "".join(f"Host {host.name}\n  HostName {host.address}\n" for host in self.hosts)
         (ssh / "config").write_text(f"{config}Host *\n  User root\n")
-        known = "".join(f"{host.address} {_public_key(host)}\n" for host in self.hosts)
+        known = "".join(f"{','.join(host.addresses)} {_public_key(host)}\n" for host in self.hosts)
         (ssh / "known_hosts").write_text(known)
 
     def add_network(self) -> dict[str, str]:
@@ -163,6 +168,40 @@ class Lab:
         for host in self.hosts:
             subprocess.run(["ip", "link", "delete", f"{host.wire}b"], capture_output=True)
         subprocess.run(["ip", "link", "delete", f"{self.bridge}b"], capture_output=True)
+
+    def open_gate(self) -> None:
+        """Have this machine pass on what hosts send to elsewhere, as if it came from itself."""
+        (self.folder / "forwarded").write_text(_FORWARDING.read_text())
+        _FORWARDING.write_text("1")
+        for words in self._gate:
+            command(["iptables", *words])
+        names = Path("/etc/resolv.conf").read_text()
+        for host in self.hosts:
+            (host.folder / "etc" / "resolv.conf").write_text(names)
+
+    def close_gate(self) -> None:
+        """Undo `open_gate`."""
+        before = self.folder / "forwarded"
+        if not before.exists():
+            return
+        for words in self._gate:
+            undone = ["-D" if word == "-I" else word for word in words]
+            subprocess.run(["iptables", *undone], capture_output=True)
+        _FORWARDING.write_text(before.read_text())
+        before.unlink()
+        for host in self.hosts:
+            (host.folder / "etc" / "resolv.conf").write_text("")
+
+    @property
+    def _gate(self) -> list[list[str]]:
+        """The rules of the firewall that let hosts out."""
+        network = f"10.213.{self.index}.0/24"
+        hidden = ["-s", network, "!", "-d", "10.213.0.0/16", "-j", "MASQUERADE"]
+        return [
+            ["-t", "nat", "-I", "POSTROUTING", *hidden],
+            ["-I", "FORWARD", "-s", network, "-j", "ACCEPT"],
+            ["-I", "FORWARD", "-d", network, "-j", "ACCEPT"],
+        ]
 
     def unplug(self) -> None:
         """Pull this machine's own cable: hosts still reach each other."""
@@ -196,6 +235,7 @@ class Lab:
             host = self._host(int(folder.name.removeprefix("lab")))
             with contextlib.suppress(FileNotFoundError):
                 host.power_off()
+        self.close_gate()
         self.remove_network()
         subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)

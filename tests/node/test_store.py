@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,89 @@ def test_no_room_is_no_crash(tmp_path: Path) -> None:
     assert key not in store
     assert list(tmp_path.iterdir()) == []
     assert put(store, data) in store
+
+
+# What is more than memory has room for
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    return tmp_path / "disk"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    (tmp_path / "memory").mkdir()
+    return tmp_path / "memory"
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait until something is so; the test's time-out bounds it."""
+    while not condition():
+        time.sleep(0.005)
+
+
+def test_what_arrives_while_memory_is_full_lies_on_the_disk(memory: Path, disk: Path) -> None:
+    store = Store(memory, 2500, disk, 10**9)
+    keys = [put(store, bytes([n]) * 1000) for n in range(4)]
+    assert all(key in store for key in keys)
+    assert [(memory / key).is_symlink() for key in keys] == [False, False, True, True]
+    assert sorted(path.name for path in disk.iterdir()) == sorted(keys[2:])
+    for n, key in enumerate(keys):
+        assert map_privately(memory / key, 1000)[:] == bytes([n]) * 1000
+        assert store.read(key, 0, 5000) == bytes([n]) * 1000
+    assert store.trim() == []
+    store.remove()
+    assert not disk.exists()
+    assert not memory.exists()
+
+
+def test_two_arrive_at_once_where_there_is_room_for_one(memory: Path, disk: Path) -> None:
+    store = Store(memory, 1500, disk, 10**9)
+    blobs = [bytes([n]) * 1000 for n in range(2)]
+    for offset in (0, 500):
+        for data in blobs:
+            piece = memoryview(data)[offset : offset + 500]
+            store.add(digest(data), offset, piece, len(data))
+    assert [(memory / digest(data)).is_symlink() for data in blobs] == [False, True]
+
+
+def test_what_ranks_have_written_goes_to_the_disk(memory: Path, disk: Path) -> None:
+    store = Store(memory, 1500, disk, 10**9)
+    data = [bytes([n]) * 1000 for n in range(3)]
+    keys = [digest(each) for each in data]
+    for key, content in zip(keys, data, strict=True):
+        (memory / key).write_bytes(content)
+        store.adopt(key, 1000)
+    mapped = map_privately(memory / keys[0], 1000)
+    assert store.trim(frozenset([keys[2]])) == []
+    until(lambda: (memory / keys[0]).is_symlink() and (memory / keys[1]).is_symlink())
+    assert not (memory / keys[2]).is_symlink()
+    assert mapped[:] == data[0]
+    assert [(memory / key).read_bytes() for key in keys] == data
+    assert all(key in store for key in keys)
+
+
+def test_the_disk_has_a_limit_too(memory: Path, disk: Path) -> None:
+    store = Store(memory, 1000, disk, 2500)
+    kept, first, second, third = (put(store, bytes([n]) * 1000) for n in range(4))
+    store.use([first])
+    assert store.trim(frozenset([third])) == [second]
+    assert sorted(path.name for path in disk.iterdir()) == sorted([first, third])
+    assert sorted(path.name for path in memory.iterdir()) == sorted([kept, first, third])
+    huge = put(store, b"x" * 3000)
+    assert not (memory / huge).is_symlink()
+
+
+def test_what_moves_to_the_disk_can_be_dropped_all_the_while(memory: Path, disk: Path) -> None:
+    store = Store(memory, 0, disk, 3_000_000)
+    for n in range(20):
+        data = bytes([n]) * 2_000_000
+        (memory / digest(data)).write_bytes(data)
+        store.adopt(digest(data), len(data))
+    # All of them begin to move, and all but the last are dropped before most have.
+    assert len(store.trim()) == 19
+    until(lambda: not list(disk.glob("*.part")) and all(p.is_symlink() for p in memory.iterdir()))
+    [left] = memory.iterdir()
+    assert left.name == digest(bytes([19]) * 2_000_000)
+    assert [path.name for path in disk.iterdir()] == [left.name]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.local import SHARED_MEMORY, Local
 from jupyter_sky.providers.spec import ClusterSpec, Image
 
 
@@ -116,3 +119,35 @@ def test_a_cluster_of_another_computer_is_not_taken_for_a_dead_one() -> None:
         assert registry.find("shared") is not None
     finally:
         cluster.down()
+
+
+def test_shared_memory_of_a_killed_agent_is_given_back_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = start("running")
+    [other] = registry.find("running").machines
+    never = SHARED_MEMORY / f"jupyter-sky-{os.getpid() % 10**8:08d}-0"
+    never.mkdir()
+    os.utime(never, (0, 0))
+    with monkeypatch.context() as patch:
+        patch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "first"))
+        start("killed").close()  # the notebook is gone
+        [machine] = registry.find("killed").machines
+        assert not never.exists()
+        agent = psutil.Process(machine["pid"])
+        # Who loses its agent cleans up: without that, as when a container is killed, nobody does.
+        processes = [*agent.children(recursive=True), agent]
+        for process in processes:
+            process.suspend()
+        for process in processes:
+            process.kill()
+        psutil.wait_procs(processes, timeout=10)
+        # Nothing but the memory tells of it any more.
+        shutil.rmtree(tmp_path / "first")
+        assert Path(machine["blobs"]).exists()
+        patch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "second"))
+        start("next").down()
+    assert not Path(machine["blobs"]).exists()
+    assert Path(other["blobs"]).exists()
+    running.down()
+    assert not Path(other["blobs"]).exists()

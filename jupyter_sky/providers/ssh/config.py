@@ -57,6 +57,11 @@ class Login:
     proxy_command: str | None
     known_hosts: tuple[Path, ...]
 
+    @property
+    def host(self) -> str:
+        """The name that a certificate of the host is for."""
+        return re.sub(r"^\[(.*)\]:\d+$", r"\1", self.key_name)
+
 
 def login(target: Target) -> Login:
     """Return how to reach a host.

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import fnmatch
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.ssh import certificates
+from jupyter_sky.providers.ssh.certificates import HostKeyError
 from jupyter_sky.providers.ssh.config import Login
 
 if TYPE_CHECKING:
     import paramiko
-
-
-class HostKeyError(SkyError):
-    """The key of a host is not known, or not the known one."""
 
 
 def known_types(login: Login) -> list[str]:
@@ -37,6 +36,9 @@ def check(login: Login, key: paramiko.PKey) -> None:
             f"its host key {fingerprint(key)} is marked as @revoked in known_hosts: "
             "ask whoever runs the machine."
         )
+    if key.public_blob is not None and (signed := list(_authorities(login))):
+        certificates.check(key, login.host, signed)
+        return
     known = list(_known(login))
     if any(each == key for each in known):
         return
@@ -54,6 +56,11 @@ def check(login: Login, key: paramiko.PKey) -> None:
     )
 
 
+def has_authority(login: Login) -> bool:
+    """Return whether ``known_hosts`` trusts somebody to certify this host."""
+    return any(_authorities(login))
+
+
 def fingerprint(key: paramiko.PKey) -> str:
     """Return a key's fingerprint as ``ssh-keygen -l`` prints it."""
     digest = hashlib.sha256(key.asbytes()).digest()
@@ -61,24 +68,53 @@ def fingerprint(key: paramiko.PKey) -> str:
 
 
 def _known(login: Login) -> Iterator[paramiko.PKey]:
-    import paramiko
+    """Yield the keys that are known of a host."""
+    from paramiko.hostkeys import HostKeyEntry
+    from paramiko.ssh_exception import SSHException
 
-    for path in login.known_hosts:
-        keys = paramiko.HostKeys()
-        try:
-            keys.load(str(path))
-        except OSError:
-            continue
-        if found := keys.lookup(login.key_name):
-            yield from found.values()
+    for line in _lines(login.known_hosts):
+        patterns, _, key = line.partition(" ")
+        if not patterns.startswith("@") and _fits(login, patterns):
+            # Of a kind that is not known here, or damaged, it proves nothing.
+            with contextlib.suppress(SSHException, ValueError):
+                if entry := HostKeyEntry.from_line(f"- {key}"):
+                    yield entry.key
+
+
+def _authorities(login: Login) -> Iterator[str]:
+    """Yield the keys whose certificates prove a host: type and base64."""
+    for line in _lines(login.known_hosts):
+        match line.split():
+            case ["@cert-authority", patterns, kind, key, *_] if _fits(login, patterns):
+                yield f"{kind} {key}"
 
 
 def _is_revoked(paths: Sequence[Path], key: paramiko.PKey) -> bool:
+    return any(line.startswith("@revoked") and key.get_base64() in line for line in _lines(paths))
+
+
+def _fits(login: Login, patterns: str) -> bool:
+    """Return whether the names of a line mean this host, as ssh reads them."""
+    import paramiko
+
+    name = login.key_name.lower()
+    fits = False
+    for pattern in patterns.split(","):
+        wanted = pattern.removeprefix("!")
+        if wanted.startswith("|1|"):
+            found = paramiko.HostKeys.hash_host(name, wanted) == wanted
+        else:
+            # A bracket is one here; in patterns of files it begins a set.
+            found = fnmatch.fnmatchcase(name, wanted.lower().replace("[", "[[]"))
+        if found and pattern != wanted:
+            return False
+        fits = fits or found
+    return fits
+
+
+def _lines(paths: Sequence[Path]) -> Iterator[str]:
     for path in paths:
-        try:
-            lines = path.read_text(errors="replace").splitlines()
-        except OSError:
-            continue
-        if any(line.startswith("@revoked") and key.get_base64() in line for line in lines):
-            return True
-    return False
+        with contextlib.suppress(OSError):
+            for line in path.read_text(errors="replace").splitlines():
+                if line.strip() and not line.startswith("#"):
+                    yield " ".join(line.split())

@@ -288,6 +288,9 @@ def _connect(way: Login) -> paramiko.Transport:
         options = transport.get_security_options()
         if types := _wanted_types(known_hosts.known_types(way), options.key_types):
             options.key_types = types
+        if known_hosts.has_authority(way):
+            certified = [f"{kind}-cert-v01@openssh.com" for kind in options.key_types]
+            options.key_types = [*certified, *options.key_types]
         transport.start_client(timeout=CONNECT_WITHIN)
         known_hosts.check(way, transport.get_remote_server_key())
         identities.authenticate(transport, way)

@@ -88,7 +88,6 @@ def start_agent(
         test -O {runtime} || {{ echo {runtime} belongs to somebody else; exit 1; }}
         chmod 700 {runtime}
         export PYTHONPATH={code}
-        {python} -P -m jupyter_sky.node.sweep {runtime} </dev/null
         mkdir {folder}
         mkdir {blobs}
         mkdir -p {work}

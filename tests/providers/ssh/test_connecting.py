@@ -197,6 +197,66 @@ def test_hashed_names_and_other_ports(lab: Lab, client: Path) -> None:
     assert connect("lab1") == "lab1"
 
 
+# Certificates of hosts
+
+
+def trust(lab: Lab, client: Path, patterns: str, authority: str = "ca") -> None:
+    """Have ``known_hosts`` trust who signs for hosts of these names, and know nothing else."""
+    key = (lab.folder / "keys" / f"{authority}.pub").read_text()
+    (client / "known_hosts").write_text(f"@cert-authority {patterns} {key}")
+
+
+@pytest.mark.parametrize("patterns", ["*", "10.213.*", "gpu?,10.213.*", "*,!10.214.*"])
+def test_who_is_trusted_says_whose_key_it_is(lab: Lab, client: Path, patterns: str) -> None:
+    trust(lab, client, patterns)
+    assert connect("lab1") == "lab1"
+
+
+def test_an_authority_for_other_hosts_says_nothing(lab: Lab, client: Path) -> None:
+    for patterns in ("gpu*", "*,!10.213.*"):
+        trust(lab, client, patterns)
+        with pytest.raises(sky.SkyError, match="its host key is not known"):
+            connect("lab1")
+
+
+def test_a_certificate_of_somebody_else_is_refused(lab: Lab, client: Path) -> None:
+    make_key(lab.folder / "keys" / "stranger")
+    trust(lab, client, "*", authority="stranger")
+    try:
+        with pytest.raises(sky.SkyError, match="is signed by nobody whom known_hosts trusts"):
+            connect("lab1")
+    finally:
+        for path in (lab.folder / "keys").glob("stranger*"):
+            path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "valid", "trouble"),
+    [
+        ("10.213.99.99", "-1d:+1d", "is for 10.213.99.99 and not for 10.213."),
+        ("*", "-2d:-1d", "is not valid at this time: has it expired"),
+        ("*", "-1d:+1d", ""),
+    ],
+)
+def test_what_a_certificate_says_is_heeded(
+    lab: Lab, client: Path, name: str, valid: str, trouble: str
+) -> None:
+    host = lab.hosts[0]
+    authority = lab.folder / "keys" / "ca"
+    trust(lab, client, "*")
+    try:
+        host.certify(authority, name, valid=valid)
+        host.restart_sshd()
+        if trouble:
+            with pytest.raises(sky.SkyError, match=f"its host certificate {trouble}"):
+                connect(host.name)
+        else:
+            assert connect(host.name) == host.name
+    finally:
+        host.certify(authority, *host.addresses)
+        host.restart_sshd()
+
+
 # What is said of all at once
 
 

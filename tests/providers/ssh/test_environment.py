@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.environment import recipe
 from jupyter_sky.providers.ssh.package import NEEDED
 from tests.lab import Lab, wheels
+from tests.lab.host import command
 
 
 def said(image: sky.Image, hosts: str = "lab1") -> tuple[list[str], Any]:
@@ -68,6 +71,41 @@ def test_uv_installs_from_an_index_once(lab: Lab, client: Path, shelf: Path) -> 
         text=True,
     )
     assert left.stdout == ""
+
+
+@pytest.fixture
+def world(lab: Lab, shelf: Path) -> Iterator[str]:
+    """An index of packages in a network behind this machine, which knows no way to hosts."""
+    name, address = f"{lab.bridge}w", "198.51.100.2"
+    serve = (
+        "import sys, pathlib; from tests.lab import wheels\n"
+        f"with wheels.serve(pathlib.Path({str(shelf)!r}), {address!r}) as index:\n"
+        "    print(index, flush=True); sys.stdin.read()"
+    )
+    command(["ip", "netns", "add", name])
+    command(["ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name])
+    command(["ip", "address", "add", "198.51.100.1/24", "dev", name])
+    command(["ip", "link", "set", name, "up"])
+    inside = ["ip", "netns", "exec", name]
+    command([*inside, "ip", "address", "add", f"{address}/24", "dev", "eth0"])
+    command([*inside, "ip", "link", "set", "eth0", "up"])
+    process = subprocess.Popen(
+        [*inside, sys.executable, "-c", serve], stdin=-1, stdout=-1, text=True
+    )
+    lab.open_gate()
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        lab.close_gate()
+        process.communicate("")
+        command(["ip", "netns", "delete", name])
+
+
+def test_uv_installs_from_an_index_on_the_other_side_of_a_gate(
+    lab: Lab, client: Path, world: str
+) -> None:
+    image = sky.Image(pip=["greeting>=1"], pip_indexes=[world])
+    assert said(image, "lab4")[1]["word"] == "hello"
 
 
 def test_offline_nodes_take_wheels_that_are_sent(lab: Lab, client: Path, shelf: Path) -> None:

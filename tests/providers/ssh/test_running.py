@@ -8,12 +8,15 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.transport.frames import encode
 from tests.lab import Lab
 
@@ -94,6 +97,49 @@ def test_the_network_between_nodes_can_be_chosen(lab: Lab, start) -> None:
         lab.remove_network()
 
 
+@pytest.fixture
+def without_ipv4(lab: Lab, client: Path) -> Iterator[None]:
+    """Two hosts that have only addresses of IPv6, by the names of ``~/.ssh/config``."""
+    pair = lab.hosts[:2]
+    if pair[0].address6 not in pair[0].addresses:
+        pytest.skip("this machine has no IPv6")
+    config = "".join(f"Host {host.name}\n  HostName {host.address6}\n" for host in pair)
+    (client / "config").write_text(f"{config}Host *\n  User root\n")
+    for host in pair:
+        host.run("ip", "-4", "address", "flush", "dev", "eth0")
+    yield
+    for host in pair:
+        host.run("ip", "address", "add", f"{host.address}/24", "dev", "eth0")
+        host.run("ip", "route", "add", "default", "via", host.gateway)
+
+
+@pytest.mark.usefixtures("without_ipv4")
+def test_hosts_that_have_only_ipv6(lab: Lab, start) -> None:
+    cells = start("lab1,lab2:2")
+    cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
+    assert cells.ask("x.item()") == [3.0] * 3
+    assert [node.addr for node in cells.cluster.state.nodes] == [
+        host.address6 for host in lab.hosts[:2]
+    ]
+    cells.namespace["data"] = np.arange(3_000_000)
+    assert cells.ask("int(data.sum())", names=["data"]) == [int(np.arange(3_000_000).sum())] * 3
+    # Stop reaches who waits in a collective, over these addresses too.
+    run = cells.start("dist.barrier() if dist.get_rank() else __import__('time').sleep(600)")
+    run.stop()
+    run.follow()
+    with pytest.raises(Interrupted):
+        run.values()
+    assert cells.ask("x.item()") == [3.0] * 3
+
+
+def test_an_address_of_ipv6_can_be_typed(lab: Lab, start) -> None:
+    host = lab.hosts[0]
+    if host.address6 not in host.addresses:
+        pytest.skip("this machine has no IPv6")
+    cells = start(f"[{host.address6}]:2", framework=False)
+    assert cells.ask("__import__('socket').gethostname()") == ["lab1"] * 2
+
+
 def answers_strangers(address: str, port: int) -> bool:
     """Return whether an agent says anything to who has no certificate of its cluster."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -151,6 +197,26 @@ def test_what_others_on_the_host_and_on_the_wire_can_see(lab: Lab, start, tmp_pa
         # A busy machine lets go of some packets.
         assert len(content) > len(secret) * 100_000
         assert not re.search(rb"secret-token|API_TOKEN|jupyter_sky", content)
+
+
+def test_data_that_memory_has_no_room_for_goes_to_the_disk(lab: Lab, start) -> None:
+    host = lab.hosts[0]
+    host.run("mount", "-o", "remount,size=1100m", "/dev/shm")
+    try:
+        cells = start("lab1,lab2", framework=False)
+        cells.run("import numpy as np")
+        for name in ("one", "two"):
+            cells.namespace[name] = np.random.default_rng().integers(0, 255, 350_000_000, np.uint8)
+            cells.run("pass", names=[name])
+        totals = [int(cells.namespace[name].sum()) for name in ("one", "two")]
+        assert cells.ask("(int(one.sum()), int(two.sum()))") == [tuple(totals)] * 2
+        links = host.run("find", "/dev/shm", "-type", "l").split()
+        assert len(links) == 1
+        assert not lab.hosts[1].run("find", "/dev/shm", "-type", "l").split()
+        cells.cluster.down()
+        assert not list((host.folder / "tmp" / "jupyter-sky-0").iterdir())
+    finally:
+        host.run("mount", "-o", "remount,size=50%", "/dev/shm")
 
 
 def test_what_a_person_writes_on_a_host_stays(lab: Lab, start) -> None:

@@ -1,0 +1,116 @@
+"""Large data on slow and broken links: compressed where that pays, and never sent twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from jupyter_sky.transport.blobs import PIECE
+from jupyter_sky.transport.compression import expand
+from jupyter_sky.transport.frames import ProtocolError
+from tests.cluster.conftest import Cells
+from tests.lab import Lab
+
+EASY = b"step 12, loss 0.4711, learning rate 0.001\n" * 200_000
+HARD = np.random.default_rng(0).integers(0, 255, 8_000_000, np.uint8).tobytes()
+
+
+@pytest.fixture
+def slow(lab: Lab, start: Callable[..., Cells]) -> Iterator[Cells]:
+    """A host at the end of a line of 20 Mbit/s."""
+    cells = start("lab1", framework=False)
+    lab.hosts[0].slow_down(20)
+    yield cells
+    lab.hosts[0].speed_up()
+
+
+def push(cells: Cells, data: bytes) -> int:
+    """Send data and return how many bytes that took."""
+    cells.namespace["data"] = data
+    before = cells.cluster.sent_bytes
+    assert cells.ask("hash(data)", names=["data"]) is not None
+    assert cells.ask("(len(data), __import__('zlib').crc32(data))") == [
+        (len(data), zlib.crc32(data))
+    ] * len(cells.cluster.all_ranks)
+    return cells.cluster.sent_bytes - before
+
+
+def test_what_compresses_is_compressed_on_a_slow_link(slow: Cells) -> None:
+    assert push(slow, EASY) < 0.4 * len(EASY)
+    assert "compressed to " in slow.cluster.sending_note
+    assert "because the connection takes " in slow.cluster.sending_note
+
+
+def test_what_does_not_compress_leaves_as_it_is(slow: Cells) -> None:
+    sent = push(slow, HARD)
+    assert len(HARD) < sent < 1.02 * len(HARD)
+    assert "compression would not help" in slow.cluster.sending_note
+
+
+def test_between_nodes_it_is_the_link_between_them_that_counts(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", framework=False)
+    lab.hosts[1].slow_down(20)
+    try:
+        before = received(lab, 1)
+        push(cells, EASY)
+        assert received(lab, 1) - before < 0.8 * len(EASY)
+    finally:
+        lab.hosts[1].speed_up()
+
+
+def received(lab: Lab, number: int) -> int:
+    [line] = [
+        line
+        for line in lab.hosts[number].run("cat", "/proc/net/dev").splitlines()
+        if line.strip().startswith("eth0:")
+    ]
+    return int(line.split()[1])
+
+
+def test_a_blob_goes_on_where_the_link_broke(lab: Lab, slow: Cells) -> None:
+    slow.namespace["data"] = HARD
+    halfway = threading.Event()
+    run = slow.start("pass", names=["data"])
+
+    def watch(sent: int, total: int) -> None:
+        if sent > total // 2:
+            halfway.set()
+
+    thread = threading.Thread(target=run.follow, kwargs={"sending": watch})
+    before = received(lab, 0)
+    thread.start()
+    assert halfway.wait(60)
+    lab.hosts[0].cut()
+    while slow.cluster.snapshot()["cluster"]["note"] == "":
+        time.sleep(0.02)
+    lab.hosts[0].mend()
+    thread.join()
+    run.values()
+    assert slow.ask("__import__('zlib').crc32(data)") == [zlib.crc32(HARD)]
+    # What was under way is sent again, and what had arrived is not.
+    assert received(lab, 0) - before < 1.5 * len(HARD)
+
+
+@pytest.mark.parametrize(
+    ("whole", "payload"),
+    [
+        (PIECE + 1, zlib.compress(bytes(PIECE + 1))),
+        (1000, zlib.compress(bytes(999))),
+        (1000, b"no compressed data"),
+        (-1, zlib.compress(b"")),
+    ],
+)
+def test_a_piece_that_is_not_what_it_says_is_refused(whole: int, payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        expand({"whole": whole}, memoryview(payload), PIECE)
+
+
+def test_a_piece_never_grows_beyond_its_size() -> None:
+    # A megabyte of zeros in a kilobyte: no more than was announced is made of it.
+    bomb = zlib.compress(bytes(1_000_000))
+    assert expand({"whole": 1000}, memoryview(bomb), PIECE) == bytes(1000)
