@@ -51,6 +51,8 @@ class Conductor:
     ----------
     visits
         Whether this is no notebook's: it keeps nothing up and leaves the ranks' group alone.
+    shared
+        Whether a notebook was connected to it already, which looks after the group.
     state
         What is known; replaced at each event.
     warnings
@@ -88,6 +90,7 @@ class Conductor:
         self.frame = frame
         self.limits = limits
         self.visits = visits
+        self.shared = False
         self.outbox = Outbox()
         self.state = ClusterState.new([])
         self.connections: list[Connection] = []
@@ -196,6 +199,8 @@ class Conductor:
                 self._on_event(connection, Prepared(welcome["versions"], {}))
             if welcome["leaving"]:
                 self._on_event(connection, decode_event(welcome["leaving"]))
+        # One of an older version says nothing of it.
+        self.shared = any(welcome.get("shared") for welcome in welcomes)
         self._take_up(welcomes)
         if not self.visits:
             self.warnings = handshake.check(self._versions)
@@ -245,7 +250,10 @@ class Conductor:
                     and all(r.pid != pids.get(r.rank, -1) for r in self.state.ranks)
                 )
             )
-        await self.form()
+        if not self.shared:
+            # Else the notebook has begun with it, or will before its next run: two at once would
+            # keep each other from it.
+            await self.form()
 
     async def down(self, machines: Sequence[Machine] = ()) -> list[str]:
         """End everything, also what is left of ``machines`` that did not answer.

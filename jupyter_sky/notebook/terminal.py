@@ -93,7 +93,8 @@ class Terminal(Commands):
 
     def do(self, command: str, options: Any) -> bool | None:
         """Do a command; where it names no cluster, the only one is meant."""
-        for argument in COMMANDS[command][1]:
+        needs_one = not getattr(options, "remove", None)
+        for argument in COMMANDS[command][1] if needs_one else ():
             if argument.kind is kinds.CLUSTER and getattr(options, argument.field) is None:
                 if command == "up":
                     raise UsageError("a cluster of a terminal needs a name: add `--cluster NAME`.")

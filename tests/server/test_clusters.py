@@ -141,6 +141,19 @@ def test_what_does_not_work_is_said_and_stays_to_be_read(server: Server, opened:
     server.until("wrong", lambda entry: not entry["note"])
 
 
+def test_ranks_are_restarted_while_the_cell_is_busy(server: Server, opened: Open) -> None:
+    kernel = opened("anew.ipynb")
+    kernel.run("%%sky --nodes 2 --cluster anew\nx = 1")
+    cell = kernel.start("%%sky\nprint('on', flush=True)\nwhile True: pass")
+    kernel.until(cell, lambda cell: "on" in cell.stdout)
+    entry = server.until("anew", lambda entry: entry["state"] == "running")
+    assert server.act(entry, "restart", {"ranks": None}).json == {
+        "said": "anew: ranks 0-1 started anew, with empty namespaces"
+    }
+    assert "is lost" in kernel.finish(cell).traceback
+    assert "name 'x' is not defined" in kernel.finish(kernel.start("%%sky\nx")).traceback
+
+
 def test_logs_of_any_rank_also_while_the_cell_is_busy(server: Server, opened: Open) -> None:
     kernel = opened("logs.ipynb")
     kernel.run("%%sky --nodes 2 --cluster logs\nimport os\nprint('I am', os.getpid() and 'é')")
