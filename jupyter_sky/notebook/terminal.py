@@ -101,6 +101,15 @@ class Terminal(Commands):
                 setattr(options, argument.field, _only_one(command, argument))
         return super().do(command, options)
 
+    def _scale(self, options: Namespace) -> None:
+        with self._session.visit(options.cluster) as cluster:
+            if cluster.shared:
+                raise UsageError(
+                    f"a notebook is connected to {cluster.name} and has to know its nodes: scale "
+                    "it in that notebook, or with the button in JupyterLab's sidebar."
+                )
+        super()._scale(options)
+
     def _attach(self, options: Namespace) -> None:
         with self._session.visit(options.name) as cluster:
             run = cluster.take_up()

@@ -200,6 +200,7 @@ def test_interrupt_and_restart_and_down(opened: Open) -> None:
     assert sky("interrupt").out == f"{row.name}: stopped\n"
     assert "KeyboardInterrupt" in notebook.finish(cell).traceback
     assert sky("interrupt").out == f"{row.name}: nothing is running\n"
+    assert "scale it in that notebook" in sky("scale", "3").err
     notebook.succeed("%%sky\nx = 1")
     said = sky("restart", "1", "--cluster", row.name)
     assert said.out.endswith("rank 1 started anew, with empty namespaces\n")
