@@ -9,6 +9,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.choices import choose_ranks
+from jupyter_sky.notebook.scale import scale
 from jupyter_sky.notebook.session import Session
 
 
@@ -67,6 +68,9 @@ class Actions:
             case {"action": "restart", "ranks": list() | None as ranks}:
                 self._check(cluster)
                 return restart(cluster, ranks)
+            case {"action": "scale", "nodes": int() as nodes}:
+                self._check(cluster)
+                return f"{cluster.name}: {scale(self._session, cluster, nodes)}"
             case {"action": "down"}:
                 return self._session.down(cluster.name)
         raise UsageError(f"this version of jupyter_sky does not know {request.get('action')!r}.")

@@ -22,9 +22,10 @@ from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.leaving import is_leaving
 from jupyter_sky.notebook.logs import save_log, show_log
 from jupyter_sky.notebook.options import CellOptions, parse_line
-from jupyter_sky.notebook.progress import NoticeLine
+from jupyter_sky.notebook.progress import NoticeLine, ProgressLine
 from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.results import bind
+from jupyter_sky.notebook.scale import scale
 from jupyter_sky.notebook.sending import SendingLine
 from jupyter_sky.notebook.session import Session, describe, no_cluster
 
@@ -74,6 +75,7 @@ class Commands:
             "panel": self._panel,
             "interrupt": self._interrupt,
             "restart": self._restart,
+            "scale": self._scale,
             "auto": self._turn,
             "offers": self._offers,
             "snapshot": self._snapshot,
@@ -172,6 +174,12 @@ class Commands:
         if not options.cluster and self._session.revive():
             return
         print(actions.restart(self._running(options.cluster), options.ranks))
+
+    def _scale(self, options: Namespace) -> None:
+        cluster = self._running(options.cluster)
+        with ProgressLine(self._shell, cluster.name) as progress:
+            said = scale(self._session, cluster, options.nodes, options.hosts or (), progress.say)
+            progress.say(f"{said}, in {progress.seconds:.1f} s")
 
     def _offers(self, options: Namespace) -> None:
         given = {name: value for name, value in vars(options).items() if name != "json"}

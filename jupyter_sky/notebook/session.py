@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -19,6 +18,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.fit import check_fit
 from jupyter_sky.notebook.identity import cluster_name
 from jupyter_sky.notebook.options import CellOptions, as_line
 from jupyter_sky.notebook.panels import Panels
@@ -67,7 +67,7 @@ class Session:
         self.panels = Panels(shell)
         self.on_connect: Callable[[Cluster, bool], None] = lambda cluster, fresh: None
         self._clusters: dict[str, Cluster] = {}
-        self._started: dict[str, CellOptions] = {}
+        self.started: dict[str, CellOptions] = {}
         self._current: str | None = None
 
     @property
@@ -90,7 +90,7 @@ class Session:
             _check_options(options, _provider_name(completed))
             cluster = self._start(name, completed)
         else:
-            _check_fit(cluster, options, self.settings.expanded(options.hosts))
+            check_fit(cluster, options, self.settings.expanded(options.hosts))
         self._current = name
         return cluster
 
@@ -99,7 +99,7 @@ class Session:
         name = name or self._current or self.own_name
         known = self._clusters.get(name)
         if known is not None:
-            if known.alive:
+            if known.alive and not known.outdated:
                 return known
             del self._clusters[name]
             known.close()
@@ -137,7 +137,7 @@ class Session:
         if known is None or known.state.phase != "lost":
             return None
         self.find(known.name)
-        return self._start(known.name, self._started[known.name])
+        return self._start(known.name, self.started[known.name])
 
     def hosts(self, named: tuple[str, ...]) -> tuple[Target, ...]:
         """Return hosts: those that are named, or else the settings', or the current cluster's."""
@@ -184,7 +184,7 @@ class Session:
         else:
             raise UsageError(no_cluster(asked, "end"))
         self._clusters.pop(name, None)
-        self._started.pop(name, None)
+        self.started.pop(name, None)
         if self._current == name:
             self._current = None
         if left:
@@ -203,9 +203,9 @@ class Session:
     def _completed(self, name: str, options: CellOptions) -> CellOptions:
         """Return what a cluster starts with whose cell says ``options``."""
         nothing_said = all(getattr(options, field) in (None, ()) for field in _SHAPE)
-        if nothing_said and name in self._started:
+        if nothing_said and name in self.started:
             # A local cluster that was lost costs nothing to have again.
-            return self._started[name]
+            return self.started[name]
         options = self.settings.of_clusters(options)
         if nothing_said and not (options.nodes or options.gpu or options.hosts):
             raise UsageError(
@@ -215,7 +215,7 @@ class Session:
         return options
 
     def _start(self, name: str, options: CellOptions) -> Cluster:
-        provider = self._provider(options)
+        provider = self.provider(options)
         spec = ClusterSpec(
             name=name,
             nodes=options.nodes or provider.usual_nodes,
@@ -239,7 +239,7 @@ class Session:
         _warn(cluster)
         registry.record_line(cluster.id, as_line(options))
         self._clusters[name] = cluster
-        self._started[name] = options
+        self.started[name] = options
         self.on_connect(cluster, True)
         if self.settings.panel:
             self.panels.show(cluster)
@@ -258,10 +258,10 @@ class Session:
         with ProgressLine(self._shell, name) as progress:
             progress.say(f"{describe(cluster)}, still up: connected again")
         _warn(cluster)
-        if name not in self._started:  # what this kernel has, it has assigned since
+        if name not in self.started:  # what this kernel has, it has assigned since
             cluster.outbox.assigned(self._shell.user_ns, self._shell.user_ns)
         self._clusters[name] = cluster
-        self._started[name] = CellOptions(
+        self.started[name] = CellOptions(
             nodes=row.spec["nodes"],
             gpu=row.spec["accelerator"],
             cpus=row.spec["cpus"],
@@ -274,7 +274,8 @@ class Session:
         self.on_connect(cluster, False)
         return cluster
 
-    def _provider(self, options: CellOptions) -> Provider:
+    def provider(self, options: CellOptions) -> Provider:
+        """Return where nodes come from, as settings and options describe it."""
         name = _provider_name(options)
         if name == "local":
             return Local(grace=self.settings.grace)
@@ -310,31 +311,6 @@ def describe(cluster: Cluster) -> str:
     if (price := cluster.price) is not None:
         parts.append(f"{dollars(price)} an hour")
     return ", ".join(parts)
-
-
-def _check_fit(cluster: Cluster, options: CellOptions, hosts: tuple[str, ...]) -> None:
-    """Refuse a cell that asks for another cluster than the one that runs."""
-    has: Mapping[str, Any] = {
-        "--nodes": len(cluster.state.nodes),
-        "--procs-per-node": len(cluster.state.nodes[0].ranks),
-        "--provider": cluster.provider.name,
-        "--gpu": cluster.spec.accelerator and str(cluster.spec.accelerator).lower(),
-        "--hosts": ",".join(node.name or "" for node in cluster.state.nodes),
-    }
-    asked = {
-        "--nodes": options.nodes,
-        "--procs-per-node": options.procs_per_node,
-        "--provider": options.provider,
-        "--gpu": options.gpu and str(accelerators.parse(options.gpu)).lower(),
-        "--hosts": ",".join(map(str, parse(hosts))) or None,
-    }
-    for option, value in asked.items():
-        if value is not None and value != has[option]:
-            raise UsageError(
-                f"cluster {cluster.name} is running with {option} {has[option]}, and the cell asks "
-                f"for {value}: leave {option} out to use it, type `%sky down` first to replace it, "
-                "or add `--cluster NAME` to start a second one."
-            )
 
 
 def _warn(cluster: Cluster) -> None:
