@@ -7,6 +7,7 @@ import sys
 import uuid
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -127,6 +128,28 @@ class ComputePool:
                 "this pool is not up: run the call inside of `with sky.ComputePool(...) as pool:`."
             )
         return self._cluster
+
+    def scale(self, nodes: int) -> None:
+        """Have more nodes, or fewer; ranks that stay keep their number and variables.
+
+        Parameters
+        ----------
+        nodes
+            How many. The last ones leave; the head stays.
+
+        Raises
+        ------
+        UsageError
+            When there cannot be so many.
+        SkyError
+            When nodes do not come; the pool is as it was then.
+        """
+        spec = replace(self.spec, nodes=nodes)
+        known = self.cluster.warnings
+        self.cluster.scale(nodes)
+        self.spec = spec
+        for sentence in self.cluster.warnings[len(known) :]:
+            warnings.warn(sentence, stacklevel=2)
 
     def broadcast(self, pending: PendingCompute[R]) -> list[R]:
         """Run a call on every rank and return the results in rank order."""

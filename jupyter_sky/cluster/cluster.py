@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.conductor import Conductor
@@ -17,9 +17,10 @@ from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
-from jupyter_sky.providers.machine import AgentGone, Progress, Provider
+from jupyter_sky.providers.machine import AgentGone, Progress, Provider, Scalable
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import background
+from jupyter_sky.transport.background import wait_whole
 
 USUAL = Limits()
 _LINES = 200  # of a rank's log in a snapshot
@@ -31,7 +32,6 @@ class Cluster:
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
         self._runner = Runner(conductor)
-        self.provider = conductor.provider
         self.frame = conductor.frame
         self.outbox = conductor.outbox
 
@@ -76,14 +76,15 @@ class Cluster:
         conductor = _conductor(row, provider, frame, limits)
         cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
+        leaving = [provider.machine(machine) for machine in row.leaving]
         try:
-            background.wait(conductor.attach(machines))
+            background.wait(conductor.attach(machines, leaving))
         except VersionMismatch:
             # Its nodes are well, and another kernel can use them.
             background.wait(conductor.close())
             raise
         except AgentGone:
-            background.wait(conductor.down(machines))
+            background.wait(conductor.down([*machines, *leaving]))
             return None
         except (OSError, ClusterLost) as error:
             # It may be busy, or asleep: nothing of it is touched.
@@ -104,7 +105,8 @@ class Cluster:
             The nodes that could not be reached; what is left there ends by itself.
         """
         conductor = _conductor(row, provider, Frame(life={}), USUAL)
-        return background.wait(conductor.down([provider.machine(each) for each in row.machines]))
+        machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
+        return background.wait(conductor.down(machines))
 
     def run(self, work: Work) -> Run:
         """Return a run, which begins when somebody follows it; runs of a cluster take turns.
@@ -138,6 +140,54 @@ class Cluster:
         """End rank processes and start fresh ones, with empty namespaces."""
         background.wait(self._conductor.restart(self.all_ranks if ranks is None else ranks))
 
+    def scale(
+        self, nodes: int, provider: Provider | None = None, progress: Progress = lambda text: None
+    ) -> list[str]:
+        """Give the cluster more nodes, or fewer; ranks that stay keep their number and variables.
+
+        Ctrl-C, and whatever fails, leaves the cluster as it was, or as it shall be.
+
+        Parameters
+        ----------
+        nodes
+            How many it shall have. The last ones leave; the head stays.
+        provider
+            Where others come from, if not from where those came that it has.
+        progress
+            Told what is going on.
+
+        Returns
+        -------
+        list of str
+            Nodes that left and could not be reached; what is left there ends by itself.
+
+        Raises
+        ------
+        UsageError
+            When there cannot be so many, or while something runs.
+        SkyError
+            When nodes do not come; the cluster is as it was then.
+        """
+        provider = provider or self.provider
+        spec, has = replace(self.spec, nodes=nodes), len(self.state.nodes)
+        if nodes == has:
+            raise UsageError(f"{self.name} has {count_of_nodes(has)} already.")
+        if not isinstance(provider, Scalable):
+            raise UsageError(
+                f"{provider.name} nodes cannot join or leave a cluster that is up: end it with "
+                f"`%sky down` and start it anew with `--nodes {nodes}`."
+            )
+        if nodes > has:
+            self._conductor.warn(provider.check(spec, self.frame.preload))
+        try:
+            return wait_whole(self._runner.scale(nodes, provider, progress))
+        except UsageError:
+            raise
+        except SkyError as error:
+            if not self.alive:
+                raise
+            raise SkyError(f"{self.name} stays with {count_of_nodes(has)}: {error}") from None
+
     def down(self) -> list[str]:
         """End the cluster, everything of it, and forget it.
 
@@ -170,7 +220,7 @@ class Cluster:
         """
         watch = self._runner.watch
         snapshot = watch.snapshot()
-        if rank is not None and rank != watch.shown_rank and self.alive:
+        if rank in self.all_ranks and rank != watch.shown_rank and self.alive:
             data, _ = self.log(rank, tail=_LINES)
             snapshot["output"] = {"rank": rank, "text": data.decode(errors="replace")}
         return snapshot
@@ -188,6 +238,11 @@ class Cluster:
     def spec(self) -> ClusterSpec:
         """What was asked for."""
         return self._conductor.spec
+
+    @property
+    def provider(self) -> Provider:
+        """Where its nodes come from."""
+        return self._conductor.provider
 
     @property
     def state(self) -> ClusterState:
@@ -229,6 +284,11 @@ class Cluster:
         """How data leaves for the cluster and why, where the connection is slow; or empty."""
         notes = [connection.upload.note for connection in self._conductor.connections]
         return next(filter(None, notes), "")
+
+
+def count_of_nodes(count: int) -> str:
+    """Return a number of nodes in words."""
+    return f"{count} node{'s' * (count != 1)}"
 
 
 def _conductor(row: registry.Row, provider: Provider, frame: Frame, limits: Limits) -> Conductor:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jupyter_sky.cluster import freight, handshake, links, registry, survey
+from jupyter_sky.cluster import attaching, formation, handshake, links, registry, survey
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.departures import Departures
+from jupyter_sky.cluster.endings import end, remove
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.outbox import Outbox
-from jupyter_sky.cluster.state import ClusterState, reduce, running
+from jupyter_sky.cluster.state import ClusterState, reduce
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import (
-    AgentGone,
     Landlord,
     Machine,
     Node,
@@ -33,15 +33,9 @@ from jupyter_sky.transport.events import (
     Leaving,
     Prepared,
     RankExited,
-    RankStarted,
     RunBegan,
-    decode_event,
 )
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.pickling import main_namespace
-
-END_WITHIN = 10.0
-"""Seconds for an agent to end everything of it."""
 
 
 class Conductor:
@@ -55,8 +49,14 @@ class Conductor:
         What the person should know of the nodes and their versions.
     reports
         What each rank used last.
+    doing
+        What is being done to the cluster, in words.
     loss
         Why the cluster cannot be used, once it cannot.
+    forming
+        Held while a group is formed.
+    form_errors
+        What keeps ranks from joining it.
     on_event
         Called with the connection it came from and each event, after the state has changed.
     on_notice
@@ -84,17 +84,18 @@ class Conductor:
         self.connections: list[Connection] = []
         self.reports: dict[int, dict[str, Any]] = {}
         self.warnings: tuple[str, ...] = ()
+        self.doing = ""
         self.loss = ClusterLost(f"cluster {spec.name} is gone.")
         self.listeners: list[Callable[[], None]] = []
         self.on_event: Callable[[Connection, Event], None] = lambda connection, event: None
         self.on_take_up: Callable[[RunBegan], None] = lambda began: None
         self.on_notice: Callable[[str], None] = lambda text: None
         self.on_end: Callable[[SkyError], None] = lambda trouble: None
-        self._links = links.Links((), self.spawn, self._on_notice)
+        self._links = links.Links(self.spawn, self._on_notice)
         self._departures = Departures(self.spawn, self._on_notice, self.wake)
         self._changed = asyncio.Event()
-        self._forming = asyncio.Lock()
-        self._form_errors: dict[int, dict[str, Any]] = {}
+        self.forming = asyncio.Lock()
+        self.form_errors: dict[int, dict[str, Any]] = {}
         self._versions: dict[str, handshake.Versions] = {}
         self.place: str | None = None
         self.created = time.time()
@@ -119,8 +120,13 @@ class Conductor:
 
     @property
     def note(self) -> str:
-        """What there is to say of the links to its nodes; empty if all is well."""
-        return "; ".join(filter(None, (self._links.note, self._departures.note)))
+        """What it is doing, and what is wrong with its links and nodes; empty if nothing is."""
+        return "; ".join(filter(None, (self.doing, self._links.note, self._departures.note)))
+
+    @property
+    def versions(self) -> Mapping[str, handshake.Versions]:
+        """What is installed on each node, by its host, as far as it has said so."""
+        return self._versions
 
     # Its life
 
@@ -153,13 +159,13 @@ class Conductor:
         self._launch = asyncio.get_running_loop().create_task(launch)
         machines = await asyncio.shield(self._launch)
         registry.record_machines(self.id, [machine.row() for machine in machines])
-        await self._connect(machines, 0)
+        await self.connect(machines, 0)
         if len(self.connections) > 1:
             progress("checking the network")
         await links.check_ways(self.connections)
         if self.frame.preload:
             progress(f"importing {', '.join(self.frame.preload)}")
-        async with _deadline(self.limits.start, "the nodes did not get ready"):
+        async with formation.deadline(self.limits.start, "the nodes did not get ready"):
             await self.until(lambda: bool(self.state.versions) and self.state.settled)
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
@@ -169,57 +175,44 @@ class Conductor:
         self.state = replace(self.state, phase="ready")
         await self.form()
 
-    async def attach(self, machines: Sequence[Machine]) -> None:
-        """Take up a cluster that is there already."""
-        welcomes = await self._connect(machines, since=None)
-        for connection, welcome in zip(self.connections, welcomes, strict=True):
-            if welcome["ending"]:
-                raise AgentGone("the cluster is about to end")
-            for rank in welcome["ranks"]:
-                self.outbox.remember(rank["rank"], rank["names"])
-                if rank["pid"]:
-                    self.state = reduce(self.state, RankStarted(rank["rank"], rank["pid"]))
-                formed = Formed(rank["rank"], rank["generation"], None)
-                self.state = reduce(self.state, formed)
-                if rank["run"]:
-                    self.state = running(self.state, [rank["rank"]], rank["run"])
-            if welcome["versions"]:
-                self._on_event(connection, Prepared(welcome["versions"], {}))
-            if welcome["leaving"]:
-                self._on_event(connection, decode_event(welcome["leaving"]))
-        self._take_up(welcomes)
-        self.warnings = handshake.check(self._versions)
-        newest = max(rank.generation for rank in self.state.ranks)
-        self.state = replace(self.state, generation=newest)
-        self.state = replace(self.state, phase="ready")
+    async def attach(self, machines: Sequence[Machine], leaving: Sequence[Machine] = ()) -> None:
+        """Take up a cluster that is there already; end what is ``leaving`` it."""
+        await attaching.attach(self, machines, leaving)
 
-    def _take_up(self, welcomes: Sequence[Message]) -> None:
-        """Follow the agents from where the run began that nobody has seen the end of."""
-        latest = [each["latest"] for each in welcomes if each["latest"]]
-        unseen = [
-            each
-            for each in latest
-            if each["unseen"] or any(rank.run == each["run"] for rank in self.state.ranks)
-        ]
-        run = unseen[0]["run"] if unseen else None
-        if run:
-            began = decode_event(unseen[0])
-            assert isinstance(began, RunBegan)
-            self.on_take_up(began)
-        for connection, welcome in zip(self.connections, welcomes, strict=True):
-            began_here = welcome["latest"] and welcome["latest"]["run"] == run
-            connection.follow(welcome["latest"]["n"] if began_here else welcome["last"])
-
-    async def _connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
-        self.state = ClusterState.new([node for machine in machines for node in machine.nodes])
-        self.connections = [
-            Connection(machine, self._on_event, self._on_lost) for machine in machines
-        ]
-        self.outbox.needs.shares_files = all(machine.shares_files for machine in machines)
-        for connection in self.connections:
-            connection.on_report = self._on_report
-        self._links = links.Links(self.connections, self.spawn, self._on_notice)
+    async def connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
+        """Have these machines be the cluster, and return what their agents say of themselves."""
+        self.rearrange([Connection(each, self.take, self._on_lost) for each in machines])
         return await asyncio.gather(*(each.open(since) for each in self.connections))
+
+    # Who belongs to it
+
+    def rearrange(self, connections: Sequence[Connection]) -> None:
+        """Have these connections, and what is behind them, be the cluster."""
+        self.connections = list(connections)
+        machines = [connection.machine for connection in connections]
+        nodes = [node for machine in machines for node in machine.nodes]
+        self.state = self.state.rearranged(sorted(nodes, key=lambda node: node.node))
+        hosts = {node.host for node in nodes}
+        self._versions = {host: self._versions[host] for host in hosts & self._versions.keys()}
+        self.outbox.needs.shares_files = all(machine.shares_files for machine in machines)
+        for connection in connections:
+            connection.on_report = self._on_report
+        self._links.watch(connections)
+        self.wake()
+
+    def adopt(self, connection: Connection) -> None:
+        """Have what happens to a machine happen to the cluster, from now on."""
+        connection.on_event, connection.on_lost = self.take, self._on_lost
+
+    def warn(self, sentences: Iterable[str]) -> None:
+        """Note what the person should know, if it was not said yet."""
+        self.warnings += tuple(each for each in sentences if each not in self.warnings)
+
+    def forget(self, ranks: Iterable[int]) -> None:
+        """Note that ranks are there no more."""
+        for rank in ranks:
+            self.outbox.forget(rank)
+            self.reports.pop(rank, None)
 
     async def restart(self, ranks: Sequence[int]) -> None:
         """End rank processes, wait for fresh ones, form the group."""
@@ -227,7 +220,7 @@ class Conductor:
         await asyncio.gather(
             *(each.request("kill", ranks=list(ranks)) for each in self.connections)
         )
-        async with _deadline(self.limits.start, "the ranks did not start again"):
+        async with formation.deadline(self.limits.start, "the ranks did not start again"):
             await self.until(
                 lambda: (
                     self.state.settled
@@ -246,34 +239,17 @@ class Conductor:
         """
         self.on_end(ClusterLost(f"cluster {self.spec.name} was ended."))
         self.state = replace(self.state, phase="down")
-
-        left: list[str] = []
-
-        async def end(connection: Connection) -> None:
-            if connection.is_up:
-                with contextlib.suppress(SkyError):
-                    await connection.request("end", within=END_WITHIN)
-            connection.close()
-            await remove(connection.machine)
-
-        async def remove(machine: Machine) -> None:
-            try:
-                async with asyncio.timeout(END_WITHIN):
-                    await machine.remove()
-            except (OSError, TimeoutError):
-                left.extend(node.host for node in machine.nodes)
-
         if self._launch and not self.connections:
             self._launch.cancel()
             with contextlib.suppress(Exception, asyncio.CancelledError):
                 machines = [*machines, *await self._launch]
-        await asyncio.gather(*(end(connection) for connection in self.connections))
-        await asyncio.gather(*map(remove, machines))
+        left = await asyncio.gather(*map(end, self.connections))
+        left += await asyncio.gather(*map(remove, machines))
         registry.give_up(self.id)
         await self._give_back(self.id, self.place)
         registry.remove(self.id)
         self.wake()
-        return left
+        return [host for hosts in left for host in hosts]
 
     async def _give_back(self, identity: str, place: str | None) -> None:
         if isinstance(self.provider, Landlord):
@@ -288,63 +264,36 @@ class Conductor:
 
     async def form(self) -> None:
         """Have all ranks form a group of a new generation."""
-        async with self._forming:
-            generation = self.state.generation + 1
-            self.state = replace(self.state, generation=generation)
-            self._form_errors.clear()
-            nodes = self.state.nodes
-            head = self.connection(0)
-            answer = await head.request("reserve", rank=0, addr=nodes[0].addr)
-            topology = {
-                "cluster": self.spec.name,
-                "task_id": f"{self.spec.name}-{self.id}",
-                "generation": generation,
-                "head_addr": nodes[0].addr,
-                "head_port": answer["port"],
-                "nodes": [node.message() for node in nodes],
-            }
-            parcel = self.outbox.parcel(self.frame.needs, main_namespace(), self.ranks)
-            message: Message = {
-                "topology": topology,
-                "life": self.frame.life,
-                "names": parcel.groups,
-            }
-            parts = {**parcel.blobs, **self.frame.blobs}
-            await freight.deliver(parts, self.connections)
-            await asyncio.gather(*(each.request("form", **message) for each in self.connections))
-            self.outbox.sent(parcel)
-            async with _deadline(self.limits.form, "the process group was not formed"):
-                await self.until(lambda: self.state.group or bool(self._form_errors))
-            if self._form_errors:
-                rank, error = min(self._form_errors.items())
-                raise SkyError(f"rank {rank} could not join the group: {_sentence(error)}")
+        await formation.form(self)
 
     async def ready(self) -> None:
         """Wait until the ranks are there and in one group, forming it anew if it was broken."""
         if self.state.group and self.state.settled:
             return
-        async with _deadline(self.limits.stop + self.limits.start, "the ranks are still busy"):
+        limit = self.limits.stop + self.limits.start
+        async with formation.deadline(limit, "the ranks are still busy"):
             await self.until(lambda: self.state.settled)
         if not self.state.group:
             await self.form()
 
     # Events
 
-    def _on_event(self, connection: Connection, event: Event) -> None:
+    def take(self, connection: Connection, event: Event) -> None:
+        """Take note of something that happened on a node."""
         self.state = reduce(self.state, event)
         match event:
             case Prepared(versions=versions):
                 self._versions.update((node.host, versions) for node in connection.machine.nodes)
             case Formed(rank=rank, error=dict() as error):
-                self._form_errors[rank] = error
+                self.form_errors[rank] = error
             case Leaving():
                 self._departures.see(connection, event)
             case Ending(reason=reason):
                 self._lose(f"cluster {self.spec.name} has ended itself: {reason}.")
             case RankExited(rank=rank, reason=reason):
                 self.outbox.forget(rank)
-                if self._forming.locked():
-                    self._form_errors[rank] = {"type": "RankLost", "text": reason}
+                if self.forming.locked():
+                    self.form_errors[rank] = {"type": "RankLost", "text": reason}
         self.on_event(connection, event)
         self.wake()
 
@@ -353,7 +302,7 @@ class Conductor:
         self.wake()
 
     def _on_lost(self, connection: Connection) -> None:
-        if self.state.phase in ("lost", "down"):
+        if self.state.phase in ("lost", "down") or connection not in self.connections:
             return
         ranks = describe_ranks(connection.ranks)
         where = f" on {connection.name}" if connection.machine.nodes[0].name else ""
@@ -413,17 +362,3 @@ class Conductor:
     def node(self, rank: int) -> Node:
         """Return the node of a rank."""
         return next(node for node in self.state.nodes if rank in node.ranks)
-
-
-@contextlib.asynccontextmanager
-async def _deadline(seconds: float, trouble: str):
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise SkyError(f"{trouble} within {seconds:.0f} s.") from None
-
-
-def _sentence(error: dict[str, Any]) -> str:
-    lines = error["text"].strip().splitlines() or [error["type"]]
-    return f"{error['type']}: {lines[0]}"

@@ -80,8 +80,8 @@ class Connection:
         self.on_link: Callable[[Connection], None] = lambda connection: None
         self.broken_since: float | None = None
         self.trouble = ""
-        self._on_event = on_event
-        self._on_lost = on_lost
+        self.on_event = on_event
+        self.on_lost = on_lost
         self._link: Link | None = None
         self._hello: asyncio.Future[Message] | None = None
         self._up = asyncio.Event()
@@ -175,7 +175,7 @@ class Connection:
         if not self._over:
             self.trouble = trouble
             self.close()
-            self._on_lost(self)
+            self.on_lost(self)
 
     async def _greet(self, since: int | None) -> Message:
         sock = await self.machine.open()
@@ -382,4 +382,4 @@ class Connection:
             event = decode_event(message)
             if isinstance(event, Forgotten):
                 self.forget(event.digests)
-            self._on_event(self, event)
+            self.on_event(self, event)

@@ -129,7 +129,9 @@ def _gone_elsewhere(rows: Sequence[registry.Row]) -> Iterator[Leftover]:
     others = [row for row in rows if row.provider in known]
     for row, glance in zip(others, look(others, every), strict=True):
         if glance.phase == "gone":
-            machines = [every[row.provider].machine(machine) for machine in row.machines]
+            machines = [
+                every[row.provider].machine(machine) for machine in [*row.machines, *row.leaving]
+            ]
             yield Leftover(row.id, row.name, recorded=True, machines=machines)
 
 

@@ -30,8 +30,6 @@ class Links:
 
     Parameters
     ----------
-    connections
-        One to each agent.
     spawn
         Has a coroutine run in the background.
     notice
@@ -40,14 +38,17 @@ class Links:
 
     def __init__(
         self,
-        connections: Sequence[Connection],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         notice: Callable[[str], None],
     ) -> None:
-        self._connections = connections
+        self._connections: Sequence[Connection] = ()
         self._spawn = spawn
         self._notice = notice
         self._said: dict[Connection, float] = {}
+
+    def watch(self, connections: Sequence[Connection]) -> None:
+        """Have these be the links of the cluster."""
+        self._connections = connections
         for connection in connections:
             connection.on_link = self._changed
 

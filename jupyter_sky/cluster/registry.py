@@ -48,6 +48,11 @@ class Row:
     created: float
 
     @property
+    def leaving(self) -> list[dict[str, Any]]:
+        """Machines that do not belong to it yet, or no longer, and that may still be there."""
+        return list(self.spec.get("leaving", []))
+
+    @property
     def is_elsewhere(self) -> bool:
         """Whether it consists of processes on another computer, which shares this registry."""
         here = socket.gethostname()
@@ -106,6 +111,21 @@ def record_machines(identity: str, machines: Sequence[dict[str, Any]]) -> None:
     with _open() as database:
         database.execute(
             "UPDATE clusters SET machines = ? WHERE id = ?", (json.dumps(machines), identity)
+        )
+
+
+def record_size(
+    identity: str,
+    nodes: int,
+    machines: Sequence[dict[str, Any]],
+    leaving: Sequence[dict[str, Any]] = (),
+) -> None:
+    """Write down how many nodes a cluster has, where, and which machines shall be no part of it."""
+    with _open() as database:
+        database.execute(
+            "UPDATE clusters SET machines = ?, spec = "
+            "json_set(spec, '$.nodes', ?, '$.leaving', json(?)) WHERE id = ?",
+            (json.dumps(machines), nodes, json.dumps(leaving), identity),
         )
 
 

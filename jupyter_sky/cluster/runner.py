@@ -7,15 +7,17 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from jupyter_sky.cluster import freight
+from jupyter_sky.cluster import freight, scaling
 from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.outbox import Parcel
 from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.state import running
 from jupyter_sky.cluster.watch import Watch
 from jupyter_sky.cluster.work import Work
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.machine import Progress, Scalable
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited, RunBegan
 from jupyter_sky.transport.frames import Message
 
@@ -39,6 +41,30 @@ class Runner:
         """Begin with a run, as soon as those before it are over."""
         self._runs[run.id] = run
         self.conductor.spawn(self._carry_out(run))
+
+    async def scale(self, nodes: int, provider: Scalable, progress: Progress) -> list[str]:
+        """Give the cluster so many nodes, while nothing runs on it; see `scaling.scale`.
+
+        Raises
+        ------
+        UsageError
+            When something does.
+        """
+        conductor = self.conductor
+        name = conductor.spec.name
+        if self._runs or any(rank.run for rank in conductor.state.ranks):
+            raise UsageError(
+                f"cluster {name} is busy: scale it when the run is over, or stop that first with "
+                "`%sky interrupt`."
+            )
+        async with self._turn:
+            await conductor.ready()
+            conductor.doing = f"scaling to {nodes} node{'s' * (nodes > 1)}"
+            try:
+                return await scaling.scale(conductor, nodes, provider, progress)
+            finally:
+                conductor.doing = ""
+                conductor.wake()
 
     def _take_up(self, began: RunBegan) -> None:
         work = Work(
@@ -97,6 +123,7 @@ class Runner:
                 if not conductor.alive:
                     raise conductor.loss
                 self._refuse_strangers()
+                self._refuse_departed(run)
                 await conductor.ready()
                 if run.finished:
                     return
@@ -134,6 +161,13 @@ class Runner:
             raise SkyError(
                 f"cluster {self.conductor.spec.name} is busy with a run that was started before "
                 "this kernel: follow it with `%sky attach`, or stop it with `%sky interrupt`."
+            )
+
+    def _refuse_departed(self, run: Run) -> None:
+        if departed := set(run.work.ranks) - set(self.conductor.ranks):
+            raise SkyError(
+                f"{describe_ranks(list(departed))} left the cluster before the run began: run it "
+                "again."
             )
 
     async def _send(self, run: Run) -> None:

@@ -48,6 +48,12 @@ class ClusterState:
         ranks = (RankState(rank, node.node) for node in nodes for rank in node.ranks)
         return cls("starting", tuple(nodes), tuple(sorted(ranks, key=lambda r: r.rank)))
 
+    def rearranged(self, nodes: Sequence[Node]) -> ClusterState:
+        """Return the state with other nodes; ranks that were there before are as they were."""
+        known = {rank.rank: rank for rank in self.ranks}
+        ranks = tuple(known.get(rank.rank, rank) for rank in self.new(nodes).ranks)
+        return replace(self, nodes=tuple(nodes), ranks=ranks)
+
     @property
     def group(self) -> bool:
         return self.generation > 0 and all(r.generation == self.generation for r in self.ranks)

@@ -66,7 +66,7 @@ async def answers(row: registry.Row, provider: Provider) -> bool:
         except OSError:
             pass  # it may be there, behind a link that is broken
         return True
-    for machine in machines:
+    for machine in [*machines, *map(provider.machine, row.leaving)]:
         await machine.remove()
     return False
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.node import door
+from jupyter_sky.node.changes import Changes, devices_of
 from jupyter_sky.node.client import Callers, Client
-from jupyter_sky.node.crew import Crew
+from jupyter_sky.node.crew import END_WITHIN, Crew
 from jupyter_sky.node.idle import Idle, Quiet
 from jupyter_sky.node.journal import Journal
 from jupyter_sky.node.metrics import Metrics
@@ -40,9 +41,6 @@ REPORT_EVERY = 0.5
 
 KEEP_EVERY = 3600.0
 """Seconds after which what the node uses is marked as used again."""
-
-END_WITHIN = 3.0
-"""Seconds that ranks get for their last words when the cluster ends."""
 
 
 class Agent:
@@ -67,7 +65,7 @@ class Agent:
         self._folder = folder
         self._zygote = zygote
         self._zygote_pid = zygote_pid
-        self._crew = Crew(spec["ranks"], zygote, folder / "logs", self._publish, self.end)
+        self.crew = Crew(spec["ranks"], zygote, folder / "logs", self._publish, self.end)
         self._journal = Journal(folder / "journal", self._read_log)
         blob_folder = Path(spec["blobs"])
         self.store = Store(
@@ -77,10 +75,9 @@ class Agent:
             default_limit(folder),
         )
         self._relay = Relay(self.store)
-        self._peers = (
-            Peers(folder, spec["credentials"], self._serve_peer) if spec["credentials"] else None
-        )
-        self._relay.peers = self._peers
+        self._peers: Peers | None = None
+        if spec["credentials"]:
+            self.meet(spec["credentials"])
         self.clients: set[Client] = set()
         self.callers = Callers(self)
         self._requests: dict[str, Callable[[Message], Message | Awaitable[Message]]] = {
@@ -96,14 +93,16 @@ class Agent:
             "open_door": self._on_open_door,
             "try_doors": self._on_try_doors,
             "end": self._on_end,
+            **Changes(self).requests,
         }
+        self.devices = devices_of(spec["ranks"])
         self._latest: Message | None = None
         self._leaving: Message | None = None
         self._others: list[dict[str, Any]] = []
         self.idle = Idle(
             spec["grace"],
             spec["idle_timeout"],
-            lambda: self._crew.busy,
+            lambda: self.crew.busy,
             lambda: bool(self.clients),
             self._ask_others,
             self._end_because,
@@ -117,7 +116,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self.end)
         listener = self._listen()
-        self._crew.start()
+        self.crew.start()
         ready(await self._peers.listen(addr) if self._peers else 0)
         self.idle.look()
         tasks = [loop.create_task(self._report()), loop.create_task(self._keep())]
@@ -156,9 +155,9 @@ class Agent:
             "cluster": self.spec["cluster"],
             "id": self.spec["id"],
             "last": self._journal.last,
-            "versions": self._crew.prepared,
+            "versions": self.crew.prepared,
             "latest": self._latest,
-            "ranks": [process.describe() for process in self._crew.ranks.values()],
+            "ranks": [process.describe() for process in self.crew.ranks.values()],
             "ending": self._ending is not None,
             "leaving": self._leaving,
         }
@@ -192,17 +191,17 @@ class Agent:
             self._publish(Forgotten(dropped).message())
 
     def _read_log(self, rank: int, offset: int, size: int) -> bytes:
-        return self._crew.ranks[rank].log.read(offset, size)
+        return self.crew.logs[rank].read(offset, size)
 
     async def _report(self) -> None:
         """Tell clients, while something runs, what it takes; this is not worth a journal."""
-        metrics = Metrics(_devices(self.spec["ranks"]))
+        metrics = Metrics(self.devices)
         quiet = False
         while True:
             await asyncio.sleep(REPORT_EVERY)
-            busy = self._crew.busy
+            busy = self.crew.busy
             if self.clients and (busy or not quiet):
-                report = metrics.measure(self._crew.ranks.values())
+                report = metrics.measure(self.crew.ranks.values())
                 for client in self.clients:
                     client.tell({"report": report})
             quiet = not busy
@@ -217,9 +216,9 @@ class Agent:
 
     def _warn(self, notice: Notice) -> None:
         """Have everybody know that this node is about to be taken away."""
-        self._leaving = Leaving(notice.kind, notice.at, list(self._crew.ranks)).message()
+        self._leaving = Leaving(notice.kind, notice.at, list(self.crew.ranks)).message()
         self._publish(self._leaving)
-        self._crew.warn(self._leaving)
+        self.crew.warn(self._leaving)
         self._telling = asyncio.get_running_loop().create_task(
             self._tell_others({**self._leaving, "op": "leaving"})
         )
@@ -239,7 +238,7 @@ class Agent:
             return {"missing": missing}
         self.store.use(wanted)
         self._trim(wanted)
-        trouble = self._crew.run(message)
+        trouble = self.crew.run(message)
         self.idle.look()
         if trouble:
             return {"error": trouble}
@@ -250,27 +249,27 @@ class Agent:
         return {}
 
     async def _on_reserve(self, message: Message) -> Message:
-        return {"port": await self._crew.reserve(message)}
+        return {"port": await self.crew.reserve(message)}
 
     def _on_form(self, message: Message) -> Message:
         nodes = message["topology"]["nodes"]
-        elsewhere = [node for node in nodes if not self._crew.ranks.keys() & set(node["ranks"])]
+        elsewhere = [node for node in nodes if not self.crew.ranks.keys() & set(node["ranks"])]
         # A machine can stand for several nodes; its agent is asked once.
         self._others = [*{(node["addr"], node["port"]): node for node in elsewhere}.values()]
-        self._crew.form(message)
+        self.crew.form(message)
         self.idle.begin()
         return {}
 
     def _on_interrupt(self, message: Message) -> Message:
-        self._crew.stop(message["run"], message["deadline"])
+        self.crew.stop(message["run"], message["deadline"])
         return {}
 
     def _on_kill(self, message: Message) -> Message:
-        self._crew.kill(message["ranks"])
+        self.crew.kill(message["ranks"])
         return {}
 
     def _on_log(self, message: Message) -> Message:
-        process = self._crew.ranks.get(message["rank"])
+        process = self.crew.ranks.get(message["rank"])
         if process is None:
             return {"error": f"there is no rank {message['rank']} here"}
         process.drain()
@@ -303,6 +302,16 @@ class Agent:
 
     # Other agents
 
+    @property
+    def peers(self) -> Peers | None:
+        """The door for other agents; ``None`` where there are none."""
+        return self._peers
+
+    def meet(self, credentials: dict[str, str]) -> Peers:
+        """Make a door for other agents."""
+        self._peers = self._relay.peers = Peers(self._folder, credentials, self._serve_peer)
+        return self._peers
+
     async def _serve_peer(self, stream: Stream) -> None:
         message, _ = await stream.receive()
         match message.get("op"):
@@ -311,7 +320,7 @@ class Agent:
             case "quiet":
                 await stream.send(asdict(self.idle.quiet))
             case "leaving":
-                self._crew.warn(message)
+                self.crew.warn(message)
                 await stream.send({"op": "hello"})
             case _:
                 await stream.send({"op": "hello"})
@@ -339,9 +348,9 @@ class Agent:
         return self._ending
 
     async def _end(self) -> None:
-        self._crew.dismiss()
+        self.crew.dismiss()
         deadline = time.monotonic() + END_WITHIN
-        while any(p.pid for p in self._crew.ranks.values()) and time.monotonic() < deadline:
+        while any(p.pid for p in self.crew.ranks.values()) and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
         self._zygote.close()
         await asyncio.get_running_loop().run_in_executor(None, _reap, self._zygote_pid)
@@ -363,13 +372,6 @@ def _blobs_in(message: Message) -> frozenset[str]:
     if message["call"]:
         values.append(message["call"])
     return frozenset(key for value in values for key, _ in blobs.references(value))
-
-
-def _devices(places: list[dict[str, Any]]) -> dict[int, int]:
-    """Return the GPU of each rank that has one."""
-    name = "CUDA_VISIBLE_DEVICES"
-    ids = {place["rank"]: place["env"].get(name, "") for place in places}
-    return {rank: int(each) for rank, each in ids.items() if each.isdigit()}
 
 
 def _reap(pid: int) -> None:

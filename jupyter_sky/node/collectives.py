@@ -16,7 +16,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
-def break_group(siblings: Iterable[int], addresses: Iterable[str]) -> bool:
+def break_group(
+    siblings: Iterable[int], addresses: Iterable[str], store: tuple[str, int] | None = None
+) -> bool:
     """Release this process from the collective that it may be blocked in.
 
     Parameters
@@ -25,6 +27,9 @@ def break_group(siblings: Iterable[int], addresses: Iterable[str]) -> bool:
         Process ids of the other ranks on this machine.
     addresses
         Addresses of the other machines of the cluster.
+    store
+        Where ranks meet to form a group, if this process may be at that: its peers could have gone
+        while it waits in the store for them.
 
     Returns
     -------
@@ -32,9 +37,9 @@ def break_group(siblings: Iterable[int], addresses: Iterable[str]) -> bool:
         Whether there was a group to break.
     """
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_initialized():
+    if distributed is None or not (distributed.is_initialized() or store):
         return False
-    if distributed.get_backend() == "nccl":
+    if distributed.is_initialized() and distributed.get_backend() == "nccl":
         with contextlib.suppress(Exception):
             distributed.distributed_c10d._abort_process_group()
     siblings_sockets = {inode for pid in siblings for _, inode in _sockets(pid)}
@@ -50,7 +55,11 @@ def break_group(siblings: Iterable[int], addresses: Iterable[str]) -> bool:
                 ours, theirs = _endpoint(sock.getsockname()), _endpoint(sock.getpeername())
                 # The person's own connections stay: on this machine only those that end in a
                 # sibling are the group's, elsewhere those to a machine of the cluster.
-                if owners.get((theirs, ours)) in siblings_sockets or theirs[0] in remote:
+                if (
+                    owners.get((theirs, ours)) in siblings_sockets
+                    or theirs[0] in remote
+                    or store in (theirs, ours)
+                ):
                     sock.shutdown(socket.SHUT_RDWR)
     return True
 

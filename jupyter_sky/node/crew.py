@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import socket
 from collections import deque
@@ -13,10 +12,12 @@ from typing import Any
 
 import msgpack
 
-from jupyter_sky.node.gate import Gate, Shown
+from jupyter_sky.node.endings import Endings, last_words
+from jupyter_sky.node.gate import Gate
 from jupyter_sky.node.logs import Log
 from jupyter_sky.node.process import RankProcess
-from jupyter_sky.transport.events import Event, Output, Prepared, RankExited, RankStarted
+from jupyter_sky.node.showing import Publish, Showing
+from jupyter_sky.transport.events import Event, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.frames import Message
 
 BREAK_AFTER = 0.2
@@ -25,10 +26,11 @@ BREAK_AFTER = 0.2
 PEERS_AFTER = 1.0
 """Seconds that the other ranks of a run get to end by themselves when one has failed."""
 
-_MOST_STILLBIRTHS = 3
+END_WITHIN = 3.0
+"""Seconds that ranks get for their last words."""
 
-Publish = Callable[[Message, tuple[int, int] | None], None]
-"""Takes an event, and where its data stands in the rank's log if it does."""
+_MOST_STILLBIRTHS = 3
+_LOOK_EVERY = 0.005
 
 
 class Crew:
@@ -51,6 +53,8 @@ class Crew:
     ----------
     ranks
         The ranks by number.
+    logs
+        Their logs, also of ranks that are there no more.
     prepared
         The versions of what the zygote has imported; ``None`` until it has.
     ending
@@ -66,25 +70,30 @@ class Crew:
         on_lost: Callable[[], object],
     ) -> None:
         logs.mkdir(mode=0o700, exist_ok=True)
+        self._folder = logs
+        self.logs: dict[int, Log] = {}
         self.ranks: dict[int, RankProcess] = {}
         self.prepared: dict[str, str] | None = None
         self.ending = False
-        self._places = {place["rank"]: place for place in places}
+        self._places: dict[int, dict[str, Any]] = {}
+        self._forks: deque[RankProcess] = deque()
+        self._leaving: list[RankProcess] = []
         self._zygote = zygote
         self._publish = publish
+        self._showing = Showing(publish)
         self._on_lost = on_lost
         self._stillbirths: dict[int, int] = {}
         self._addresses: list[str] = []
+        self._store = ("", 0)
         self._reserved: asyncio.Future[int] | None = None
         self._together = False
         self._deadline = 0.0
         self._stopping: set[str] = set()
         self._refused: deque[str] = deque(maxlen=100)
         self._unwanted: set[int] = set()
-        self._oom_kills = _oom_kills()
-        for rank in self._places:
-            log = Log(logs / f"rank{rank}.log")
-            self.ranks[rank] = RankProcess(rank, log, self._hear, self._on_output)
+        self._endings = Endings()
+        for place in places:
+            self._take(place)
 
     @property
     def busy(self) -> bool:
@@ -97,11 +106,44 @@ class Crew:
         """Have all ranks forked, as soon as the zygote is ready to."""
         self._zygote.setblocking(False)
         asyncio.get_running_loop().add_reader(self._zygote, self._hear_zygote)
-        for rank in self._places:
+        for rank in self.ranks:
             self._fork(rank)
+
+    def enlist(self, places: list[dict[str, Any]]) -> None:
+        """Have more ranks."""
+        for place in places:
+            if place["rank"] not in self.ranks:
+                self._take(place)
+                self._fork(place["rank"])
+
+    async def discharge(self, ranks: list[int]) -> None:
+        """End ranks for good, with time for their last words."""
+        former = [self.ranks.pop(rank) for rank in ranks if rank in self.ranks]
+        # Of a rank that does not start any more, nothing is there to wait for.
+        leaving = [process for process in former if process.pid or process in self._forks]
+        self._leaving += leaving
+        for process in leaving:
+            process.send({"op": "end"})
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + END_WITHIN
+        while any(process in self._leaving for process in leaving):
+            if loop.time() > deadline:
+                for process in leaving:
+                    process.signal(signal.SIGKILL)
+            await asyncio.sleep(_LOOK_EVERY)
+
+    def _take(self, place: dict[str, Any]) -> None:
+        rank = place["rank"]
+        self._places[rank] = place
+        self._stillbirths.pop(rank, None)
+        if rank not in self.logs:
+            self.logs[rank] = Log(self._folder / f"rank{rank}.log")
+        self.ranks[rank] = RankProcess(rank, self.logs[rank], self._hear, self._showing.take)
 
     def _fork(self, rank: int) -> None:
         order = {"rank": rank, "env": self._places[rank]["env"]}
+        # The zygote answers in the order in which it is asked.
+        self._forks.append(self.ranks[rank])
         with self.ranks[rank].descriptors() as fds:
             socket.send_fds(self._zygote, [msgpack.packb(order)], fds)
 
@@ -118,9 +160,10 @@ class Crew:
                 return
             message = msgpack.unpackb(data)
             if "forked" in message:
-                process = self.ranks[message["forked"]]
+                process = self._forks.popleft()
                 process.pid = message["pid"]
-                self._tell(RankStarted(process.rank, message["pid"]))
+                if process not in self._leaving:
+                    self._tell(RankStarted(process.rank, message["pid"]))
             elif "exited" in message:
                 self._lose(message["exited"], message["status"])
             elif "prepared" in message:
@@ -137,8 +180,13 @@ class Crew:
         self._on_lost()
 
     def _lose(self, pid: int, status: int) -> None:
-        process = next((p for p in self.ranks.values() if p.pid == pid), None)
+        everyone = [*self.ranks.values(), *self._leaving]
+        process = next((p for p in everyone if p.pid == pid), None)
         if process is None:
+            return
+        if process in self._leaving:
+            self._leaving.remove(process)
+            process.close()
             return
         if self.ending:
             process.close()
@@ -150,31 +198,20 @@ class Crew:
         births = self._stillbirths.get(process.rank, 0) + 1 if alone else 0
         self._stillbirths[process.rank] = births
         again = births < _MOST_STILLBIRTHS
-        self._bury(process, self._reason(status), again)
+        self._bury(process, self._endings.reason(status), again)
         if again:
             self._fork(process.rank)
 
     def _bury(self, process: RankProcess, reason: str, again: bool) -> None:
         pid, run = process.pid or 0, process.run
         process.drain()
-        self._show_rest(process)
+        self._showing.rest(process)
         process.close()
         if process.rank == 0 and self._reserved and not self._reserved.done():
             self._reserved.set_exception(ValueError(f"rank 0 is lost, {reason}"))
-        self._tell(RankExited(process.rank, pid, reason, run, _last_words(process), again))
+        self._tell(RankExited(process.rank, pid, reason, run, last_words(process), again))
         if run and self._together:
             self.stop(run, self._deadline)
-
-    def _reason(self, status: int) -> str:
-        if status >= 0:
-            return f"its process ended with status {status}"
-        kills, self._oom_kills = self._oom_kills, _oom_kills()
-        if -status == signal.SIGKILL and self._oom_kills > kills:
-            return "the system killed it because there was no memory left"
-        try:
-            return f"it was killed by {signal.Signals(-status).name}"
-        except ValueError:
-            return f"it was killed by signal {-status}"
 
     # What they are told
 
@@ -212,11 +249,38 @@ class Crew:
 
     def form(self, message: Message) -> None:
         """Have all ranks enter a process group."""
-        nodes = message["topology"]["nodes"]
+        topology = message["topology"]
+        nodes = topology["nodes"]
+        self._store = (topology["head_addr"], topology["head_port"])
         elsewhere = [node for node in nodes if not self.ranks.keys() & set(node["ranks"])]
         self._addresses = sorted({node["addr"] for node in elsewhere})
         for process in self.ranks.values():
+            process.forming = topology["generation"]
             process.send({**message, "names": process.take(message["names"])})
+
+    async def abandon(self, patience: float) -> None:
+        """Have ranks let go of a group that is not wanted any more, and return when they have.
+
+        Parameters
+        ----------
+        patience
+            Seconds for them to come to its end: where all are there, that is soonest.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        while self._forming and loop.time() < until:
+            await asyncio.sleep(_LOOK_EVERY)
+        for process in self._forming:
+            process.signal(signal.SIGINT)
+        while self._forming:
+            await asyncio.sleep(BREAK_AFTER)
+            for process in self._forming:
+                # Some wait in C++, and one that had not begun has not heard the interrupt.
+                self._release_one(process, process.forming or 0, False, self._store)
+
+    @property
+    def _forming(self) -> list[RankProcess]:
+        return [process for process in self.ranks.values() if process.forming is not None]
 
     def dismiss(self) -> None:
         """Have all ranks end."""
@@ -264,10 +328,18 @@ class Crew:
             asyncio.get_running_loop().call_later(BREAK_AFTER, self._release_from_collectives, run)
 
     def _break(self, run: str, force: bool) -> None:
-        pids = [process.pid for process in self.ranks.values() if process.pid]
         for process in self._running(run):
-            siblings = [pid for pid in pids if pid != process.pid]
-            process.break_collective(run, siblings, self._addresses, force)
+            self._release_one(process, run, force)
+
+    def _release_one(
+        self,
+        process: RankProcess,
+        run: str | int,
+        force: bool,
+        store: tuple[str, int] | None = None,
+    ) -> None:
+        siblings = [p.pid for p in self.ranks.values() if p.pid and p is not process]
+        process.break_collective(run, siblings, self._addresses, force, store)
 
     def _kill_running(self, run: str) -> None:
         self._stopping.discard(run)
@@ -287,8 +359,10 @@ class Crew:
         match message["event"]:
             case "rank_done":
                 self._done(process, message)
-            case "formed" if message["error"] is None:
-                process.generation = message["generation"]
+            case "formed":
+                process.forming = None
+                if message["error"] is None:
+                    process.generation = message["generation"]
             case "display":
                 process.send({"op": "displayed", "number": message.pop("number")})
                 if not process.shown:
@@ -298,7 +372,7 @@ class Crew:
         self._publish(message, None)
 
     def _done(self, process: RankProcess, message: Message) -> None:
-        self._show_rest(process)
+        self._showing.rest(process)
         process.run = None
         if message["arrived"] is not None:
             process.bound(message["arrived"])
@@ -307,53 +381,5 @@ class Crew:
             loop = asyncio.get_running_loop()
             loop.call_later(PEERS_AFTER, self.stop, message["run"], self._deadline)
 
-    def _on_output(self, process: RankProcess, stream: str, data: bytes, offset: int) -> None:
-        gate = process.gates.get(stream)
-        if not process.run or gate is None:
-            return
-        held = gate.holds
-        self._show(process, stream, gate.take(data, offset))
-        if gate.holds and not held:
-            loop = asyncio.get_running_loop()
-            loop.call_later(gate.delay, self._release, process, stream, gate)
-
-    def _release(self, process: RankProcess, stream: str, gate: Gate) -> None:
-        if process.gates.get(stream) is gate:
-            self._show(process, stream, gate.release())
-
-    def _show_rest(self, process: RankProcess) -> None:
-        """Show what is held back of a run that is over."""
-        for stream, gate in process.gates.items():
-            self._show(process, stream, gate.release())
-        process.gates = {}
-
-    def _show(self, process: RankProcess, stream: str, shown: Shown | None) -> None:
-        if shown:
-            skipped = (shown.skipped_lines, shown.skipped_bytes)
-            event = Output(process.rank, process.run, stream, shown.data, *skipped)
-            self._publish(event.message(), (shown.offset, len(shown.data)))
-
     def _tell(self, event: Event) -> None:
         self._publish(event.message(), None)
-
-
-def _last_words(process: RankProcess) -> str:
-    """Return a run's last lines; of a crash, its beginning, which says where it was."""
-    since = process.log.size - process.began
-    lines = process.log.tail(60, limit=min(since, 16 * 1024)).decode(errors="replace").splitlines()
-    crashes = [index for index, line in enumerate(lines) if line.startswith("Fatal Python error")]
-    if not crashes:
-        return "\n".join(lines[-5:])
-    # Threads that only waited come first.
-    what, *where = lines[crashes[-1] :]
-    at = next((i for i, line in enumerate(where) if line.startswith("Current thread")), 0)
-    return "\n".join([what, *where[at:][:5]])
-
-
-def _oom_kills() -> int:
-    """Return how many processes this system has killed so far for lack of memory."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0

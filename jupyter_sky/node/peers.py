@@ -72,6 +72,11 @@ class Peers:
         ``authority``, ``certificate`` and ``key``, as PEM.
     serve
         Called for each peer that comes, until it returns.
+
+    Attributes
+    ----------
+    authority
+        The certificates of those who sign for agents of the cluster, as PEM.
     """
 
     def __init__(
@@ -86,7 +91,14 @@ class Peers:
             file.write(credentials["certificate"] + credentials["key"])
         self._server = self._context(ssl.PROTOCOL_TLS_SERVER, path, credentials["authority"])
         self._client = self._context(ssl.PROTOCOL_TLS_CLIENT, path, credentials["authority"])
+        self.authority: str = credentials["authority"]
         self._serve = serve
+
+    def trust(self, authority: str) -> None:
+        """Let in, and believe, those as well whom another authority has signed for."""
+        for context in (self._server, self._client):
+            context.load_verify_locations(cadata=authority)
+        self.authority += authority
 
     def _context(self, protocol: int, path: Path, authority: str) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)

@@ -38,6 +38,8 @@ class RankProcess:
         For each stream that is shown, what limits how much of it is.
     began
         Where in its log the run that it did last begins.
+    forming
+        The generation of the process group that it is about to join, if any.
     generation
         The process group that it joined last.
     names
@@ -51,6 +53,7 @@ class RankProcess:
         self.run: str | None = None
         self.shown = False
         self.gates: dict[str, Gate] = {}
+        self.forming: int | None = None
         self.generation = 0
         self.began = 0
         self.names: dict[str, str] = {}
@@ -103,20 +106,27 @@ class RankProcess:
         self._taken = []
 
     def break_collective(
-        self, run: str, siblings: list[int], addresses: list[str], force: bool
+        self,
+        run: str | int,
+        siblings: list[int],
+        addresses: list[str],
+        force: bool,
+        store: tuple[str, int] | None = None,
     ) -> None:
         """Release the rank from a collective that it may be blocked in.
 
         Parameters
         ----------
         run
-            The run that it should be in.
+            The run that it should be in, or the generation of the group that it joins.
         siblings
             Process ids of the other ranks of this node.
         addresses
             Addresses of the other nodes.
         force
             Whether to do so even if it has heard of the interrupt, and may be cleaning up.
+        store
+            Where ranks meet that join a group.
         """
         self.tell(
             {
@@ -125,6 +135,7 @@ class RankProcess:
                 "siblings": siblings,
                 "addresses": addresses,
                 "force": force,
+                "store": store,
             }
         )
 
@@ -158,6 +169,7 @@ class RankProcess:
         self._link = self._side = None
         self.pid = self.run = None
         self.names = {}
+        self.forming = None
         self.generation = 0
 
     def describe(self) -> dict[str, Any]:

@@ -66,6 +66,7 @@ class Rank:
         self._folder = folder
         self._namespace = Namespace(shell.user_ns, folder)
         self._run: str | None = None
+        self._forming: int | None = None
         self._pid = os.getpid()
         self._ending = threading.Lock()
         self._interrupts = Interrupts()
@@ -117,9 +118,11 @@ class Rank:
         with self._ending:
             # A run that is over has nothing to be released from, and one that has heard of the
             # interrupt may be about to save something.
-            if self._run != message["run"] or (self._interrupts.heard and not message["force"]):
+            busy = self._run if self._forming is None else self._forming
+            if busy != message["run"] or (self._interrupts.heard and not message["force"]):
                 return
-            broken = collectives.break_group(message["siblings"], message["addresses"])
+            store = message["store"] and tuple(message["store"])
+            broken = collectives.break_group(message["siblings"], message["addresses"], store)
             self._broken = self._broken or broken
             # Once more, for a run that had not begun when the first interrupt came.
             self._interrupts.repeat(message["force"])
@@ -137,15 +140,19 @@ class Rank:
 
     def _form(self, message: Message) -> None:
         error = None
+        self._forming = generation = message["topology"]["generation"]
         try:
+            # The former group is left as a whole, whatever comes: half of it would be in the way.
+            self._leave()
             self._interrupts.allow(self._enter, message)
         except BaseException as problem:
             self._shell.format(problem, skip=2)
             error = self._shell.describe(problem)
-        self._send(Formed(self.rank, message["topology"]["generation"], error))
+        with self._ending:
+            self._forming = None
+        self._send(Formed(self.rank, generation, error))
 
     def _enter(self, message: Message) -> None:
-        self._leave()
         os.environ.update(environment.variables(message["topology"], self.rank))
         if self._head is not None:
             # The plugin that forms the group takes the descriptor over.

@@ -23,6 +23,7 @@ from jupyter_sky.notebook.options import CellOptions, parse_line
 from jupyter_sky.notebook.progress import NoticeLine
 from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.results import bind
+from jupyter_sky.notebook.scale import scale
 from jupyter_sky.notebook.sending import SendingLine
 from jupyter_sky.notebook.session import Session, describe
 
@@ -67,6 +68,7 @@ class Commands:
             "panel": self._panel,
             "interrupt": self._interrupt,
             "restart": self._restart,
+            "scale": self._scale,
             "auto": self._turn,
             "offers": lambda options: print(self._session.offers(options)),
             "snapshot": self._snapshot,
@@ -164,6 +166,9 @@ class Commands:
         ranks = choose_ranks(cluster, options.ranks, "%sky restart")
         cluster.restart(ranks)
         print(f"{cluster.name}: {describe_ranks(ranks)} started anew, with empty namespaces")
+
+    def _scale(self, options: Namespace) -> None:
+        scale(self._shell, self._session, self._running(), options.nodes, options.hosts or ())
 
     def _doctor(self, options: Namespace) -> None:
         doctor.report()

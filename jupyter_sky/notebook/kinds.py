@@ -257,6 +257,7 @@ def _rank_lists(around: Surroundings) -> Iterator[str]:
 
 
 WHOLE = Kind("a whole number of at least 1", _whole)
+NODES = Kind("a whole number of at least 1 (`%sky down` ends the cluster)", _whole)
 RANK = Kind("the number of a rank", _rank, offers=_rank_numbers)
 SWITCH = Kind("`on`, `off` or `status`", _switch, offers=lambda around: _SWITCHES)
 AMOUNT = Kind('a number, with a + for "or more"', _amount)

@@ -64,6 +64,8 @@ _FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks 
 _RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
 _RANKS = Argument(("ranks",), "RANKS", kinds.RANKS, "0,2-3", "which ranks (all)")
 _HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to look at as well")
+_NODES = Argument(("nodes",), "N", kinds.NODES, "8", "how many it shall have; the last ones leave")
+_MORE_HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu3,gpu4", "machines to take for more")
 _ON = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to clean up as well")
 _UNUSED = Argument(
     ("--unused-for",), "TIME", kinds.TIME, "30d", "how long nothing used an environment (14d)"
@@ -87,6 +89,10 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "panel": ("show the panel of a cluster here", (_NAME,)),
     "interrupt": ("stop what runs", ()),
     "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
+    "scale": (
+        "give the cluster more nodes, or fewer; ranks that stay keep all",
+        (_NODES, _MORE_HOSTS),
+    ),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
     "offers": ("show what fits at AWS, and what it costs", OFFER_OPTIONS),
     "snapshot": ("keep the head as an image, from which others start fast", (_REMOVE,)),

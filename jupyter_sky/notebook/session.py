@@ -111,6 +111,14 @@ class Session:
         self.find(known.name)
         return self._start(known.name, self._started[known.name])
 
+    def started(self, cluster: Cluster) -> CellOptions:
+        """Return what a cluster was started with."""
+        return self._started[cluster.name]
+
+    def resized(self, cluster: Cluster, options: CellOptions) -> None:
+        """Note that a cluster is as if it had been started with ``options``."""
+        self._started[cluster.name] = options
+
     def hosts(self, named: tuple[str, ...]) -> tuple[Target, ...]:
         """Return hosts: those that are named, or else the settings', or the current cluster's."""
         named = named or self.settings.hosts or ()
@@ -181,7 +189,7 @@ class Session:
         return options
 
     def _start(self, name: str, options: CellOptions) -> Cluster:
-        provider = self._provider(options)
+        provider = self.provider(options)
         spec = ClusterSpec(
             name=name,
             nodes=options.nodes or provider.usual_nodes,
@@ -237,7 +245,8 @@ class Session:
         )
         return cluster
 
-    def _provider(self, options: CellOptions) -> Provider:
+    def provider(self, options: CellOptions) -> Provider:
+        """Return where nodes come from, as settings and options describe it."""
         name = _provider_name(options)
         if name == "local":
             return Local(grace=self.settings.grace)
@@ -305,10 +314,15 @@ def _check_fit(cluster: Cluster, options: CellOptions, hosts: tuple[str, ...]) -
     }
     for option, value in asked.items():
         if value is not None and value != has[option]:
+            change = (
+                f"`%sky scale {value}` to change it"
+                if option == "--nodes"
+                else ("`%sky down` first to replace it")
+            )
             raise UsageError(
                 f"cluster {cluster.name} is running with {option} {has[option]}, and the cell asks "
-                f"for {value}: leave {option} out to use it, type `%sky down` first to replace it, "
-                "or add `--cluster NAME` to start a second one."
+                f"for {value}: leave {option} out to use it, type {change}, or add "
+                "`--cluster NAME` to start a second one."
             )
 
 

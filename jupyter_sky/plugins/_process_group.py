@@ -113,6 +113,9 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
             f"the head at {info.head_addr}:{info.head_port} was lost while the process group was "
             f"formed ({error})."
         ) from error
+    # A formation that was broken off counts for torch on some ranks and not on others; those would
+    # look for each other under different names.
+    c10d._world.group_count = 0
     try:
         dist.init_process_group(
             backend,

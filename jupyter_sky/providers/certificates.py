@@ -61,7 +61,7 @@ def _certificate(
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     now = datetime.datetime.now(datetime.UTC)
     identifier = x509.SubjectKeyIdentifier.from_public_key(issuer_key.public_key())
-    return (
+    made = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer.subject if issuer else subject)
@@ -74,5 +74,8 @@ def _certificate(
             x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
             critical=False,
         )
-        .sign(issuer_key, hashes.SHA256())
     )
+    if issuer is None:
+        # A cluster that has grown has several authorities of one name.
+        made = made.add_extension(identifier, critical=False)
+    return made.sign(issuer_key, hashes.SHA256())

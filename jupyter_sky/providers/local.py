@@ -21,14 +21,20 @@ from typing import Any
 import psutil
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.providers.certificates import mint
+from jupyter_sky.providers import devices
+from jupyter_sky.providers.certificates import Credentials, mint
 from jupyter_sky.providers.folders import runtime
 from jupyter_sky.providers.installed import differences
-from jupyter_sky.providers.machine import AgentGone, Machine, Node, Progress
-from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
+from jupyter_sky.providers.machine import (
+    AgentGone,
+    Growth,
+    Machine,
+    Node,
+    Progress,
+    Standing,
+)
+from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.transport.modules import is_own
-
-_LOOPBACK = "127.0.0.1"
 
 SHARED_MEMORY = Path("/dev/shm")
 ROOMY = 2**30
@@ -88,6 +94,10 @@ class LocalMachine:
             "nodes": [node.message() for node in self.nodes],
         }
 
+    def with_nodes(self, nodes: Sequence[Node]) -> LocalMachine:
+        """Return the same agent, standing for other nodes."""
+        return replace(self, nodes=tuple(nodes))
+
 
 @dataclass(frozen=True)
 class Local:
@@ -126,7 +136,7 @@ class Local:
                     f"run `%pip install {name}`, or say `--plugin none` to go without it."
                 )
         if spec.accelerator is not None:
-            _check_accelerator(spec.accelerator, [name for _, name in _gpus()], spec.nodes)
+            devices.check(spec.accelerator, spec.nodes)
         _check_size("cpus", spec.cpus, os.cpu_count() or 1, "processors")
         _check_size("memory", spec.memory, psutil.virtual_memory().total / 2**30, "GB of memory")
         return differences(spec.image)
@@ -136,20 +146,64 @@ class Local:
     ) -> list[Machine]:
         """Start the agents, each with its share of the nodes."""
         progress(f"starting {spec.nodes} local node{'s' * (spec.nodes > 1)}")
-        gpus = _gpus()
-        nodes = _nodes(spec, gpus)
-        count = min(self.machines, len(nodes))
-        shares = [
-            nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count] for i in range(count)
+        nodes = devices.share(spec, devices.gpus())
+        shares = _shares(nodes, self.machines)
+        names = [f"machine {index}" for index in range(len(shares))]
+        credentials = mint(names) if len(shares) > 1 else []
+        return await self._start_all(spec, identity, preload, 0, shares, credentials, len(nodes))
+
+    async def grow(self, standing: Standing, progress: Progress) -> Growth:
+        """Have the last agent stand for more nodes, or start others where there may be more."""
+        kept, come = devices.share_with_more(standing, devices.gpus())
+        progress(f"starting {len(come)} local node{'s' * (len(come) > 1)}")
+        anew = {node.node: node for node in kept}
+        machines = [
+            machine.with_nodes([anew[node.node] for node in machine.nodes])
+            for machine in standing.machines
         ]
-        names = [f"machine {index}" for index in range(count)]
-        credentials = [asdict(each) for each in mint(names)] if count > 1 else [None]
+        if len(machines) >= self.machines:
+            *others, last = machines
+            ranks = [rank for node in come for rank in devices.ranks_of(node, devices.gpus())]
+            return Growth([], [*others, last.with_nodes([*last.nodes, *come])], ranks)
+        shares = _shares(come, self.machines - len(machines))
+        names = [f"machine {len(machines) + index}" for index in range(len(shares))]
+        alone, *credentials = mint(["machine 0", *names])
+        trusting = [
+            replace(each, authority=each.authority + standing.authority) for each in credentials
+        ]
+        first = 1 + max(map(_index, standing.machines))
+        started = await self._start_all(
+            standing.spec,
+            standing.identity,
+            standing.preload,
+            first,
+            shares,
+            trusting,
+            len(kept) + len(come),
+        )
+        return Growth(started, machines, (), alone.authority, alone)
+
+    async def _start_all(
+        self,
+        spec: ClusterSpec,
+        identity: str,
+        preload: Sequence[str],
+        first: int,
+        shares: Sequence[Sequence[Node]],
+        credentials: Sequence[Credentials],
+        count: int,
+    ) -> list[Machine]:
+        """Start agents, all or none, each for its share of the nodes; ``count`` is of all nodes."""
         loop = asyncio.get_running_loop()
-        env = await loop.run_in_executor(None, _variables, spec.image, nodes)
-        start = partial(self._start, spec, identity, preload=preload, gpus=gpus, env=env)
+        ranks = len(shares[0][0].ranks) * count
+        env = await loop.run_in_executor(None, _variables, spec.image, ranks)
+        start = partial(self._start, spec, identity, preload=preload, env=env)
+        shown = [asdict(each) for each in credentials] or len(shares) * [None]
         starts = [
-            loop.run_in_executor(None, partial(start, index, share, credentials=credentials[index]))
-            for index, share in enumerate(shares)
+            loop.run_in_executor(
+                None, partial(start, first + index, nodes, credentials=shown[index])
+            )
+            for index, nodes in enumerate(shares)
         ]
         together = asyncio.gather(*starts, return_exceptions=True)
         try:
@@ -165,6 +219,9 @@ class Local:
                 await machine.remove()
             raise failed[0]
         return machines
+
+    async def give_back(self, machines: Sequence[Machine]) -> None:
+        """Do nothing: what remains of an agent that has ended is this computer."""
 
     def machine(self, row: Mapping[str, Any]) -> LocalMachine:
         """Return the machine that ``row`` describes."""
@@ -185,7 +242,6 @@ class Local:
         index: int,
         nodes: Sequence[Node],
         preload: Sequence[str],
-        gpus: Sequence[tuple[str, str]],
         credentials: dict[str, str] | None,
         env: Mapping[str, str],
     ) -> LocalMachine:
@@ -208,11 +264,7 @@ class Local:
             "sys_path": self._visible_path(),
             "python_path": os.environ.get("PYTHONPATH"),
             "env": env,
-            "ranks": [
-                {"rank": rank, "env": _visible(node, rank, gpus)}
-                for node in nodes
-                for rank in node.ranks
-            ],
+            "ranks": [rank for node in nodes for rank in devices.ranks_of(node, devices.gpus())],
         }
         with open(folder / "spec.json", "w", opener=_private) as file:
             json.dump(settings, file)
@@ -240,77 +292,22 @@ class Local:
         return entries if self.shares_files else [path for path in entries if not is_own(path)]
 
 
-def _nodes(spec: ClusterSpec, gpus: Sequence[tuple[str, str]]) -> list[Node]:
-    """Share the GPUs that are here among the nodes; ranks share them only if they have to."""
-    wanted = spec.accelerator if isinstance(spec.accelerator, Accelerator) else None
-    each = wanted.count if wanted else len(gpus) // spec.nodes
-    per_node = spec.procs_per_node or max(1, each)
-    shared = bool(gpus) and each < per_node
-    nodes = []
-    for number in range(spec.nodes):
-        ranks = tuple(range(number * per_node, (number + 1) * per_node))
-        count = each or min(1, len(gpus))
-        name = gpus[0][1] if gpus else None
-        nodes.append(Node(number, _LOOPBACK, "lo", ranks, count, shared, name))
-    return nodes
-
-
-def _visible(node: Node, rank: int, gpus: Sequence[tuple[str, str]]) -> dict[str, str]:
-    if not gpus:
-        return {}
-    place = rank if node.shared_accelerators else _first(node) + node.ranks.index(rank)
-    return {"CUDA_VISIBLE_DEVICES": gpus[place % len(gpus)][0]}
-
-
-def _first(node: Node) -> int:
-    return node.node * node.accelerators
-
-
-def _gpus() -> list[tuple[str, str]]:
-    """Return id and name of the NVIDIA GPUs that this process may use."""
-    names = _all_gpus()
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is None:
-        return [(str(number), name) for number, name in enumerate(names)]
-    ids = [each.strip() for each in allowed.split(",") if each.strip() not in ("", "-1")]
-    known = dict(enumerate(names))
-    return [(each, known.get(int(each), "") if each.isdigit() else "GPU") for each in ids]
-
-
-def _all_gpus() -> list[str]:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _check_accelerator(wanted: Accelerator | str, gpus: Sequence[str], nodes: int) -> None:
-    if isinstance(wanted, str):
-        wanted = Accelerator(wanted)
-    name, count = wanted.name, wanted.count
-    fitting = [gpu for gpu in gpus if wanted.fits(gpu)]
-    if len(fitting) < count * nodes:
-        here = ", ".join(sorted(set(gpus))) or "no GPU"
-        some = f"{len(fitting)} of them" if fitting else here
-        raise UsageError(
-            f"{count * nodes} × {name} was asked for, but this machine has {some}: "
-            "leave the GPU out to use what is here."
-        )
-
-
 def _check_size(option: str, wanted: str | int | float | None, here: float, unit: str) -> None:
     if wanted is not None and float(str(wanted).rstrip("+")) > here:
         raise UsageError(
             f"--{option} {wanted} was asked for, but this machine has {here:.0f} {unit}: "
             f"ask for less, or leave --{option} out."
         )
+
+
+def _index(machine: Machine) -> int:
+    """Return which of its cluster's agents a machine is."""
+    return int(machine.row()["folder"].rpartition("-")[2])
+
+
+def _shares(nodes: Sequence[Node], most: int) -> list[Sequence[Node]]:
+    count = min(most, len(nodes))
+    return [nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count] for i in range(count)]
 
 
 def _threads(ranks: int) -> dict[str, str]:
@@ -338,11 +335,11 @@ def _working_folder() -> Path:
         ) from None
 
 
-def _variables(image: Image, nodes: Sequence[Node]) -> dict[str, str]:
+def _variables(image: Image, ranks: int) -> dict[str, str]:
     """Return what every rank finds in its environment."""
     return {
         "PATH": _path(),
-        **_threads(sum(len(node.ranks) for node in nodes)),
+        **_threads(ranks),
         **image.env,
         **_shell_variables(image.shell_vars),
     }

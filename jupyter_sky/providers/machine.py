@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from jupyter_sky.providers.certificates import Credentials
 from jupyter_sky.providers.preparation import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -105,6 +106,74 @@ class Machine(Protocol):
     def row(self) -> dict[str, Any]:
         """Return what the registry keeps to find the machine again."""
 
+    def with_nodes(self, nodes: Sequence[Node]) -> Machine:
+        """Return the same machine, standing for other nodes."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A cluster that is up, as a provider has to know it to add nodes to it.
+
+    Attributes
+    ----------
+    spec
+        What the cluster is to be: ``spec.nodes`` counts the nodes that are to come.
+    identity
+        The cluster's id.
+    preload
+        Modules that each node imports once.
+    machines
+        Those that are there and stay.
+    lost
+        Nodes whose place others are to take, with the same number and ranks.
+    authority
+        Certificates of those who have signed for agents so far, as PEM; empty for a single agent,
+        which has none.
+    """
+
+    spec: ClusterSpec
+    identity: str
+    preload: Sequence[str]
+    machines: Sequence[Machine]
+    lost: Sequence[Node] = ()
+    authority: str = ""
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes that are there."""
+        return [node for machine in self.machines for node in machine.nodes]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the nodes that are to come."""
+        there = {node.node for node in self.nodes}
+        return [number for number in range(self.spec.nodes) if number not in there]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What a provider has added to a cluster.
+
+    Attributes
+    ----------
+    machines
+        The machines that have come, each with an agent that listens.
+    enlarged
+        In place of those that are there: the same, in the same order, some for more nodes.
+    ranks
+        What agents that were there have to start: ``rank`` and ``env`` of each rank.
+    authority
+        The certificate of who has signed for the agents that have come, as PEM.
+    credentials
+        For an agent that was the only one so far: what it shows to its peers from now on.
+    """
+
+    machines: Sequence[Machine]
+    enlarged: Sequence[Machine]
+    ranks: Sequence[dict[str, Any]] = ()
+    authority: str = ""
+    credentials: Credentials | None = None
+
 
 class Provider(Protocol):
     """Where nodes come from."""
@@ -131,6 +200,26 @@ class Provider(Protocol):
 
     def machine(self, row: Mapping[str, Any]) -> Machine:
         """Return the machine that ``row`` describes."""
+
+
+@runtime_checkable
+class Scalable(Provider, Protocol):
+    """What a provider has beyond others if nodes can join a cluster that is up, and leave it."""
+
+    async def grow(self, standing: Standing, progress: Progress) -> Growth:
+        """Start the nodes that a cluster lacks, all or none of them, also when it is cancelled.
+
+        What the cluster has is left as it is: agents that are there are told by who asks.
+        """
+
+    async def give_back(self, machines: Sequence[Machine]) -> None:
+        """Let go of machines that are no part of their cluster, and whose agents have ended.
+
+        Raises
+        ------
+        SkyError
+            When one may still cost something; the registry keeps it then.
+        """
 
 
 @dataclass(frozen=True)

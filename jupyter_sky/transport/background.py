@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -71,6 +71,42 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
         while not questions.empty():
             if question := questions.get():
                 question[1].set_exception(NobodyWaits())
+
+
+def wait_whole(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run ``coroutine`` and wait for it; Ctrl-C cancels it, and waits for what it does then.
+
+    Whoever presses Ctrl-C again does not wait for that; it is done all the same.
+    """
+    work = _Whole(coroutine)
+    try:
+        return wait(work.result())
+    except BaseException:
+        wait(work.stop())
+        raise
+
+
+class _Whole(Generic[T]):
+    """Something that is cancelled once at most, by `stop`; lives in the background loop."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+        self._stopped = False
+
+    async def result(self) -> T:
+        if self._stopped:
+            raise asyncio.CancelledError
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        return await asyncio.shield(self._task)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._task is None:
+            self._coroutine.close()
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
 
 def ask(function: Callable[..., T], *args: object) -> T:

@@ -11,6 +11,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.frame import Limits
 from jupyter_sky.cluster.run import Run
@@ -110,3 +111,38 @@ def new() -> Iterator[Callable[..., Cells]]:
     for cells in started:
         if cells.cluster.state.phase != "down":
             cells.cluster.down()
+
+
+@pytest.fixture
+def new_with() -> Iterator[Callable[..., Cells]]:
+    """Starts clusters with plugins of the test's own and ends them."""
+    started: list[Cells] = []
+
+    def make(plugins: Sequence[sky.Plugin], nodes: int) -> Cells:
+        wanted = ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=nodes)
+        made, frame = assemble(wanted, plugins)
+        started.append(Cells(Cluster.start(made, Local(), frame, limits=Limits(stop=20))))
+        return started[-1]
+
+    yield make
+    for cells in started:
+        cells.cluster.down()
+
+
+@pytest.fixture
+def attached() -> Iterator[Callable[[str], Cells]]:
+    """Takes up clusters that another kernel has left, and ends them."""
+    found: list[Cells] = []
+
+    def attach(name: str) -> Cells:
+        row = registry.find(name)
+        assert row is not None
+        _, frame = assemble(ClusterSpec(name=name), [sky.plugins.torch()])
+        cluster = Cluster.attach(row, Local(), frame, limits=Limits(stop=20))
+        assert cluster is not None
+        found.append(Cells(cluster))
+        return found[-1]
+
+    yield attach
+    for cells in found:
+        cells.cluster.down()

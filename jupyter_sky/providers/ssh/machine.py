@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import shlex
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from jupyter_sky.providers.machine import Node
 from jupyter_sky.providers.ssh.hosts import parse_one
 from jupyter_sky.providers.ssh.line import HostError, Line, lines
 from jupyter_sky.providers.ssh.node import end_agent
+from jupyter_sky.providers.ssh.probe import Probe, probe
 
 T = TypeVar("T")
 
@@ -75,6 +76,14 @@ class SSHMachine:
             "code": self.code,
             "nodes": [node.message() for node in self.nodes],
         }
+
+    def with_nodes(self, nodes: Sequence[Node]) -> SSHMachine:
+        """Return the same machine, standing for another node."""
+        return replace(self, nodes=tuple(nodes))
+
+    def look(self) -> Probe:
+        """Look at the host as it is now."""
+        return probe(self._line)
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> SSHMachine:

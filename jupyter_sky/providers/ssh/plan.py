@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jupyter_sky.providers.machine import Node
+from jupyter_sky.providers.machine import Node, Standing
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.providers.ssh.hosts import Target
 from jupyter_sky.providers.ssh.line import HostError
@@ -42,25 +42,30 @@ class Place:
         return found
 
 
-def plan(targets: Sequence[Target], probes: Iterable[Probe], spec: ClusterSpec) -> list[Place]:
-    """Share out the ranks, host by host."""
+def plan(targets: Sequence[Target], probes: Iterable[Probe], standing: Standing) -> list[Place]:
+    """Share out the ranks that a cluster lacks, host by host."""
     places: list[Place] = []
-    first = 0
-    for number, (target, here) in enumerate(zip(targets, probes, strict=True)):
+    spec, lost = standing.spec, {node.node: node for node in standing.lost}
+    first = sum(len(node.ranks) for node in [*standing.nodes, *standing.lost])
+    for number, target, here in zip(standing.numbers, targets, probes, strict=True):
         devices = _devices(here, spec)
-        count = target.ranks or spec.procs_per_node or max(1, len(devices))
+        if number in lost:
+            ranks = lost[number].ranks
+        else:
+            count = target.ranks or spec.procs_per_node or max(1, len(devices))
+            ranks = tuple(range(first, first + count))
+            first += count
         node = Node(
             node=number,
             addr=here.address,
             interface="",
-            ranks=tuple(range(first, first + count)),
+            ranks=ranks,
             accelerators=len(devices),
-            shared_accelerators=0 < len(devices) < count,
+            shared_accelerators=0 < len(devices) < len(ranks),
             gpu=here.gpus[devices[0]] if devices else None,
             name=str(target),
         )
         places.append(Place(node, devices))
-        first += count
     return places
 
 

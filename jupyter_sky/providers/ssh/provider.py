@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.providers.certificates import mint
-from jupyter_sky.providers.machine import Machine, Progress
+from jupyter_sky.providers.certificates import Credentials, mint
+from jupyter_sky.providers.machine import Growth, Machine, Progress, Standing
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import hosts as host_names
 from jupyter_sky.providers.ssh.environment import Recipe, install_system, make, recipe
@@ -112,7 +112,7 @@ class SSH:
         if spec.nodes > known:
             raise UsageError(
                 f"{spec.nodes} nodes were asked for, and {known} host{'s are' * (known > 1)}"
-                f"{' is' * (known == 1)} named: name more, or leave out --nodes."
+                f"{' is' * (known == 1)} named: name more with `--hosts`, or ask for fewer."
             )
         return ()
 
@@ -120,7 +120,41 @@ class SSH:
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
         """Prepare the hosts, all at once, and start an agent on each."""
+        standing = Standing(spec, identity, preload, ())
         targets = self.targets[: spec.nodes]
+        credentials = mint(list(map(str, targets))) if len(targets) > 1 else []
+        return await self._bring_up(targets, standing, credentials, progress)
+
+    async def grow(self, standing: Standing, progress: Progress) -> Growth:
+        """Prepare further hosts, and start an agent on each."""
+        taken = {node.name for node in standing.nodes}
+        free = [target for target in self.targets if str(target) not in taken]
+        # A host that has just been lost comes last.
+        lost = {node.name for node in standing.lost}
+        free.sort(key=lambda target: str(target) in lost)
+        count = len(standing.numbers)
+        if len(free) < count:
+            raise UsageError(
+                f"{count} more host{'s are' if count > 1 else ' is'} needed, and {len(free)} named "
+                "that the cluster does not have: name more with `--hosts`."
+            )
+        targets = free[:count]
+        names = [str(target) for target in targets]
+        alone, *credentials = mint([standing.nodes[0].host, *names])
+        shown = [
+            replace(each, authority=each.authority + standing.authority) for each in credentials
+        ]
+        machines = await self._bring_up(targets, standing, shown, progress)
+        return Growth(machines, standing.machines, (), alone.authority, alone)
+
+    async def _bring_up(
+        self,
+        targets: Sequence[Target],
+        standing: Standing,
+        credentials: Sequence[Credentials],
+        progress: Progress,
+    ) -> list[Machine]:
+        spec = standing.spec
         phases = Phases([str(target) for target in targets], progress)
         places: list[Place] = []
         try:
@@ -132,12 +166,16 @@ class SSH:
                 phases,
                 lambda number: self._prepare(targets[number], spec, made_of, files, phases),
             )
-            places = plan(targets, [host.here for host in hosts], spec)
-            return await self._start(spec, identity, preload, hosts, places, phases)
+            known = await in_thread(_address, standing)
+            places = plan(targets, [host.here for host in hosts], standing)
+            return await self._start(standing, hosts, places, known, credentials, phases)
         except BaseException:
             phases.stop()
-            await asyncio.shield(self._clean_up(targets, identity, started=bool(places)))
+            await asyncio.shield(self._clean_up(targets, standing.identity, places))
             raise
+
+    async def give_back(self, machines: Sequence[Machine]) -> None:
+        """Do nothing: the machines are the person's own."""
 
     def machine(self, row: Mapping[str, Any]) -> Machine:
         """Return the machine that ``row`` describes."""
@@ -169,29 +207,29 @@ class SSH:
 
     async def _start(
         self,
-        spec: ClusterSpec,
-        identity: str,
-        preload: Sequence[str],
+        standing: Standing,
         hosts: Sequence[_Host],
         places: Sequence[Place],
+        known: str | None,
+        credentials: Sequence[Credentials],
         phases: Phases,
     ) -> list[Machine]:
-        credentials = mint([str(host.line.target) for host in hosts])
+        spec = standing.spec
 
         def start(number: int) -> SSHMachine:
             host, place = hosts[number], places[number]
             phases.say(str(host.line.target), "starting", 0.9)
             settings = {
                 "cluster": spec.name,
-                "id": identity,
-                "index": number,
-                "peer": _peer(number, places),
+                "id": standing.identity,
+                "index": place.node.node,
+                "peer": known or _peer(number, places),
                 "interface": self.interface,
-                "credentials": asdict(credentials[number]) if len(hosts) > 1 else None,
+                "credentials": asdict(credentials[number]) if credentials else None,
                 "grace": self.grace,
                 "spot": self.spot,
                 "idle_timeout": spec.idle_timeout,
-                "preload": list(preload),
+                "preload": list(standing.preload),
                 "env": {**spec.image.env, **host.values},
                 "ranks": place.ranks(host.here.cpus),
             }
@@ -237,19 +275,31 @@ class SSH:
             raise SkyError(_failure(failed, len(targets)))
         return results
 
-    async def _clean_up(self, targets: Sequence[Target], identity: str, started: bool) -> None:
+    async def _clean_up(
+        self, targets: Sequence[Target], identity: str, places: Sequence[Place]
+    ) -> None:
         """End what is under way, and what was started before it was clear that not all can be."""
 
         def clean(index: int) -> None:
             line = lines.get(targets[index])
             line.close_if_unused()
-            if started:
-                end_agent(line, *folders(identity, index, probe(line)))
+            if places:
+                number = places[index].node.node
+                end_agent(line, *folders(identity, number, probe(line)))
                 line.close_if_unused()
 
         await asyncio.gather(
             *(in_thread(clean, index) for index in range(len(targets))), return_exceptions=True
         )
+
+
+def _address(standing: Standing) -> str | None:
+    """Return an address of the cluster that stands, if one does."""
+    if not standing.machines:
+        return None
+    machine, node = standing.machines[0], standing.nodes[0]
+    # A node that was alone so far stands nowhere yet.
+    return node.addr if node.port or not isinstance(machine, SSHMachine) else machine.look().address
 
 
 def _peer(number: int, places: Sequence[Place]) -> str | None:

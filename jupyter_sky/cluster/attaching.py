@@ -1,0 +1,83 @@
+"""Taking up a cluster that another kernel has started: what its agents say is what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from jupyter_sky.cluster import handshake, scaling
+from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.state import reduce, running
+from jupyter_sky.providers.machine import AgentGone, Machine
+from jupyter_sky.transport.events import Formed, Prepared, RankStarted, RunBegan, decode_event
+from jupyter_sky.transport.frames import Message
+
+if TYPE_CHECKING:
+    from jupyter_sky.cluster.conductor import Conductor
+
+
+async def attach(
+    conductor: Conductor, machines: Sequence[Machine], leaving: Sequence[Machine]
+) -> None:
+    """Have a cluster be what it is on these machines.
+
+    Parameters
+    ----------
+    conductor
+        The cluster.
+    machines
+        Those that it is on.
+    leaving
+        Those that a kernel which was killed wanted to be no part of it.
+
+    Raises
+    ------
+    AgentGone
+        When one of its agents has ended, or is about to.
+    """
+    welcomes = await conductor.connect(machines, since=None)
+    for connection, welcome in zip(conductor.connections, welcomes, strict=True):
+        if welcome["ending"]:
+            raise AgentGone("the cluster is about to end")
+        _learn(conductor, connection, welcome)
+    _take_up(conductor, welcomes)
+    conductor.warnings = handshake.check(conductor.versions)
+    newest = max(rank.generation for rank in conductor.state.ranks)
+    if await scaling.clear_up(conductor, welcomes, leaving):
+        newest += 1  # there may be a group of ranks that are there no more
+    conductor.state = replace(conductor.state, generation=newest, phase="ready")
+
+
+def _learn(conductor: Conductor, connection: Connection, welcome: Message) -> None:
+    for rank in welcome["ranks"]:
+        number, state = rank["rank"], conductor.state
+        conductor.outbox.remember(number, rank["names"])
+        if rank["pid"]:
+            state = reduce(state, RankStarted(number, rank["pid"]))
+        state = reduce(state, Formed(number, rank["generation"], None))
+        if rank["run"]:
+            state = running(state, [number], rank["run"])
+        conductor.state = state
+    if welcome["versions"]:
+        conductor.take(connection, Prepared(welcome["versions"], {}))
+    if welcome["leaving"]:
+        conductor.take(connection, decode_event(welcome["leaving"]))
+
+
+def _take_up(conductor: Conductor, welcomes: Sequence[Message]) -> None:
+    """Follow the agents from where the run began that nobody has seen the end of."""
+    latest = [each["latest"] for each in welcomes if each["latest"]]
+    unseen = [
+        each
+        for each in latest
+        if each["unseen"] or any(rank.run == each["run"] for rank in conductor.state.ranks)
+    ]
+    run = unseen[0]["run"] if unseen else None
+    if run:
+        began = decode_event(unseen[0])
+        assert isinstance(began, RunBegan)
+        conductor.on_take_up(began)
+    for connection, welcome in zip(conductor.connections, welcomes, strict=True):
+        began_here = welcome["latest"] and welcome["latest"]["run"] == run
+        connection.follow(welcome["latest"]["n"] if began_here else welcome["last"])

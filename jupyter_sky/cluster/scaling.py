@@ -1,0 +1,301 @@
+"""Scaling: nodes come to a cluster or leave it, and the ranks that stay keep their variables.
+
+Ranks are never renumbered. Nodes that come get the next numbers, those with the highest leave, and
+the head stays. Whoever is stopped in the middle, or fails, leaves the cluster as it was; from the
+moment when it is written down in the registry it is the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Coroutine, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jupyter_sky.cluster import formation, handshake, links, registry
+from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.endings import end, remove
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.machine import Growth, Machine, Progress, Scalable, Standing
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.events import Ending, Event
+from jupyter_sky.transport.frames import Message
+
+if TYPE_CHECKING:
+    from jupyter_sky.cluster.conductor import Conductor
+
+T = TypeVar("T")
+
+
+async def scale(
+    conductor: Conductor, nodes: int, provider: Scalable, progress: Progress
+) -> list[str]:
+    """Give a cluster so many nodes.
+
+    Parameters
+    ----------
+    conductor
+        The cluster; nothing may run on it.
+    nodes
+        How many it shall have.
+    provider
+        Where those that it lacks come from.
+    progress
+        Told what is going on.
+
+    Returns
+    -------
+    list of str
+        The nodes that left and could not be reached; what is left there ends by itself.
+
+    Raises
+    ------
+    SkyError
+        When nodes do not come; the cluster is as it was.
+    """
+    if nodes < len(conductor.state.nodes):
+        return await _finished(_shrink(conductor, nodes, provider))
+    await _grow(conductor, nodes, provider, progress)
+    return []
+
+
+async def _grow(conductor: Conductor, nodes: int, provider: Scalable, progress: Progress) -> None:
+    head = conductor.connection(0)
+    standing = Standing(
+        replace(conductor.spec, nodes=nodes),
+        conductor.id,
+        conductor.frame.preload,
+        [connection.machine for connection in conductor.connections],
+        authority=(await head.request("authority"))["authority"],
+    )
+    growth = await provider.grow(standing, progress)
+    joining = _Joining(conductor, provider, growth)
+    try:
+        await joining.join(progress)
+        joining.settle(standing.spec)
+    except BaseException as error:
+        await joining.undo()
+        raise joining.trouble or error from None
+
+
+class _Joining:
+    """Machines that are about to join a cluster.
+
+    What goes wrong with one of them is the end of their joining, and not of the cluster.
+
+    Attributes
+    ----------
+    trouble
+        What went wrong with one of them.
+    """
+
+    def __init__(self, conductor: Conductor, provider: Scalable, growth: Growth) -> None:
+        self._conductor = conductor
+        self._provider = provider
+        self._growth = growth
+        self._before = conductor.state
+        self._kept = list(conductor.connections)
+        self._machines = [connection.machine for connection in self._kept]
+        self._new = [Connection(each, self._on_event, self._on_lost) for each in growth.machines]
+        self.trouble: SkyError | None = None
+
+    async def join(self, progress: Progress) -> None:
+        """Have them, their ranks and the others form one group."""
+        conductor, growth = self._conductor, self._growth
+        leaving = [machine.row() for machine in growth.machines]
+        rows = [machine.row() for machine in self._machines]
+        registry.record_size(conductor.id, conductor.spec.nodes, rows, leaving)
+        conductor.rearrange([*self._with_machines(growth.enlarged), *self._new])
+        await asyncio.gather(*(connection.open(since=0) for connection in self._new))
+        await self._enlist()
+        if conductor.frame.preload and self._new:
+            progress(f"importing {', '.join(conductor.frame.preload)}")
+        async with formation.deadline(conductor.limits.start, "the new nodes did not get ready"):
+            await conductor.until(self._are_ready)
+        self._check()
+        if self._new:
+            progress("checking the network")
+            await self._admit()
+        await links.check_ways(conductor.connections)
+        if conductor.frame.together:
+            progress("forming the group")
+        await conductor.form()
+        self._check()
+
+    def settle(self, spec: ClusterSpec) -> None:
+        """Make them part of the cluster for good."""
+        conductor = self._conductor
+        rows = [connection.machine.row() for connection in conductor.connections]
+        registry.record_size(conductor.id, spec.nodes, rows)
+        conductor.spec, conductor.provider = spec, self._provider
+        for connection in self._new:
+            conductor.adopt(connection)
+        conductor.wake()
+
+    async def undo(self) -> None:
+        """Have the cluster as it was before."""
+        conductor = self._conductor
+        ranks = set(conductor.ranks)
+        conductor.rearrange(self._with_machines(self._machines))
+        conductor.state = replace(
+            conductor.state, versions=self._before.versions, missing=self._before.missing
+        )
+        gone = ranks - set(conductor.ranks)
+        await asyncio.gather(*map(end, self._new), _discharge(self._kept, gone))
+        await self._provider.give_back(self._growth.machines)
+        conductor.forget(gone)
+        if conductor.state.generation > self._before.generation:
+            await _form_again(conductor)
+        rows = [machine.row() for machine in self._machines]
+        registry.record_size(conductor.id, conductor.spec.nodes, rows)
+        conductor.wake()
+
+    def _with_machines(self, machines: Sequence[Machine]) -> list[Connection]:
+        for connection, machine in zip(self._kept, machines, strict=True):
+            connection.machine = machine
+        return self._kept
+
+    async def _enlist(self) -> None:
+        """Have agents that were there start further ranks."""
+
+        async def enlist(connection: Connection) -> None:
+            mine = [each for each in self._growth.ranks if each["rank"] in connection.ranks]
+            if mine:
+                await connection.request("enlist", ranks=mine)
+
+        await asyncio.gather(*map(enlist, self._kept))
+
+    def _are_ready(self) -> bool:
+        self._check()
+        hosts = [node.host for connection in self._new for node in connection.machine.nodes]
+        return self._conductor.state.settled and self._conductor.versions.keys() >= set(hosts)
+
+    def _check(self) -> None:
+        """Raise what is wrong with those that come."""
+        if self.trouble:
+            raise self.trouble
+        conductor = self._conductor
+        for rank in conductor.state.ranks[len(self._before.ranks) :]:
+            if rank.phase == "dead":
+                raise SkyError(f"rank {rank.rank} does not start: {rank.trouble}")
+        for name, reason in conductor.state.missing:
+            raise SkyError(f"{name} cannot be imported on the new nodes: {reason}")
+        conductor.warn(handshake.check(conductor.versions))
+
+    async def _admit(self) -> None:
+        """Have the agents that were there let in those that come."""
+        growth, new = self._growth, self._new[0].machine.nodes[0]
+        message: Message = {
+            "authority": growth.authority,
+            "credentials": asdict(growth.credentials) if growth.credentials else None,
+            "peer": new.addr,
+        }
+        for connection in self._kept:
+            answer = await connection.request("admit", **message)
+            if "port" in answer:
+                where = {key: answer[key] for key in ("addr", "interface", "port")}
+                nodes = [replace(node, **where) for node in connection.machine.nodes]
+                connection.machine = connection.machine.with_nodes(nodes)
+        self._conductor.rearrange(self._conductor.connections)
+
+    def _on_event(self, connection: Connection, event: Event) -> None:
+        if isinstance(event, Ending):
+            self._fail(connection, f"has ended itself: {event.reason}")
+        else:
+            self._conductor.take(connection, event)
+
+    def _on_lost(self, connection: Connection) -> None:
+        self._fail(connection, connection.trouble)
+
+    def _fail(self, connection: Connection, reason: str) -> None:
+        host = connection.name
+        self.trouble = self.trouble or SkyError(f"the agent of {host} {reason}")
+        # Who waits for the group need not wait any longer.
+        error = {"type": "ClusterLost", "text": str(self.trouble)}
+        self._conductor.form_errors.update(dict.fromkeys(connection.ranks, error))
+        self._conductor.wake()
+
+
+async def _shrink(conductor: Conductor, nodes: int, provider: Scalable) -> list[str]:
+    """Let the last nodes go; this cannot fail half-way, and is not stopped half-way either."""
+    stay = {
+        connection: [node for node in connection.machine.nodes if node.node < nodes]
+        for connection in conductor.connections
+    }
+    kept = [connection for connection in stay if stay[connection]]
+    leaving = [connection for connection in stay if not stay[connection]]
+    machines = [connection.machine.with_nodes(stay[connection]) for connection in kept]
+    rows = [machine.row() for machine in machines]
+    registry.record_size(conductor.id, nodes, rows, [each.machine.row() for each in leaving])
+    conductor.spec = replace(conductor.spec, nodes=nodes)
+    before = set(conductor.ranks)
+    for connection, machine in zip(kept, machines, strict=True):
+        connection.machine = machine
+    conductor.rearrange(kept)
+    conductor.forget(gone := before - set(conductor.ranks))
+    # All leave the former group at the same time, as what made it may want it.
+    ended, _, _ = await asyncio.gather(
+        asyncio.gather(*map(end, leaving)), _discharge(kept, gone), _form_again(conductor)
+    )
+    await provider.give_back([connection.machine for connection in leaving])
+    registry.record_size(conductor.id, nodes, rows)
+    return [host for hosts in ended for host in hosts]
+
+
+async def _form_again(conductor: Conductor) -> None:
+    """Form the group, or else leave it to the next run, which says what is in the way."""
+    with contextlib.suppress(SkyError):
+        if conductor.alive:
+            await conductor.form()
+
+
+async def clear_up(
+    conductor: Conductor, welcomes: Sequence[Message], leaving: Sequence[Machine]
+) -> bool:
+    """End what a kernel that was killed while it scaled the cluster has left.
+
+    Parameters
+    ----------
+    conductor
+        The cluster as the registry has it.
+    welcomes
+        What its agents say of themselves.
+    leaving
+        Machines that should not be part of it.
+
+    Returns
+    -------
+    bool
+        Whether there was anything.
+    """
+    there = {rank["rank"] for welcome in welcomes for rank in welcome["ranks"]}
+    strange = there - set(conductor.ranks)
+    if not strange and not leaving:
+        return False
+    await asyncio.gather(_discharge(conductor.connections, strange), *map(remove, leaving))
+    if isinstance(conductor.provider, Scalable):
+        await conductor.provider.give_back(leaving)
+    conductor.forget(strange)
+    rows = [connection.machine.row() for connection in conductor.connections]
+    registry.record_size(conductor.id, conductor.spec.nodes, rows)
+    return True
+
+
+async def _discharge(connections: Sequence[Connection], ranks: Collection[int]) -> None:
+    """End ranks of agents that go on."""
+    if not ranks:
+        return
+    for connection in connections:
+        with contextlib.suppress(SkyError):
+            await connection.request("discharge", ranks=sorted(ranks))
+
+
+async def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Have something done to its end, also when nobody wants to wait for it any more."""
+    task = asyncio.ensure_future(coroutine)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

@@ -1,0 +1,93 @@
+"""``%sky scale``: how many nodes a cluster shall have, and where those that come are from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.cluster.cluster import Cluster, count_of_nodes
+from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.progress import ProgressLine
+from jupyter_sky.notebook.session import Session, describe
+from jupyter_sky.providers.ssh.hosts import parse
+
+
+def scale(
+    shell: InteractiveShell,
+    session: Session,
+    cluster: Cluster,
+    nodes: int | None,
+    hosts: tuple[str, ...] = (),
+) -> None:
+    """Give a cluster more nodes, or fewer, and say so.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    session
+        Its clusters.
+    cluster
+        The one that is meant.
+    nodes
+        How many it shall have; if nobody says, as many more as there are ``hosts``.
+    hosts
+        Machines to take, beside those that the cluster was started with.
+
+    Raises
+    ------
+    UsageError
+        When there cannot be so many, or while something runs.
+    SkyError
+        When nodes do not come; the cluster is as it was then.
+    Interrupted
+        When Ctrl-C came; it is as it was, or as it shall be.
+    """
+    options = session.started(cluster)
+    if hosts and cluster.provider.name != "ssh":
+        raise UsageError(
+            f"--hosts has no meaning for {cluster.provider.name} nodes: leave it out, as in "
+            f"`%sky scale {nodes or len(cluster.state.nodes) + 1}`."
+        )
+    if nodes is None and not hosts:
+        raise UsageError(
+            f"say how many nodes {cluster.name} shall have, as in `%sky scale 8`; it has "
+            f"{len(cluster.state.nodes)} now."
+        )
+    if cluster.provider.name == "ssh":
+        own = [f"{node.name}:{len(node.ranks)}" for node in cluster.state.nodes]
+        named = _different(session, [*own, *hosts])
+        others = (*options.hosts, *(session.settings.hosts or ()))
+        options = replace(options, hosts=_different(session, [*named, *others]))
+        nodes = nodes or len(named)
+    assert nodes
+    before, known = len(cluster.state.nodes), cluster.warnings
+    with ProgressLine(shell, cluster.name) as progress:
+        try:
+            left = cluster.scale(nodes, session.provider(options), progress.say)
+        except KeyboardInterrupt:
+            has = len(cluster.state.nodes)
+            as_before = ", as before" if has == before else " now"
+            raise Interrupted(
+                f"the scaling of {cluster.name} was stopped: it has {count_of_nodes(has)}"
+                f"{as_before}."
+            ) from None
+        finally:
+            session.resized(cluster, replace(options, nodes=len(cluster.state.nodes)))
+        progress.say(f"{describe(cluster)}, in {progress.seconds:.1f} s")
+    for warning in cluster.warnings[len(known) :]:
+        print(f"{cluster.name}: {warning}", file=sys.stderr)
+    if left:
+        print(f"{', '.join(left)} could not be reached: what is left there ends by itself")
+
+
+def _different(session: Session, hosts: Iterable[str]) -> tuple[str, ...]:
+    """Return hosts, each of them once."""
+    found: dict[str, str] = {}
+    for host in session.settings.expanded(hosts):
+        found.setdefault(str(parse(host)[0]), host)
+    return tuple(found.values())
