@@ -18,8 +18,9 @@ MAY_IMPORT = {room: set(STACK[level + 1 :]) for level, room in enumerate(STACK)}
 MAY_IMPORT["node"] = {"transport"}
 MAY_IMPORT["server"] = {"cluster"}
 
-# The root resolves public names lazily, so it reaches every room; errors belong to all.
-FREE = {PACKAGE, f"{PACKAGE}.errors"}
+# The root resolves public names lazily, so it reaches every room, and so does what a terminal
+# starts; errors belong to all.
+FREE = {PACKAGE, f"{PACKAGE}.errors", f"{PACKAGE}.__main__"}
 
 
 def violations(root: Path) -> list[str]:

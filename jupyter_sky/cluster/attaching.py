@@ -42,9 +42,10 @@ async def attach(
             raise AgentGone("the cluster is about to end")
         _learn(conductor, connection, welcome)
     _take_up(conductor, welcomes)
-    conductor.warnings = handshake.check(conductor.versions)
+    if not conductor.visits:
+        conductor.warnings = handshake.check(conductor.versions)
     newest = max(rank.generation for rank in conductor.state.ranks)
-    if await scaling.clear_up(conductor, welcomes, leaving):
+    if not conductor.visits and await scaling.clear_up(conductor, welcomes, leaving):
         newest += 1  # there may be a group of ranks that are there no more
     conductor.state = replace(conductor.state, generation=newest, phase="ready")
 
@@ -71,7 +72,8 @@ def _take_up(conductor: Conductor, welcomes: Sequence[Message]) -> None:
     unseen = [
         each
         for each in latest
-        if each["unseen"] or any(rank.run == each["run"] for rank in conductor.state.ranks)
+        if (each["unseen"] and not conductor.visits)
+        or any(rank.run == each["run"] for rank in conductor.state.ranks)
     ]
     run = unseen[0]["run"] if unseen else None
     if run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -63,8 +64,21 @@ class Cluster:
         return cls(conductor)
 
     @classmethod
+    def visit(cls, row: registry.Row, provider: Provider) -> Cluster | None:
+        """Return the cluster of a registry row to read its logs, follow its run, or stop that.
+
+        A visitor keeps nothing up, and what it sees stays new to the notebook.
+        """
+        return cls.attach(row, provider, Frame(life={}), visits=True)
+
+    @classmethod
     def attach(
-        cls, row: registry.Row, provider: Provider, frame: Frame, limits: Limits = USUAL
+        cls,
+        row: registry.Row,
+        provider: Provider,
+        frame: Frame,
+        limits: Limits = USUAL,
+        visits: bool = False,
     ) -> Cluster | None:
         """Return the cluster of a registry row, or ``None`` if it is gone; its row goes then."""
         if row.is_elsewhere:
@@ -73,7 +87,7 @@ class Cluster:
                 "registry with this computer: use it there, or another name here with "
                 "`--cluster NAME`."
             )
-        conductor = _conductor(row, provider, frame, limits)
+        conductor = _conductor(row, provider, frame, limits, visits)
         cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
         leaving = [provider.machine(machine) for machine in row.leaving]
@@ -135,6 +149,19 @@ class Cluster:
         for run in busy:
             background.call(self._runner.stop, run)
         return bool(busy)
+
+    def calm(self, within: float) -> bool:
+        """Wait until no rank is busy, ``within`` so many seconds; say whether that came true."""
+
+        async def until_calm() -> None:
+            async with asyncio.timeout(within):
+                await self._conductor.until(lambda: not any(rank.run for rank in self.state.ranks))
+
+        try:
+            background.wait(until_calm())
+        except (TimeoutError, SkyError):
+            return False
+        return True
 
     def restart(self, ranks: Sequence[int] | None = None) -> None:
         """End rank processes and start fresh ones, with empty namespaces."""
@@ -265,6 +292,11 @@ class Cluster:
         return self._conductor.alive
 
     @property
+    def outdated(self) -> bool:
+        """Whether somebody else has changed it since: attach it to know it as it is."""
+        return self._conductor.outdated
+
+    @property
     def all_ranks(self) -> tuple[int, ...]:
         """Every rank, in order."""
         return self._conductor.ranks
@@ -291,9 +323,11 @@ def count_of_nodes(count: int) -> str:
     return f"{count} node{'s' * (count != 1)}"
 
 
-def _conductor(row: registry.Row, provider: Provider, frame: Frame, limits: Limits) -> Conductor:
+def _conductor(
+    row: registry.Row, provider: Provider, frame: Frame, limits: Limits, visits: bool = False
+) -> Conductor:
     names = [field.name for field in fields(ClusterSpec)]
     spec = ClusterSpec(name=row.name, **{n: row.spec[n] for n in names if n in row.spec})
-    conductor = Conductor(spec, row.id, provider, frame, limits)
+    conductor = Conductor(spec, row.id, provider, frame, limits, visits)
     conductor.place, conductor.created = row.spec.get("place"), row.created
     return conductor

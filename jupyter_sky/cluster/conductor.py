@@ -43,6 +43,8 @@ class Conductor:
 
     Attributes
     ----------
+    visits
+        Whether this is no notebook's: it keeps nothing up and leaves the ranks' group alone.
     state
         What is known; replaced at each event.
     warnings
@@ -51,6 +53,8 @@ class Conductor:
         What each rank used last.
     doing
         What is being done to the cluster, in words.
+    outdated
+        Whether another kernel has formed a group of it: ranks may have come and gone.
     loss
         Why the cluster cannot be used, once it cannot.
     forming
@@ -72,19 +76,27 @@ class Conductor:
     """
 
     def __init__(
-        self, spec: ClusterSpec, identity: str, provider: Provider, frame: Frame, limits: Limits
+        self,
+        spec: ClusterSpec,
+        identity: str,
+        provider: Provider,
+        frame: Frame,
+        limits: Limits,
+        visits: bool = False,
     ) -> None:
         self.spec = spec
         self.id = identity
         self.provider = provider
         self.frame = frame
         self.limits = limits
+        self.visits = visits
         self.outbox = Outbox()
         self.state = ClusterState.new([])
         self.connections: list[Connection] = []
         self.reports: dict[int, dict[str, Any]] = {}
         self.warnings: tuple[str, ...] = ()
         self.doing = ""
+        self.outdated = False
         self.loss = ClusterLost(f"cluster {spec.name} is gone.")
         self.listeners: list[Callable[[], None]] = []
         self.on_event: Callable[[Connection, Event], None] = lambda connection, event: None
@@ -181,7 +193,9 @@ class Conductor:
 
     async def connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
         """Have these machines be the cluster, and return what their agents say of themselves."""
-        self.rearrange([Connection(each, self.take, self._on_lost) for each in machines])
+        self.rearrange(
+            [Connection(each, self.take, self._on_lost, self.visits) for each in machines]
+        )
         return await asyncio.gather(*(each.open(since) for each in self.connections))
 
     # Who belongs to it
@@ -282,6 +296,8 @@ class Conductor:
         """Take note of something that happened on a node."""
         self.state = reduce(self.state, event)
         match event:
+            case Formed(generation=generation) if generation > self.state.generation:
+                self.outdated = True
             case Prepared(versions=versions):
                 self._versions.update((node.host, versions) for node in connection.machine.nodes)
             case Formed(rank=rank, error=dict() as error):

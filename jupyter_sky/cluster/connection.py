@@ -51,6 +51,8 @@ class Connection:
         Called for each event of the agent's journal, in order.
     on_lost
         Called once when the agent is gone for good.
+    visits
+        Whether it is no notebook's: it keeps no node up, and what it sees stays new to notebooks.
 
     Attributes
     ----------
@@ -73,6 +75,7 @@ class Connection:
         machine: Machine,
         on_event: Callable[[Connection, Event], None],
         on_lost: Callable[[Connection], None],
+        visits: bool = False,
     ) -> None:
         self.machine = machine
         self.last = 0
@@ -82,6 +85,7 @@ class Connection:
         self.trouble = ""
         self.on_event = on_event
         self.on_lost = on_lost
+        self._visits = visits
         self._link: Link | None = None
         self._hello: asyncio.Future[Message] | None = None
         self._up = asyncio.Event()
@@ -184,7 +188,7 @@ class Connection:
         self._hello = asyncio.get_running_loop().create_future()
         link = self._link = Link(sock, self._receive, self._closed, self._place, SILENCE)
         hello = {"op": "hello", "since": since, "token": self._token, "blobs": [*self._known]}
-        link.send(hello)
+        link.send({**hello, "visits": self._visits})
         try:
             welcome = await asyncio.wait_for(self._hello, ANSWER_WITHIN)
         except TimeoutError:

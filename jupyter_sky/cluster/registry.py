@@ -66,10 +66,26 @@ class Row:
         starter = self.spec.get("starter") or {}
         if starter.get("computer") != socket.gethostname():
             return time.time() - self.created < START_WITHIN
+        return self.has_starter
+
+    @property
+    def has_starter(self) -> bool:
+        """Whether the process that started it is there, on this computer."""
+        starter = self.spec.get("starter") or {}
+        if starter.get("computer") != socket.gethostname():
+            return False
         try:
             return psutil.Process(starter["pid"]).create_time() < self.created
         except psutil.Error:
             return False
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A row that cannot be made out: half-written, or of another version."""
+
+    id: str
+    name: str
 
 
 def starter() -> dict[str, Any]:
@@ -129,6 +145,14 @@ def record_size(
         )
 
 
+def record_line(identity: str, line: str) -> None:
+    """Write down the magic line that makes a cluster."""
+    with _open() as database:
+        database.execute(
+            "UPDATE clusters SET spec = json_set(spec, '$.line', ?) WHERE id = ?", (line, identity)
+        )
+
+
 def give_up(identity: str) -> None:
     """Note that nobody is at starting a cluster any more, though something of it may be there."""
     nobody = json.dumps({"computer": socket.gethostname(), "pid": 0})
@@ -150,13 +174,41 @@ def find(name: str) -> Row | None:
     return next((row for row in rows() if row.name == name), None)
 
 
+def find_broken(name: str) -> Broken | None:
+    """Return the row of that name if it cannot be made out."""
+    return next((row for row in read() if isinstance(row, Broken) and row.name == name), None)
+
+
 def rows() -> list[Row]:
     """Return all clusters, oldest first."""
+    return [row for row in read() if isinstance(row, Row)]
+
+
+def read() -> list[Row | Broken]:
+    """Return all rows, oldest first, also those that cannot be made out."""
     with _open() as database:
         found = database.execute(
             "SELECT id, name, provider, spec, machines, created FROM clusters ORDER BY created"
         ).fetchall()
-    return [Row(i, n, p, json.loads(s), json.loads(m), c) for i, n, p, s, m, c in found]
+    return [_row(*each) for each in found]
+
+
+def _row(
+    identity: str, name: str, provider: str, spec: str, machines: str, created: float
+) -> Row | Broken:
+    try:
+        made = Row(identity, name, provider, json.loads(spec), json.loads(machines), created)
+    except (TypeError, ValueError):
+        return Broken(str(identity), str(name))
+    sound = (
+        all(isinstance(each, str) for each in (identity, name, provider))
+        and isinstance(created, float | int)
+        and isinstance(made.spec, dict)
+        and isinstance(made.spec.get("nodes"), int)
+        and isinstance(made.machines, list)
+        and all(isinstance(each, dict) and "nodes" in each for each in made.machines)
+    )
+    return made if sound else Broken(str(identity), str(name))
 
 
 @contextlib.contextmanager

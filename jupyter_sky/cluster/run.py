@@ -178,11 +178,7 @@ class Run:
         ClusterLost
             When the cluster is gone.
         """
-        self._raise_if_stopped()
-        if self._trouble:
-            raise self._trouble
-        if self._failures:
-            raise remote_error(self._failures)
+        self.check()
         packed = {rank: done.values for rank, done in self._done.items() if done.values}
         conductor = self._runner.conductor
         learn = conductor.outbox.learn
@@ -199,6 +195,14 @@ class Run:
                     f"{type(error).__name__}: {error}"
                 ) from error
         return found
+
+    def check(self) -> None:
+        """Raise what kept the run from its end, as `values` does, and fetch nothing."""
+        self._raise_if_stopped()
+        if self._trouble:
+            raise self._trouble
+        if self._failures:
+            raise remote_error(self._failures)
 
     @property
     def bound(self) -> dict[int, frozenset[str]]:

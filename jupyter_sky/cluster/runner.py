@@ -107,7 +107,8 @@ class Runner:
         self.watch.end(run)
         self._runs.pop(run.id, None)
         self.conductor.wake()
-        if self.conductor.alive and not self.conductor.state.group:
+        conductor = self.conductor
+        if conductor.alive and not conductor.visits and not conductor.state.group:
             # So that the next cell finds the group formed.
             self.conductor.spawn(self._mend())
 
@@ -124,6 +125,11 @@ class Runner:
                     raise conductor.loss
                 self._refuse_strangers()
                 self._refuse_departed(run)
+                if conductor.outdated:
+                    raise SkyError(
+                        f"cluster {conductor.spec.name} was changed by another kernel: run the "
+                        "cell again."
+                    )
                 await conductor.ready()
                 if run.finished:
                     return

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.machine import AgentGone, Machine, Provider
 from jupyter_sky.transport import background
 from jupyter_sky.transport.frames import Message
@@ -53,6 +54,13 @@ def look(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> lis
     return background.wait(look_at_all())
 
 
+def look_here(rows: Sequence[registry.Row]) -> dict[str, str]:
+    """Return the phases of those clusters whose nodes are on this computer, by their ids."""
+    here = [row for row in rows if row.provider == Local.name and not row.is_elsewhere]
+    glances = look(here, {Local.name: Local()})
+    return {row.id: glance.phase for row, glance in zip(here, glances, strict=True)}
+
+
 async def answers(row: registry.Row, provider: Provider) -> bool:
     """Return whether any machine of a cluster is still there; removes what is left if not."""
     if row.provider != provider.name or row.is_elsewhere:
@@ -94,7 +102,7 @@ async def _look(row: registry.Row, providers: Mapping[str, Provider]) -> Glance:
 
 
 async def _greet(machine: Machine) -> Message:
-    connection = Connection(machine, lambda *event: None, lambda connection: None)
+    connection = Connection(machine, lambda *event: None, lambda connection: None, visits=True)
     try:
         return await connection.open(since=None)
     finally:

@@ -75,7 +75,7 @@ class Agent:
             default_limit(folder),
         )
         self._relay = Relay(self.store)
-        self._peers: Peers | None = None
+        self.peers: Peers | None = None
         if spec["credentials"]:
             self.meet(spec["credentials"])
         self.clients: set[Client] = set()
@@ -103,7 +103,7 @@ class Agent:
             spec["grace"],
             spec["idle_timeout"],
             lambda: self.crew.busy,
-            lambda: bool(self.clients),
+            lambda: self.in_use,
             self._ask_others,
             self._end_because,
         )
@@ -117,7 +117,7 @@ class Agent:
             loop.add_signal_handler(number, self.end)
         listener = self._listen()
         self.crew.start()
-        ready(await self._peers.listen(addr) if self._peers else 0)
+        ready(await self.peers.listen(addr) if self.peers else 0)
         self.idle.look()
         tasks = [loop.create_task(self._report()), loop.create_task(self._keep())]
         if self.spec.get("spot"):
@@ -149,6 +149,11 @@ class Agent:
             self.clients.add(Client(sock, self, self._journal))
             self.idle.look()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a notebook is connected; who only visits keeps nothing up."""
+        return any(client.uses for client in self.clients)
+
     def welcome(self) -> Message:
         """Return what a client that comes anew should know."""
         return {
@@ -172,7 +177,7 @@ class Agent:
     def _publish(self, message: Message, logged: tuple[int, int] | None = None) -> None:
         if message["event"] == "rank_done" and message["values"]:
             self._adopt(message["values"])
-        if self._latest and message.get("run") == self._latest["run"] and not self.clients:
+        if self._latest and message.get("run") == self._latest["run"] and not self.in_use:
             self._latest["unseen"] = True
         self._journal.append(message, logged)
         for client in self.clients:
@@ -286,8 +291,8 @@ class Agent:
         return {"failed": await self._relay.pass_on(key, size, message["to"])}
 
     async def _on_reach(self, message: Message) -> Message:
-        assert self._peers is not None
-        return {"failed": await self._peers.reach(message["peers"])}
+        assert self.peers is not None
+        return {"failed": await self.peers.reach(message["peers"])}
 
     async def _on_open_door(self, message: Message) -> Message:
         return {"port": door.open_door(message["addr"], message["callers"])}
@@ -302,15 +307,10 @@ class Agent:
 
     # Other agents
 
-    @property
-    def peers(self) -> Peers | None:
-        """The door for other agents; ``None`` where there are none."""
-        return self._peers
-
     def meet(self, credentials: dict[str, str]) -> Peers:
         """Make a door for other agents."""
-        self._peers = self._relay.peers = Peers(self._folder, credentials, self._serve_peer)
-        return self._peers
+        self.peers = self._relay.peers = Peers(self._folder, credentials, self._serve_peer)
+        return self.peers
 
     async def _serve_peer(self, stream: Stream) -> None:
         message, _ = await stream.receive()
@@ -330,9 +330,9 @@ class Agent:
 
     async def _tell_others(self, message: Message) -> list[Message]:
         """Say something to all other agents, and return what those answer that can be reached."""
-        if not self._peers:
+        if not self.peers:
             return []
-        said = await asyncio.gather(*(self._peers.ask(node, message) for node in self._others))
+        said = await asyncio.gather(*(self.peers.ask(node, message) for node in self._others))
         return [answer for answer in said if answer]
 
     # The end

@@ -77,11 +77,17 @@ class Client:
 
     A client that is slower than the events are is served from the journal when it has room again:
     neither does the agent's memory grow with it, nor does it miss anything.
+
+    Attributes
+    ----------
+    uses
+        Whether it is a notebook's. What others see, who only visit, counts as seen by nobody.
     """
 
     def __init__(self, sock: socket.socket, agent: Agent, journal: Journal) -> None:
         self._agent = agent
         self._journal = journal
+        self.uses = False
         self._token = ""
         self._next: int | None = None
         self._piece = memoryview(bytearray(PIECE))
@@ -125,6 +131,8 @@ class Client:
 
     def _greet(self, message: Message) -> None:
         self._token = message["token"]
+        self.uses = not message.get("visits", False)
+        self._agent.idle.look()
         missing = [key for key in message["blobs"] if key not in self._agent.store]
         self._link.send({"welcome": True, "missing": missing, **self._agent.welcome()})
         if message["since"] is not None:
@@ -132,7 +140,8 @@ class Client:
 
     def _follow(self, since: int) -> None:
         self._next = since + 1
-        self._agent.seen(since)
+        if self.uses:
+            self._agent.seen(since)
         self.pump()
 
     def _start(self, coroutine) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,18 +16,20 @@ from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook import doctor, snapshot, status
+from jupyter_sky.notebook import actions, doctor, offers, snapshot, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.leaving import is_leaving
 from jupyter_sky.notebook.logs import save_log, show_log
 from jupyter_sky.notebook.options import CellOptions, parse_line
-from jupyter_sky.notebook.progress import NoticeLine
+from jupyter_sky.notebook.progress import NoticeLine, ProgressLine
 from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.results import bind
 from jupyter_sky.notebook.scale import scale
 from jupyter_sky.notebook.sending import SendingLine
-from jupyter_sky.notebook.session import Session, describe
+from jupyter_sky.notebook.session import Session, describe, no_cluster
+
+_HEARD_WITHIN = 8.0
 
 
 class Commands:
@@ -46,7 +50,7 @@ class Commands:
         self._session = session
         self._auto = auto
 
-    def run(self, line: str) -> Any:
+    def run(self, line: str) -> None:
         """Do what a line says.
 
         Raises
@@ -56,8 +60,11 @@ class Commands:
         HelpRequested
             When the line asks for help.
         """
-        command, options = parse_line(line)
-        commands: dict[str, Callable[[Any], Any]] = {
+        self.do(*parse_line(line))
+
+    def do(self, command: str, options: Any) -> bool | None:
+        """Do a command; return ``False`` if something needs the person's attention."""
+        commands: dict[str, Callable[[Any], bool | None]] = {
             "up": self._up,
             "down": self._down,
             "status": self._status,
@@ -70,7 +77,7 @@ class Commands:
             "restart": self._restart,
             "scale": self._scale,
             "auto": self._turn,
-            "offers": lambda options: print(self._session.offers(options)),
+            "offers": self._offers,
             "snapshot": self._snapshot,
             "doctor": self._doctor,
             "gc": self._gc,
@@ -84,18 +91,21 @@ class Commands:
         print(self._session.down(options.name))
 
     def _status(self, options: Namespace) -> None:
+        if options.json:
+            print(json.dumps(status.listing(self._session.known()), indent=2))
+            return
         self._session.find()
         print(status.report(self._session.known(), self._session.current_name))
 
     def _logs(self, options: Namespace) -> None:
-        cluster = self._running()
-        rank = options.rank or 0
-        if rank not in cluster.all_ranks:
-            raise UsageError(f"there is no rank {rank}: {describe_ranks(cluster.all_ranks)}.")
-        if options.save:
-            print(save_log(cluster, rank, options.save))
-        else:
-            show_log(cluster, rank, options.tail, options.follow)
+        with self._reached(options.cluster) as cluster:
+            rank = options.rank or 0
+            if rank not in cluster.all_ranks:
+                raise UsageError(f"there is no rank {rank}: {describe_ranks(cluster.all_ranks)}.")
+            if options.save:
+                print(save_log(cluster, rank, options.save))
+            else:
+                show_log(cluster, rank, options.tail, options.follow)
 
     def _push(self, options: Namespace) -> None:
         cluster = self._running()
@@ -156,32 +166,44 @@ class Commands:
             )
 
     def _interrupt(self, options: Namespace) -> None:
-        cluster = self._running()
-        print(f"{cluster.name}: {'stopping' if cluster.interrupt() else 'nothing is running'}")
+        with self._reached(options.cluster) as cluster:
+            # Who only visits has to stay until the ranks have heard of it.
+            print(actions.interrupt(cluster, _HEARD_WITHIN if options.cluster else 0.0))
 
     def _restart(self, options: Namespace) -> None:
-        if self._session.revive():
+        if not options.cluster and self._session.revive():
             return
-        cluster = self._running()
-        ranks = choose_ranks(cluster, options.ranks, "%sky restart")
-        cluster.restart(ranks)
-        print(f"{cluster.name}: {describe_ranks(ranks)} started anew, with empty namespaces")
+        print(actions.restart(self._running(options.cluster), options.ranks))
 
     def _scale(self, options: Namespace) -> None:
-        scale(self._shell, self._session, self._running(), options.nodes, options.hosts or ())
+        cluster = self._running(options.cluster)
+        with ProgressLine(self._shell, cluster.name) as progress:
+            said = scale(self._session, cluster, options.nodes, options.hosts or (), progress.say)
+            progress.say(f"{said}, in {progress.seconds:.1f} s")
 
-    def _doctor(self, options: Namespace) -> None:
-        doctor.report()
+    def _offers(self, options: Namespace) -> None:
+        given = {name: value for name, value in vars(options).items() if name != "json"}
+        wanted = CellOptions(**given)
+        if options.json or wanted.provider not in (None, "aws"):
+            found = offers.listing(self._session, wanted)
+            print(json.dumps(found, indent=2) if options.json else offers.table(found))
+            return
+        chosen = self._session.settings.of_clusters(wanted)
+        print(self._session.aws(chosen).offers(offers.spec(chosen)))
+
+    def _doctor(self, options: Namespace) -> bool:
         settings, targets = self._session.settings, self._session.hosts(options.hosts or ())
+        well = [doctor.report()]
         if options.provider == "aws":
             print()
-            doctor.report_aws(self._session.aws())
+            well.append(doctor.report_aws(self._session.aws()))
         for target in targets:
             print()
-            doctor.report_host(target, settings.python)
+            well.append(doctor.report_host(target, settings.python))
         if len(targets) > 1:
             print()
-            doctor.report_ways(targets, settings.python, settings.interface)
+            well.append(doctor.report_ways(targets, settings.python, settings.interface))
+        return all(well)
 
     def _snapshot(self, options: Namespace) -> None:
         if options.remove:
@@ -206,8 +228,19 @@ class Commands:
             "but lines with `%` or `!`; `%sky auto off` ends it"
         )
 
-    def _running(self) -> Cluster:
-        cluster = self._session.find()
+    @contextlib.contextmanager
+    def _reached(self, name: str | None) -> Iterator[Cluster]:
+        """Give a cluster for a moment, without taking it up if it is not the notebook's."""
+        if name is None:
+            yield self._running()
+            return
+        with self._session.visit(name) as cluster:
+            yield cluster
+
+    def _running(self, name: str | None = None) -> Cluster:
+        cluster = self._session.find(name)
+        if cluster is None and name:
+            raise UsageError(no_cluster(name))
         if cluster is None:
             raise UsageError("no cluster is running: `%%sky --nodes 4` above a cell starts one.")
         return cluster

@@ -56,23 +56,23 @@ def examine() -> Iterator[tuple[str, Finding]]:
             yield name, Finding("cannot be checked", f"{error}")
 
 
-def report() -> None:
-    """Print what is there, line by line, and how to mend what is missing."""
-    _print(examine())
+def report() -> bool:
+    """Print what is there, line by line, and how to mend what is missing; say if all is well."""
+    return _print(examine())
 
 
-def report_host(target: Target, python: str | None) -> None:
-    """Print what is there on a host; ``python`` as in `sky.SSH`."""
+def report_host(target: Target, python: str | None) -> bool:
+    """Print what is there on a host, and say if all is well; ``python`` as in `sky.SSH`."""
     print(f"{target}:")
     looks = ssh.examine(target, python)
-    _print((name, Finding(found, fix)) for name, found, fix in looks)
+    return _print((name, Finding(found, fix)) for name, found, fix in looks)
 
 
-def report_ways(targets: Sequence[Target], python: str | None, interface: str | None) -> None:
-    """Print whether hosts reach each other; parameters as in `sky.SSH`."""
+def report_ways(targets: Sequence[Target], python: str | None, interface: str | None) -> bool:
+    """Print whether hosts reach each other, and say if all do; parameters as in `sky.SSH`."""
     print("between them:")
     looks = ways.examine(targets, python, interface)
-    _print((name, Finding(found, fix)) for name, found, fix in looks)
+    return _print((name, Finding(found, fix)) for name, found, fix in looks)
 
 
 def prune(targets: Sequence[Target], unused_for: float | None) -> None:
@@ -92,14 +92,15 @@ def prune(targets: Sequence[Target], unused_for: float | None) -> None:
             print(f"{target}: {said}")
 
 
-def report_aws(provider: AWS) -> None:
-    """Print what there is at AWS, and the policy that a person needs."""
+def report_aws(provider: AWS) -> bool:
+    """Print what there is at AWS, and the policy that a person needs; say if all is well."""
     print("AWS:")
-    _print((name, Finding(found, fix)) for name, found, fix in provider.examine())
+    well = _print((name, Finding(found, fix)) for name, found, fix in provider.examine())
     print(f"\nThe smallest policy for your AWS user:\n{policy()}")
+    return well
 
 
-def _print(findings: Iterable[tuple[str, Finding]]) -> None:
+def _print(findings: Iterable[tuple[str, Finding]]) -> bool:
     width = max(map(len, _CHECKS))
     count = wrong = 0
     for name, finding in findings:
@@ -109,6 +110,7 @@ def _print(findings: Iterable[tuple[str, Finding]]) -> None:
         text = f"{word}  {name:<{width}}  {finding.found}"
         print(f"{text}: {finding.fix}" if finding.fix else text, flush=True)
     print(f"{wrong} of {count} need your attention" if wrong else "all is well")
+    return not wrong
 
 
 def collect(identity: str | None = None) -> None:
@@ -223,11 +225,16 @@ def _disk() -> Finding:
 
 def _registry() -> Finding:
     try:
-        count = len(registry.rows())
-    except (sqlite3.Error, ValueError) as error:
+        found = registry.read()
+    except sqlite3.Error as error:
         fix = f"move {home() / 'registry.sqlite'} away; a new one is made."
         return Finding(f"cannot be read ({error})", fix)
-    return Finding(f"{count} cluster{'s' * (count != 1)} in {home()}")
+    count = len(found)
+    text = f"{count} cluster{'s' * (count != 1)} in {home()}"
+    if broken := [row.name for row in found if isinstance(row, registry.Broken)]:
+        fix = f"nobody can read what it says of {broken[0]}: `%sky down {broken[0]}` forgets it."
+        return Finding(text, fix)
+    return Finding(text)
 
 
 def _loopback() -> Finding:

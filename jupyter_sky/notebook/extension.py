@@ -6,6 +6,7 @@ import atexit
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.notebook.actions import Actions
 from jupyter_sky.notebook.assignments import Assignments
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.commands import Commands
@@ -14,6 +15,7 @@ from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.magics import SkyMagics
 from jupyter_sky.notebook.requests import Requests
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.notebook.telling import Telling
 
 
 class Extension:
@@ -26,14 +28,17 @@ class Extension:
         self._auto = Auto(shell)
         self._assignments = Assignments(shell, self._session)
         self._completion = Completion(shell, self._session)
-        self._requests = Requests(shell, self._session.panels.take)
+        self._telling = Telling(shell, self._session.known)
+        actions = Actions(self._session, self._telling.note)
+        self._session.on_connect = self._telling.add
+        self._requests = Requests(shell, self._session.panels.take, actions.do)
         commands = Commands(shell, self._session, self._auto)
         shell.register_magics(
             SkyMagics(shell, self._session, self._settings, commands, self._assignments)
         )
         shell.configurables.append(self._settings)
         shell.Completer.custom_matchers.append(self._completion.match)
-        atexit.register(self._session.close)
+        atexit.register(self._close)
 
     def remove(self) -> None:
         """Take it all away; clusters go on until their time is over."""
@@ -44,8 +49,12 @@ class Extension:
         self._shell.configurables.remove(self._settings)
         for kind in ("line", "cell"):
             self._shell.magics_manager.magics[kind].pop("sky", None)
+        self._close()
+        atexit.unregister(self._close)
+
+    def _close(self) -> None:
+        self._telling.close()
         self._session.close()
-        atexit.unregister(self._session.close)
 
 
 _extensions: dict[InteractiveShell, Extension] = {}

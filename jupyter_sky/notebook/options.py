@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -56,6 +56,9 @@ RUN_OPTIONS = tuple(
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
 
 _NAME = Argument(("name",), "NAME", kinds.CLUSTER, "train", "which cluster (the current one)")
+_CLUSTER = Argument(
+    ("--cluster", "-c"), "NAME", kinds.CLUSTER, "train", "which cluster (the current one)"
+)
 _PROVIDER = Argument(("--provider",), "NAME", kinds.PROVIDER, "aws", "also what this one needs")
 _STRANGER = Argument(("name",), "ID", kinds.WORD, "1f2e3d4c", "also this cluster of somebody's")
 _REMOVE = Argument(("--remove",), "NAME", kinds.WORD, "jupyter-sky-0f1e", "remove this one")
@@ -73,28 +76,33 @@ _UNUSED = Argument(
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
 _SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
 _SAVE = Argument(("--save",), "FILE", kinds.FILE, "rank3.log", "write all of it to a file here")
+_JSON = Argument(("--json",), "", None, "", "say it as JSON, for programs")
 _TAIL = Argument(("--tail",), "LINES", kinds.WHOLE, "20", "only the last lines")
 
 _OFFERED = ("--nodes", "--gpu", "--cpus", "--memory", "--region", "--zone", "--instance-type")
-OFFER_OPTIONS = tuple(each for each in CLUSTER_OPTIONS if each.name in _OFFERED)
+OFFER_OPTIONS = (
+    *(each for each in CLUSTER_OPTIONS if each.name in _OFFERED),
+    Argument(("--provider",), "NAME", kinds.PROVIDER, "local", "at which provider (aws)"),
+    _JSON,
+)
 
 COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "up": ("start a cluster, without running anything", CLUSTER_OPTIONS),
     "down": ("end a cluster", (_NAME,)),
-    "status": ("show the clusters and what they do", ()),
-    "logs": ("show what a rank wrote", (_RANK, _FOLLOW, _TAIL, _SAVE)),
+    "status": ("show the clusters and what they do", (_JSON,)),
+    "logs": ("show what a rank wrote", (_RANK, _FOLLOW, _TAIL, _SAVE, _CLUSTER)),
     "push": ("send variables to all ranks", (_NAMES,)),
     "pull": ("bring back the values of variables", (_NAMES, _FROM)),
     "attach": ("connect to a cluster that is up", (_NAME,)),
     "panel": ("show the panel of a cluster here", (_NAME,)),
-    "interrupt": ("stop what runs", ()),
-    "restart": ("start ranks anew, with empty namespaces", (_RANKS,)),
+    "interrupt": ("stop what runs", (_CLUSTER,)),
+    "restart": ("start ranks anew, with empty namespaces", (_RANKS, _CLUSTER)),
     "scale": (
         "give the cluster more nodes, or fewer; ranks that stay keep all",
-        (_NODES, _MORE_HOSTS),
+        (_NODES, _MORE_HOSTS, _CLUSTER),
     ),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
-    "offers": ("show what fits at AWS, and what it costs", OFFER_OPTIONS),
+    "offers": ("show what a cluster can be made of, and what it costs", OFFER_OPTIONS),
     "snapshot": ("keep the head as an image, from which others start fast", (_REMOVE,)),
     "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS, _PROVIDER)),
     "gc": (
@@ -197,11 +205,18 @@ def parse_line(
     HelpRequested
         The line has ``-h``, or is empty.
     """
-    command, *words = _words(line) or ["-h"]
+    return parse_words(_words(line), defaults)
+
+
+def parse_words(
+    given: Sequence[str], defaults: CellOptions | None = None
+) -> tuple[str, CellOptions | Namespace]:
+    """Read the words of a ``%sky``, as `parse_line` does."""
+    command, *words = given or ["-h"]
     if command in ("-h", "--help"):
         raise HelpRequested(_overview())
     if command not in COMMANDS:
-        raise UsageError(_no_command(command, line.strip()))
+        raise UsageError(_no_command(command, shlex.join(given)))
     help, arguments = COMMANDS[command]
     values = Parser(f"%sky {command}", help, arguments).read(words)
     if command == "up":
@@ -209,6 +224,25 @@ def parse_line(
     for argument in arguments:
         values.setdefault(argument.field, None if argument.kind else False)
     return command, Namespace(**values)
+
+
+def as_line(options: CellOptions) -> str:
+    """Return what to type behind ``%%sky`` for a cluster like this one."""
+    words = []
+    for argument in CLUSTER_OPTIONS:
+        value = getattr(options, argument.field)
+        if value == getattr(CellOptions(), argument.field):
+            continue
+        words.append(argument.name)
+        if argument.kind is not None:
+            words.append(shlex.quote(_typed(value)))
+    return " ".join(words)
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value) or "none"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def _cell_options(values: Mapping[str, Any], defaults: CellOptions | None) -> CellOptions:

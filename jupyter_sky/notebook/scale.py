@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from IPython.core.interactiveshell import InteractiveShell
-
+from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster, count_of_nodes
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.progress import ProgressLine
+from jupyter_sky.notebook.options import as_line
 from jupyter_sky.notebook.session import Session, describe
+from jupyter_sky.providers.machine import Progress
 from jupyter_sky.providers.ssh.hosts import parse
 
 
 def scale(
-    shell: InteractiveShell,
     session: Session,
     cluster: Cluster,
     nodes: int | None,
-    hosts: tuple[str, ...] = (),
-) -> None:
-    """Give a cluster more nodes, or fewer, and say so.
+    hosts: Sequence[str] = (),
+    progress: Progress = lambda text: None,
+) -> str:
+    """Give a cluster more nodes, or fewer, and say what it is then.
 
     Parameters
     ----------
-    shell
-        The shell of the notebook.
     session
-        Its clusters.
+        The clusters of the notebook.
     cluster
         The one that is meant.
     nodes
         How many it shall have; if nobody says, as many more as there are ``hosts``.
     hosts
         Machines to take, beside those that the cluster was started with.
+    progress
+        Told what is going on.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def scale(
     Interrupted
         When Ctrl-C came; it is as it was, or as it shall be.
     """
-    options = session.started(cluster)
+    options = session.started[cluster.name]
     if hosts and cluster.provider.name != "ssh":
         raise UsageError(
             f"--hosts has no meaning for {cluster.provider.name} nodes: leave it out, as in "
@@ -66,23 +66,23 @@ def scale(
         nodes = nodes or len(named)
     assert nodes
     before, known = len(cluster.state.nodes), cluster.warnings
-    with ProgressLine(shell, cluster.name) as progress:
-        try:
-            left = cluster.scale(nodes, session.provider(options), progress.say)
-        except KeyboardInterrupt:
-            has = len(cluster.state.nodes)
-            as_before = ", as before" if has == before else " now"
-            raise Interrupted(
-                f"the scaling of {cluster.name} was stopped: it has {count_of_nodes(has)}"
-                f"{as_before}."
-            ) from None
-        finally:
-            session.resized(cluster, replace(options, nodes=len(cluster.state.nodes)))
-        progress.say(f"{describe(cluster)}, in {progress.seconds:.1f} s")
+    try:
+        left = cluster.scale(nodes, session.provider(options), progress)
+    except KeyboardInterrupt:
+        has = len(cluster.state.nodes)
+        as_before = ", as before" if has == before else " now"
+        raise Interrupted(
+            f"the scaling of {cluster.name} was stopped: it has {count_of_nodes(has)}{as_before}."
+        ) from None
+    finally:
+        options = replace(options, nodes=len(cluster.state.nodes))
+        session.started[cluster.name] = options
+    registry.record_line(cluster.id, as_line(options))
     for warning in cluster.warnings[len(known) :]:
         print(f"{cluster.name}: {warning}", file=sys.stderr)
     if left:
         print(f"{', '.join(left)} could not be reached: what is left there ends by itself")
+    return describe(cluster)
 
 
 def _different(session: Session, hosts: Iterable[str]) -> tuple[str, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
-from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -19,8 +18,9 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.fit import check_fit
 from jupyter_sky.notebook.identity import cluster_name
-from jupyter_sky.notebook.options import CellOptions
+from jupyter_sky.notebook.options import CellOptions, as_line
 from jupyter_sky.notebook.panels import Panels
 from jupyter_sky.notebook.progress import ProgressLine
 from jupyter_sky.providers.aws import AWS
@@ -54,14 +54,20 @@ class Session:
         The shell of the notebook.
     settings
         What holds for a cluster where a cell says nothing.
+
+    Attributes
+    ----------
+    on_connect
+        Called with a cluster when this notebook is connected to it, and with whether it is new.
     """
 
     def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
         self._shell = shell
         self.settings = settings
         self.panels = Panels(shell)
+        self.on_connect: Callable[[Cluster, bool], None] = lambda cluster, fresh: None
         self._clusters: dict[str, Cluster] = {}
-        self._started: dict[str, CellOptions] = {}
+        self.started: dict[str, CellOptions] = {}
         self._current: str | None = None
 
     @property
@@ -84,7 +90,7 @@ class Session:
             _check_options(options, _provider_name(completed))
             cluster = self._start(name, completed)
         else:
-            _check_fit(cluster, options, self.settings.expanded(options.hosts))
+            check_fit(cluster, options, self.settings.expanded(options.hosts))
         self._current = name
         return cluster
 
@@ -93,7 +99,7 @@ class Session:
         name = name or self._current or self.own_name
         known = self._clusters.get(name)
         if known is not None:
-            if known.alive:
+            if known.alive and not known.outdated:
                 return known
             del self._clusters[name]
             known.close()
@@ -103,21 +109,35 @@ class Session:
                 return None
         return self._attach(name)
 
+    @contextlib.contextmanager
+    def visit(self, name: str) -> Iterator[Cluster]:
+        """Give a cluster for a moment; one that this notebook is not connected to is not taken up.
+
+        Raises
+        ------
+        UsageError
+            When there is no such cluster.
+        """
+        known = self._clusters.get(name)
+        if known is not None and known.alive:
+            yield known
+            return
+        row = registry.find(name)
+        cluster = Cluster.visit(row, _provider_of(row)) if row and row.machines else None
+        if cluster is None:
+            raise UsageError(no_cluster(name))
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
     def revive(self) -> Cluster | None:
         """Start the current cluster anew if it was lost, and return it."""
         known = self._clusters.get(self.current_name)
         if known is None or known.state.phase != "lost":
             return None
         self.find(known.name)
-        return self._start(known.name, self._started[known.name])
-
-    def started(self, cluster: Cluster) -> CellOptions:
-        """Return what a cluster was started with."""
-        return self._started[cluster.name]
-
-    def resized(self, cluster: Cluster, options: CellOptions) -> None:
-        """Note that a cluster is as if it had been started with ``options``."""
-        self._started[cluster.name] = options
+        return self._start(known.name, self.started[known.name])
 
     def hosts(self, named: tuple[str, ...]) -> tuple[Target, ...]:
         """Return hosts: those that are named, or else the settings', or the current cluster's."""
@@ -142,6 +162,12 @@ class Session:
     def down(self, name: str | None = None) -> str:
         """End a cluster and return what there is to say of it."""
         asked, name = name, name or self.current_name
+        if broken := registry.find_broken(name):
+            registry.remove(broken.id)
+            return (
+                f"{name}: forgotten; what the registry said of it could not be made out, so see "
+                "whether anything of it still runs"
+            )
         row = registry.find(name)
         try:
             cluster = self._clusters.get(name) or self.find(name)
@@ -156,9 +182,9 @@ class Session:
             # It cannot be used, or has just turned out to be gone.
             left = Cluster.abandon(row, providers()[row.provider])
         else:
-            raise UsageError(_nothing_to_end(asked))
+            raise UsageError(no_cluster(asked, "end"))
         self._clusters.pop(name, None)
-        self._started.pop(name, None)
+        self.started.pop(name, None)
         if self._current == name:
             self._current = None
         if left:
@@ -177,9 +203,9 @@ class Session:
     def _completed(self, name: str, options: CellOptions) -> CellOptions:
         """Return what a cluster starts with whose cell says ``options``."""
         nothing_said = all(getattr(options, field) in (None, ()) for field in _SHAPE)
-        if nothing_said and name in self._started:
+        if nothing_said and name in self.started:
             # A local cluster that was lost costs nothing to have again.
-            return self._started[name]
+            return self.started[name]
         options = self.settings.of_clusters(options)
         if nothing_said and not (options.nodes or options.gpu or options.hosts):
             raise UsageError(
@@ -211,8 +237,10 @@ class Session:
                 ) from None
             progress.say(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
         _warn(cluster)
+        registry.record_line(cluster.id, as_line(options))
         self._clusters[name] = cluster
-        self._started[name] = options
+        self.started[name] = options
+        self.on_connect(cluster, True)
         if self.settings.panel:
             self.panels.show(cluster)
         return cluster
@@ -221,7 +249,7 @@ class Session:
         row = registry.find(name)
         if row is None or not row.machines:
             return None
-        provider = providers()[row.provider]
+        provider = _provider_of(row)
         plugins = tuple(row.spec.get("plugins", ()))
         _, frame = assemble(ClusterSpec(name=name), _plugins(plugins))
         cluster = Cluster.attach(row, provider, frame, self.settings.limits())
@@ -230,10 +258,10 @@ class Session:
         with ProgressLine(self._shell, name) as progress:
             progress.say(f"{describe(cluster)}, still up: connected again")
         _warn(cluster)
-        if name not in self._started:  # what this kernel has, it has assigned since
+        if name not in self.started:  # what this kernel has, it has assigned since
             cluster.outbox.assigned(self._shell.user_ns, self._shell.user_ns)
         self._clusters[name] = cluster
-        self._started[name] = CellOptions(
+        self.started[name] = CellOptions(
             nodes=row.spec["nodes"],
             gpu=row.spec["accelerator"],
             cpus=row.spec["cpus"],
@@ -243,6 +271,7 @@ class Session:
             provider=row.provider,
             hosts=_hosts(row),
         )
+        self.on_connect(cluster, False)
         return cluster
 
     def provider(self, options: CellOptions) -> Provider:
@@ -269,18 +298,6 @@ class Session:
         chosen = {name: value for name in _OF_AWS if (value := getattr(options, name))}
         return AWS(**{"python": self.settings.python, **self.settings.aws, **chosen})
 
-    def offers(self, wanted: Namespace) -> str:
-        """Return what fits at AWS, as a table."""
-        chosen = self.settings.of_clusters(CellOptions(**vars(wanted)))
-        spec = ClusterSpec(
-            "offers",
-            nodes=chosen.nodes or 1,
-            accelerator=accelerators.parse(chosen.gpu) if chosen.gpu else None,
-            cpus=chosen.cpus,
-            memory=chosen.memory,
-        )
-        return self.aws(chosen).offers(spec)
-
 
 def describe(cluster: Cluster) -> str:
     """Return what a cluster is made of, in a few words."""
@@ -294,36 +311,6 @@ def describe(cluster: Cluster) -> str:
     if (price := cluster.price) is not None:
         parts.append(f"{dollars(price)} an hour")
     return ", ".join(parts)
-
-
-def _check_fit(cluster: Cluster, options: CellOptions, hosts: tuple[str, ...]) -> None:
-    """Refuse a cell that asks for another cluster than the one that runs."""
-    has: Mapping[str, Any] = {
-        "--nodes": len(cluster.state.nodes),
-        "--procs-per-node": len(cluster.state.nodes[0].ranks),
-        "--provider": cluster.provider.name,
-        "--gpu": cluster.spec.accelerator and str(cluster.spec.accelerator).lower(),
-        "--hosts": ",".join(node.name or "" for node in cluster.state.nodes),
-    }
-    asked = {
-        "--nodes": options.nodes,
-        "--procs-per-node": options.procs_per_node,
-        "--provider": options.provider,
-        "--gpu": options.gpu and str(accelerators.parse(options.gpu)).lower(),
-        "--hosts": ",".join(map(str, parse(hosts))) or None,
-    }
-    for option, value in asked.items():
-        if value is not None and value != has[option]:
-            change = (
-                f"`%sky scale {value}` to change it"
-                if option == "--nodes"
-                else ("`%sky down` first to replace it")
-            )
-            raise UsageError(
-                f"cluster {cluster.name} is running with {option} {has[option]}, and the cell asks "
-                f"for {value}: leave {option} out to use it, type {change}, or add "
-                "`--cluster NAME` to start a second one."
-            )
 
 
 def _warn(cluster: Cluster) -> None:
@@ -369,7 +356,17 @@ def _hosts(row: registry.Row) -> tuple[str, ...]:
     )
 
 
-def _nothing_to_end(name: str | None) -> str:
+def _provider_of(row: registry.Row) -> Provider:
+    if row.provider not in providers():
+        raise SkyError(
+            f"cluster {row.name} is of the provider {row.provider}, which this version of "
+            "jupyter_sky does not know: use the version that started it."
+        )
+    return providers()[row.provider]
+
+
+def no_cluster(name: str | None, to: str = "") -> str:
+    """Say that there is no such cluster, and which there are."""
     names = [row.name for row in registry.rows()]
     running = f"there are {', '.join(names)}" if names else "none is running"
-    return f"there is no cluster {name or 'of this notebook'} to end: {running}."
+    return f"there is no cluster {name or 'of this notebook'}{to and f' to {to}'}: {running}."

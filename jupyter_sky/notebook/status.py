@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
@@ -15,6 +16,25 @@ from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.money import dollars
 
 _HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "running")
+
+
+def listing(clusters: Iterable[Cluster]) -> list[dict[str, Any]]:
+    """Return all clusters of the registry as plain data, for programs; see `report`."""
+    known = {cluster.id: cluster for cluster in clusters}
+    rows = registry.rows()
+    return [
+        {
+            "id": row.id,
+            "name": row.name,
+            "provider": row.provider,
+            "nodes": row.spec["nodes"],
+            "ranks": sum(len(node["ranks"]) for each in row.machines for node in each["nodes"]),
+            "created": row.created,
+            "state": glance.phase,
+            "busy": list(glance.busy),
+        }
+        for row, glance in zip(rows, _glances(rows, known), strict=True)
+    ]
 
 
 def report(clusters: Iterable[Cluster], current: str) -> str:
@@ -32,10 +52,7 @@ def report(clusters: Iterable[Cluster], current: str) -> str:
     if not rows:
         return "No cluster: `%%sky --nodes 4` above a cell starts one."
     known = {cluster.id: cluster for cluster in clusters}
-    strange = [row for row in rows if row.id not in known]
-    glances = {identity: _glance(cluster.state) for identity, cluster in known.items()}
-    looks = look(strange, providers())
-    glances.update((row.id, glance) for row, glance in zip(strange, looks, strict=True))
+    glances = {row.id: each for row, each in zip(rows, _glances(rows, known), strict=True)}
     lines = [
         (
             "*" if row.name == current else "",
@@ -63,6 +80,14 @@ def duration(seconds: float) -> str:
     if seconds < 48 * 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86400:.0f} d"
+
+
+def _glances(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[Glance]:
+    """Return how each cluster is: as far as is known here, or as its agents say."""
+    strange = [row for row in rows if row.id not in known]
+    found = {row.id: each for row, each in zip(strange, look(strange, providers()), strict=True)}
+    found |= {identity: _glance(cluster.state) for identity, cluster in known.items()}
+    return [found[row.id] for row in rows]
 
 
 def _glance(state: ClusterState) -> Glance:

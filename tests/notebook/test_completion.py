@@ -67,7 +67,7 @@ def test_what_a_word_can_become(line: str, text: str, expected: list[str]) -> No
 
 
 def test_without_a_cluster_there_are_words_only() -> None:
-    assert completions("", "%sky restart ", Surroundings()) == ["all", "head"]
+    assert completions("", "%sky restart ", Surroundings()) == ["all", "head", "--cluster"]
 
 
 def test_a_cell_that_does_not_compile_yet_offers_what_there_is() -> None:

@@ -85,7 +85,7 @@ def test_torch_that_is_asked_for_but_not_installed(empty: LiveNotebook) -> None:
 @pytest.mark.parametrize(
     ("line", "instead"),
     [
-        ("%%sky --nodes 3", "`%sky down` first"),
+        ("%%sky --nodes 3", "`%sky scale 3` to change it"),
         ("%%sky --ranks 7", "ranks 0-1"),
         ("%%sky --stdout 7", "ranks 0-1"),
         ("%%sky --gather nowhere", "nowhere"),

@@ -16,6 +16,7 @@ from jupyter_sky.notebook.options import (
     COMMANDS,
     CellOptions,
     HelpRequested,
+    as_line,
     parse_cell,
     parse_line,
 )
@@ -198,22 +199,43 @@ def test_each_command_has_help(command: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "--nodes 4 --gpu L4:4 --cluster train",
+        "--hosts me@gpu1:2,gpu2 --provider ssh --plugin none",
+        "--cpus 8+ --memory 32.5 --procs-per-node 2 --idle-timeout 5400 --max-cost 12.5 --spot",
+        "--pip 'torch>=2,<3,uvicorn[standard,http]' --plugin torch,jax --region us-east-1",
+    ],
+)
+def test_a_line_comes_back_from_what_it_says(line: str) -> None:
+    options = parse_cell(line)
+    assert parse_cell(as_line(options)) == options
+    assert sorted(as_line(options).split()) == sorted(line.split())
+
+
+LOGS = {"rank": None, "follow": False, "tail": None, "save": None, "cluster": None}
+
+
+@pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("down", {"name": None}),
         ("down train", {"name": "train"}),
-        ("status", {}),
-        ("logs", {"rank": None, "follow": False, "tail": None, "save": None}),
-        ("logs 3 --follow", {"rank": 3, "follow": True, "tail": None, "save": None}),
-        ("logs --tail 20 -f 0", {"rank": 0, "follow": True, "tail": 20, "save": None}),
-        ("logs 3 --save a/b.log", {"rank": 3, "follow": False, "tail": None, "save": "a/b.log"}),
+        ("status", {"json": False}),
+        ("status --json", {"json": True}),
+        ("logs", LOGS),
+        ("logs 3 --follow", {**LOGS, "rank": 3, "follow": True}),
+        ("logs --tail 20 -f 0", {**LOGS, "rank": 0, "follow": True, "tail": 20}),
+        ("logs 3 --save a/b.log", {**LOGS, "rank": 3, "save": "a/b.log"}),
+        ("logs -c train 3", {**LOGS, "rank": 3, "cluster": "train"}),
         ("push model, data", {"names": ("model", "data")}),
         ("pull model --ranks 0,2", {"names": ("model",), "ranks": (0, 2)}),
         ("pull --ranks 0 model data", {"names": ("model", "data"), "ranks": (0,)}),
-        ("restart", {"ranks": None}),
-        ("restart 1-2", {"ranks": (1, 2)}),
+        ("restart", {"ranks": None, "cluster": None}),
+        ("restart 1-2 --cluster train", {"ranks": (1, 2), "cluster": "train"}),
         ("attach train", {"name": "train"}),
-        ("interrupt", {}),
+        ("interrupt", {"cluster": None}),
         ("auto on", {"switch": "on"}),
         ("auto", {"switch": None}),
         ("snapshot", {"remove": None}),

@@ -197,6 +197,10 @@ class AWS:
         """Check one thing after the other; yield its name, what was found, and what mends it."""
         return doctor.examine(self.region, self.profile)
 
+    def find(self, spec: ClusterSpec) -> list[Offer]:
+        """Return what fits, cheapest first."""
+        return offers.find(self.clients(), self._wish(spec))
+
     def offers(self, spec: ClusterSpec) -> str:
         """Return a table of what fits, cheapest first."""
         return offers.table(self.clients(), self._wish(spec))

@@ -1,0 +1,205 @@
+"""What live kernels tell of their clusters: a small file each, below Jupyter's runtime directory.
+
+The server extension reads them, so that the sidebar never waits for a kernel that is busy. A file
+is replaced as a whole. A kernel that was killed leaves its file behind: a file names the process
+that wrote it, and that of a process that is gone is stale.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+from jupyter_sky import __version__
+from jupyter_sky.providers.folders import home
+
+VERSION = 1
+
+LARGEST = 16 * 2**20
+"""Bytes of a file, above which it is none of ours."""
+
+
+class Unreadable(ValueError):
+    """A file that is not what a kernel of this version writes; says why."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a kernel tells of one cluster.
+
+    Attributes
+    ----------
+    id
+        The cluster's id in the registry.
+    snapshot
+        A `jupyter_sky.cluster.snapshot.Snapshot`, as far as one can trust a file.
+    idle_since
+        Since when nothing runs on it, in seconds since the epoch; ``None`` while something does, or
+        where the kernel was not there when it began.
+    trouble
+        Why the last thing that the sidebar asked for did not work; empty if it did.
+    """
+
+    id: str
+    snapshot: dict[str, Any]
+    idle_since: float | None
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class KernelFile:
+    """What a kernel tells.
+
+    Attributes
+    ----------
+    kernel
+        Jupyter's id of the kernel.
+    jupyter_sky
+        The version that the kernel has loaded.
+    notebook
+        Path of the notebook, or empty.
+    home
+        Where the kernel has its registry.
+    computer, pid, begun
+        The process that wrote it, and when that began.
+    seen
+        When it was written, in seconds since the epoch.
+    clusters
+        The clusters that the kernel is connected to.
+    """
+
+    kernel: str
+    notebook: str
+    seen: float
+    clusters: tuple[Told, ...] = ()
+    jupyter_sky: str = __version__
+    home: str = field(default_factory=lambda: str(home()))
+    computer: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    begun: float = field(default_factory=lambda: psutil.Process().create_time())
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the process that wrote it is there, as far as can be told from here."""
+        if self.computer != socket.gethostname():
+            return True
+        try:
+            # A process id can have gone to somebody else since.
+            return abs(psutil.Process(self.pid).create_time() - self.begun) < 1.0
+        except psutil.Error:
+            return False
+
+
+def folder(runtime: Path) -> Path:
+    """Return where the files are, below Jupyter's runtime directory."""
+    return runtime / "jupyter-sky"
+
+
+def write(runtime: Path, told: KernelFile) -> None:
+    """Replace what this kernel tells."""
+    place = folder(runtime)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = place / f"{told.kernel}.json"
+    beside = path.with_suffix(f".{told.pid}.tmp")
+    with open(beside, "w", encoding="utf-8", opener=_private) as file:
+        json.dump({"version": VERSION, **asdict(told)}, file)
+    beside.replace(path)
+
+
+def remove(runtime: Path, kernel: str) -> None:
+    """Take back what a kernel told."""
+    with contextlib.suppress(OSError):
+        (folder(runtime) / f"{kernel}.json").unlink()
+
+
+def paths(runtime: Path) -> list[Path]:
+    """Return the files that are there."""
+    with contextlib.suppress(OSError):
+        return sorted(folder(runtime).glob("*.json"))
+    return []
+
+
+def read(path: Path) -> KernelFile:
+    """Return what a file says.
+
+    Raises
+    ------
+    Unreadable
+        When it is half-written, of another version, or something else altogether.
+    OSError
+        When it is gone.
+    """
+    if path.stat().st_size > LARGEST:
+        raise Unreadable("it is too large")
+    try:
+        # A page could not read what JSON has no word for.
+        found = json.loads(path.read_bytes(), parse_constant=_refuse, parse_float=_finite)
+        if not isinstance(found, dict):
+            raise Unreadable("it is none of ours")
+        version = found.pop("version", None)
+        if version != VERSION:
+            raise Unreadable(f"it is of version {version} of these files, and this is {VERSION}")
+        told = tuple(_checked(Told(**each)) for each in found.pop("clusters"))
+        return _checked(KernelFile(**found, clusters=told))
+    except Unreadable:
+        raise
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise Unreadable(f"it cannot be read ({type(error).__name__})") from None
+
+
+def _checked(made: Any) -> Any:
+    """Return a dataclass whose fields are of the types that they are declared with."""
+    for name, kinds in _KINDS[type(made)].items():
+        if not isinstance(getattr(made, name), kinds):
+            raise Unreadable(f"its {name} is none")
+    return made
+
+
+_KINDS: dict[type, dict[str, tuple[type, ...]]] = {
+    Told: {
+        "id": (str,),
+        "snapshot": (dict,),
+        "idle_since": (float, int, type(None)),
+        "trouble": (str,),
+    },
+    KernelFile: {
+        "kernel": (str,),
+        "notebook": (str,),
+        "seen": (float, int),
+        "jupyter_sky": (str,),
+        "home": (str,),
+        "computer": (str,),
+        "pid": (int,),
+        "begun": (float, int),
+    },
+}
+
+
+def stale(runtime: Path) -> Iterator[Path]:
+    """Find the files of kernels that are gone."""
+    for path in paths(runtime):
+        with contextlib.suppress(Unreadable, OSError):
+            if not read(path).is_live:
+                yield path
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
+
+
+def _refuse(number: str) -> NoReturn:
+    raise Unreadable(f"it has {number[:20]} for a number")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

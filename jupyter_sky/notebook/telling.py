@@ -1,0 +1,120 @@
+"""Telling the Jupyter server of this kernel's clusters, so that the sidebar need not ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.cluster import kernels
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.transport import background
+
+INTERVAL = 1.0
+"""Seconds between two files, while something changes."""
+
+_SOON = 0.25  # a short run is over by then: nothing is written while a person waits for it
+
+
+class Telling:
+    """Keeps this kernel's file up to date, from the background thread.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    clusters
+        Returns the clusters that the notebook is connected to.
+    """
+
+    def __init__(
+        self,
+        shell: InteractiveShell,
+        clusters: Callable[[], list[Cluster]],
+    ) -> None:
+        self._clusters = clusters
+        self._troubles: dict[str, str] = {}
+        self._notebook = str(
+            os.environ.get("JPY_SESSION_NAME") or shell.user_ns.get("__vsc_ipynb_file__") or ""
+        )
+        self._idle_since: dict[str, float] = {}
+        self._due = self._over = False
+        self._next = 0.0
+        self._file = _connection_file(shell)
+        if self._file is not None:
+            background.call(self.soon)
+
+    def add(self, cluster: Cluster, fresh: bool) -> None:
+        """Tell of a cluster from now on; ``fresh`` says that nothing has run on it yet."""
+        if self._file is None:
+            return
+        if fresh:
+            self._idle_since[cluster.id] = time.time()
+        cluster.listen(self.soon)
+        background.call(self.soon)
+
+    def note(self, cluster: Cluster, trouble: str) -> None:
+        """Tell why the last thing that the sidebar asked for did not work; empty if it did."""
+        if self._troubles.get(cluster.id, "") != trouble:
+            self._troubles[cluster.id] = trouble
+            background.call(self.soon)
+
+    def soon(self) -> None:
+        """Tell soon, and not too often; in the background thread."""
+        if self._due or self._over:
+            return
+        self._due = True
+        loop = asyncio.get_running_loop()
+        loop.call_at(max(loop.time() + _SOON, self._next), self._begin, loop)
+
+    def close(self) -> None:
+        """Take back what was told, because the kernel ends."""
+        self._over = True
+        if self._file is not None:
+            kernels.remove(self._file.parent, _kernel(self._file))
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = False
+        self._next = loop.time() + INTERVAL
+        # A file can take its time, on a home that comes over a network.
+        loop.run_in_executor(None, self._write)
+
+    def _write(self) -> None:
+        if self._over or self._file is None:
+            return
+        clusters = [each for each in self._clusters() if each.state.phase != "down"]
+        told = kernels.KernelFile(
+            _kernel(self._file), self._notebook, time.time(), tuple(map(self._told, clusters))
+        )
+        try:
+            kernels.write(self._file.parent, told)
+        except OSError:
+            return  # a full disk is no reason to trouble a run
+        if self._over:  # in between
+            self.close()
+
+    def _told(self, cluster: Cluster) -> kernels.Told:
+        snapshot: dict[str, Any] = dict(cluster.snapshot())
+        run = snapshot["run"]
+        idle_since = self._idle_since.get(cluster.id)
+        if any(rank.run for rank in cluster.state.ranks):
+            idle_since = None
+        elif run and run["state"] != "running":
+            idle_since = run["started"] + run["seconds"]
+        return kernels.Told(cluster.id, snapshot, idle_since, self._troubles.get(cluster.id, ""))
+
+
+def _connection_file(shell: InteractiveShell) -> Path | None:
+    """Return the file by which a server finds this kernel; papermill and terminals have none."""
+    config = getattr(getattr(shell, "kernel", None), "config", {}).get("IPKernelApp", {})
+    file = Path(str(config.get("connection_file") or "" if config else ""))
+    return file if file.name.startswith("kernel-") else None
+
+
+def _kernel(file: Path) -> str:
+    return file.stem.removeprefix("kernel-")

@@ -1,0 +1,87 @@
+/* What the server extension answers, and what it is asked. `jupyter_sky/server/schema.json` says the
+   same as a JSON schema, with the routes and what each field means; a test compares the two. */
+
+import type { Snapshot } from './snapshot.ts';
+
+export interface Clusters {
+  version: 1;
+  jupyter_sky: string;
+  trouble: string;
+  clusters: Entry[];
+}
+
+export interface Entry {
+  id: string;
+  name: string;
+  provider: string;
+  nodes: number | null;
+  gpu: string | null;
+  created: number | null;
+  state: 'starting' | 'ready' | 'running' | 'lost' | 'down' | 'unknown';
+  note: string;
+  kernels: Kernel[];
+  price: number | null;
+  cost: number | null;
+  idle: Idle | null;
+  line: string | null;
+  snapshot: Snapshot | null;
+  seen: number | null;
+}
+
+export interface Kernel {
+  id: string;
+  notebook: string;
+  path: string | null;
+  busy: boolean;
+  jupyter_sky: string;
+}
+
+export interface Idle {
+  timeout: number;
+  left: number | null;
+}
+
+export interface Restart {
+  ranks: number[] | null;
+}
+
+export interface Scale {
+  nodes: number;
+}
+
+export interface Said {
+  said: string;
+}
+
+export interface Trouble {
+  message: string;
+}
+
+export interface Log {
+  rank: number;
+  text: string;
+}
+
+export interface Piece {
+  text: string;
+  end: string | null;
+}
+
+export interface Environment {
+  loaded: boolean;
+  jupyter_sky: string | null;
+  note: string;
+}
+
+export interface Offers {
+  offers: Offer[];
+  notes: string[];
+}
+
+export interface Offer {
+  provider: string;
+  description: string;
+  gpu: string | null;
+  price: number | null;
+  line: string;
+}

@@ -1,0 +1,302 @@
+"""``jupyter sky`` in a terminal, beside notebooks whose clusters it is about."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jupyter_sky import __version__
+from jupyter_sky.cluster import registry
+from tests.notebook.kernels import PATIENCE, LiveNotebook
+
+Open = Callable[..., LiveNotebook]
+
+
+@dataclass
+class Said:
+    """How a command ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+def sky(*words: str, **env: str) -> Said:
+    """Type ``jupyter sky`` and some words, and wait for the end."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "jupyter_sky", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, **env},
+    )
+    assert "Traceback" not in done.stderr or words[0] == "attach"
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+class Typed:
+    """A command that goes on, whose lines are read as they come."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "jupyter_sky", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def until(self, text: str) -> list[str]:
+        """Read lines up to one with a text."""
+        assert self.process.stdout
+        lines = []
+        for line in self.process.stdout:
+            lines.append(line)
+            if text in line:
+                return lines
+        raise AssertionError(f"it ended before: {lines}, {self.end()}")
+
+    def stop(self) -> None:
+        """Press Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> Said:
+        """Read the rest."""
+        out, err = self.process.communicate(timeout=PATIENCE)
+        return Said(self.process.returncode, out, err)
+
+
+@pytest.fixture
+def typed() -> Iterator[Callable[..., Typed]]:
+    """Type commands that go on; they end with the test."""
+    made: list[Typed] = []
+
+    def type_it(*words: str) -> Typed:
+        made.append(Typed(*words))
+        return made[-1]
+
+    yield type_it
+    for each in made:
+        each.process.kill()
+        each.process.communicate()
+
+
+COUNTING = (
+    "%%sky --nodes 2 --plugin none --out last\nimport os, time\n"
+    "for n in range({}):\n    print(n, flush=True)\n"
+    "    while n == 20 and not os.path.exists({!r}): time.sleep(0.01)\nlast = n"
+)
+
+
+def kill(notebook: LiveNotebook) -> None:
+    """Kill the kernel of a notebook, and wait until it is gone."""
+    process = psutil.Process(notebook.pid)
+    process.kill()
+    process.wait(PATIENCE)
+
+
+# Words
+
+
+def test_without_words_it_says_what_it_can_do() -> None:
+    said = sky()
+    assert said.status == 0
+    assert said.out.startswith("usage: jupyter sky COMMAND [options]\n")
+    assert "status" in said.out and "push" not in said.out
+    assert sky("--help").out == said.out
+    assert sky("--version").out == f"{__version__}\n"
+    assert sky("logs", "-h").out.startswith("usage: jupyter sky logs [RANK] [options]\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["stauts"], "has no command stauts: did you mean `jupyter sky status`?"),
+        (["push", "x"], "`jupyter sky push` belongs into a notebook: type it in a cell there."),
+        (["logs", "--tial", "3"], "--tial is not an option of jupyter sky logs: did you mean"),
+        (["down"], "there is no cluster: `%%sky --nodes 4` above a cell starts one."),
+        (["logs", "--cluster", "gone"], "there is no cluster gone: none is running."),
+        (["up", "--nodes", "2"], "a cluster of a terminal needs a name: add `--cluster NAME`."),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(words: list[str], sentence: str) -> None:
+    said = sky(*words)
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith("jupyter sky: ") and said.err.count("\n") == 1
+    assert sentence in said.err
+
+
+def test_it_is_a_command_of_jupyter() -> None:
+    if not (command := shutil.which("jupyter-sky", path=str(Path(sys.executable).parent))):
+        pytest.skip("jupyter-sky is not installed in this environment, but only its folder used")
+    assert subprocess.check_output([command, "--version"], text=True) == f"{__version__}\n"
+
+
+def test_settings_are_those_of_notebooks(tmp_path: Path) -> None:
+    profile = tmp_path / "profile_default"
+    profile.mkdir()
+    (profile / "ipython_config.py").write_text("c.Sky.nodes = 'many'\n")
+    said = sky("status", IPYTHONDIR=str(tmp_path))
+    assert "Sky.nodes takes a whole number of at least 1" in said.err
+    assert said.status == 2
+
+
+# Clusters of notebooks
+
+
+def test_the_cluster_of_a_notebook_that_is_busy(
+    opened: Open, typed: Callable[..., Typed], tmp_path: Path
+) -> None:
+    notebook = opened()
+    go = tmp_path / "go"
+    cell = notebook.start(COUNTING.format(40, str(go)))
+    notebook.until(cell, lambda cell: "20\n" in cell.stdout)
+    [row] = registry.rows()
+
+    [listed] = json.loads(sky("status", "--json").out)
+    assert (listed["name"], listed["state"], listed["busy"]) == (row.name, "busy", [0, 1])
+    assert row.name in sky("status").out
+    assert sky("logs", "1", "--tail", "2").out == "19\n20\n"
+    assert sky("logs", "7").err == "jupyter sky: there is no rank 7: ranks 0-1.\n"
+
+    log, attached = typed("logs", "1", "--follow"), typed("attach")
+    log.until("20\n")
+    attached.until("20\n")
+    attached.stop()
+    left = attached.end()
+    assert left.status == 0
+    assert "it goes on; `jupyter sky attach" in left.out
+
+    again = typed("attach", row.name)
+    first, *_ = again.until("20\n")
+    assert first.startswith(f"{row.name}: `for n in range(40)` on ranks 0-1; Ctrl-C leaves it")
+    go.touch()
+    log.until("39\n")
+    log.stop()
+    assert log.end() == Said(0, "", "")
+    assert again.end() == Said(0, "".join(f"{n}\n" for n in range(21, 40)), "")
+    assert notebook.finish(cell).error is None
+    assert notebook.value("last") == 39  # who looked on has taken nothing away
+
+
+def test_interrupt_and_restart_and_down(opened: Open) -> None:
+    notebook = opened()
+    cell = notebook.start(
+        "%%sky --nodes 2 --plugin none\nprint('on', flush=True)\nwhile True: pass"
+    )
+    notebook.until(cell, lambda cell: "on" in cell.stdout)
+    [row] = registry.rows()
+    assert sky("interrupt").out == f"{row.name}: stopped\n"
+    assert "KeyboardInterrupt" in notebook.finish(cell).traceback
+    assert sky("interrupt").out == f"{row.name}: nothing is running\n"
+    notebook.succeed("%%sky\nx = 1")
+    said = sky("restart", "1", "--cluster", row.name)
+    assert said.out.endswith("rank 1 started anew, with empty namespaces\n")
+    notebook.succeed("%%sky --ranks 0\nassert x == 1")
+    assert "name 'x' is not defined" in notebook.run("%%sky --ranks 1\nx").traceback
+    down = sky("down", row.name)
+    assert down.out.endswith(f"{row.name}: ended, nothing of it is left\n")
+    assert registry.rows() == []
+
+
+def test_an_error_of_the_run_that_is_followed_is_shown(
+    opened: Open, typed: Callable[..., Typed], tmp_path: Path
+) -> None:
+    notebook = opened()
+    go = tmp_path / "go"
+    code = COUNTING.format(40, str(go)) + "\nraise ValueError('too late')"
+    cell = notebook.start(code)
+    notebook.until(cell, lambda cell: "20\n" in cell.stdout)
+    attached = typed("attach")
+    attached.until("20\n")
+    go.touch()
+    end = attached.end()
+    assert end.status == 1
+    assert "ValueError: too late" in end.err
+    assert "ValueError" in notebook.finish(cell).traceback
+
+
+def test_looking_on_takes_nothing_from_a_notebook_that_was_killed(
+    opened: Open, typed: Callable[..., Typed], tmp_path: Path
+) -> None:
+    notebook = opened()
+    go = tmp_path / "go"
+    cell = notebook.start(COUNTING.format(40, str(go)))
+    notebook.until(cell, lambda cell: "20\n" in cell.stdout)
+    attached = typed("attach")
+    attached.until("20\n")
+    kill(notebook)
+    go.touch()
+    assert attached.end().status == 0
+    assert sky("attach").out.endswith("nothing runs; `jupyter sky logs` shows what was written\n")
+    notebook.restart()
+    notebook.succeed("%load_ext jupyter_sky")
+    lines = notebook.succeed("%sky attach").stdout.splitlines()
+    assert lines[2:] == [str(n) for n in range(40)]
+    assert notebook.value("last") == 39
+
+
+def test_several_clusters_are_told_apart_by_name(opened: Open) -> None:
+    notebook = opened()
+    notebook.succeed("%sky up --nodes 1 --plugin none --cluster one")
+    notebook.succeed("%sky up --nodes 1 --plugin none --cluster two")
+    assert sky("down").err == (
+        "jupyter sky: there are one, two: say which, as in `jupyter sky down one`.\n"
+    )
+    assert "as in `jupyter sky logs --cluster one`." in sky("logs").err
+    assert sky("down", "one").status == 0
+    assert [row.name for row in registry.rows()] == ["two"]
+    notebook.succeed("%sky down two")
+
+
+# What killed kernels leave
+
+
+def test_gc_recovers_what_a_kernel_left_that_was_killed(opened: Open) -> None:
+    notebook = opened()
+    notebook.succeed("%%sky --nodes 2 --plugin none --cluster killed\nx = 1")
+    [machine] = registry.rows()[0].machines
+    agent = psutil.Process(machine["pid"])
+    others = agent.children(recursive=True)
+    for process in others:
+        process.suspend()  # else they end with their agent
+    kill(notebook)
+    agent.kill()
+    psutil.wait_procs([agent], timeout=PATIENCE)
+    said = sky("doctor")
+    assert said.status == 1
+    assert "`jupyter sky gc` removes it" in said.out
+    said = sky("gc")
+    assert said.status == 0
+    assert said.out.startswith("removed killed: its entry in the registry, ")
+    psutil.wait_procs(others, timeout=PATIENCE)
+    assert registry.rows() == []
+    assert not Path(machine["folder"]).exists()
+    assert sky("gc").out == "nothing was left behind\n"
+
+
+def test_gc_forgets_a_cluster_whose_kernel_was_killed_while_it_started(opened: Open) -> None:
+    notebook = opened()
+    cell = notebook.start(
+        "from jupyter_sky.providers.local import Local\n"
+        "import asyncio\n"
+        "async def launch(*args):\n"
+        "    print('launching', flush=True)\n    await asyncio.sleep(600)\n"
+        "Local.launch = launch\n%sky up --nodes 1 --plugin none --cluster early"
+    )
+    notebook.until(cell, lambda cell: "launching" in cell.stdout)
+    assert json.loads(sky("status", "--json").out)[0]["state"] == "starting"
+    kill(notebook)
+    assert sky("gc").out == "removed early: its entry in the registry\n"
+    assert registry.rows() == []

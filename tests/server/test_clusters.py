@@ -1,0 +1,199 @@
+"""What the server answers of clusters: those of live kernels, of dead ones, and of nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.providers.folders import home
+from tests.server.jupyter import Kernel, Server
+
+Open = Callable[[str], Kernel]
+
+
+def test_a_cluster_is_there_with_its_notebook_while_the_cell_is_busy(
+    server: Server, opened: Open
+) -> None:
+    kernel = opened("train.ipynb")
+    kernel.run("%%sky --nodes 2 --cluster busy --idle-timeout 30m\nx = 1")
+    cell = kernel.start("%%sky\nprint('epoch 1', flush=True)\nimport time\ntime.sleep(600)")
+    entry = server.until("busy", lambda entry: entry["kernels"] and entry["state"] == "running")
+    [told] = entry["kernels"]
+    assert told["id"] == kernel.id
+    assert told["path"] == told["notebook"] == "train.ipynb"
+    assert told["busy"] is True
+    assert entry["line"] == "%%sky --nodes 2 --cluster busy --plugin none --idle-timeout 1800"
+    assert entry["idle"] == {"timeout": 1800.0, "left": 1800.0}
+    assert (entry["provider"], entry["nodes"], entry["note"]) == ("local", 2, "")
+    shown = server.until("busy", lambda entry: "epoch 1" in entry["snapshot"]["output"]["text"])
+    assert [rank["phase"] for rank in shown["snapshot"]["ranks"]] == ["running", "running"]
+    stopped = server.act(entry, "interrupt")
+    assert stopped.json == {"said": "busy: stopping"}
+    assert "KeyboardInterrupt" in kernel.finish(cell).traceback
+    entry = server.until("busy", lambda entry: entry["state"] == "ready")
+    assert entry["snapshot"]["run"]["state"] == "interrupted"
+    assert 1790 < entry["idle"]["left"] < 1800
+
+
+def test_a_cluster_of_no_notebook(server: Server, alone: Cluster) -> None:
+    entry = server.until(alone.name, lambda entry: entry["state"] == "ready")
+    assert (entry["kernels"], entry["snapshot"], entry["line"]) == ([], None, None)
+    assert server.act(entry, "interrupt").json == {"said": f"{alone.name}: nothing is running"}
+    assert server.act(entry, "restart", {"ranks": [1]}).json == {
+        "said": f"{alone.name}: rank 1 started anew, with empty namespaces"
+    }
+    assert server.act(entry, "down").json == {"said": f"{alone.name}: ended, nothing of it is left"}
+    assert alone.name not in server.clusters()
+    assert server.act(entry, "down").message == "that cluster is not there any more."
+
+
+def test_a_cluster_whose_kernel_was_killed(server: Server, opened: Open) -> None:
+    kernel = opened("killed.ipynb")
+    kernel.run("%%sky --nodes 2 --cluster orphan\nprint('first words')")
+    entry = server.until("orphan", lambda entry: entry["snapshot"] and entry["kernels"])
+    os.kill(kernel.pid, signal.SIGKILL)
+    entry = server.until("orphan", lambda entry: not entry["kernels"])
+    assert entry["state"] == "ready"
+    assert entry["snapshot"]["output"]["text"] == "first words\n"
+    assert entry["note"].startswith("The kernel of killed.ipynb has ended; what is shown is from ")
+    assert server.act(entry, "down").json == {"said": "orphan: ended, nothing of it is left"}
+    assert "orphan" not in server.clusters()
+    # What the killed kernel told is of no use any more.
+    server.clusters()
+    assert not list((server.runtime / "jupyter-sky").glob("*"))
+
+
+def test_a_kernel_that_hangs_is_passed_by(server: Server, opened: Open, tmp_path: Path) -> None:
+    kernel = opened("hangs.ipynb")
+    cell = kernel.start(
+        "%%sky --nodes 1 --cluster stuck\nprint('on', flush=True)\nwhile True: pass"
+    )
+    entry = server.until("stuck", lambda entry: entry["kernels"] and entry["state"] == "running")
+    process = psutil.Process(entry_pid(server, kernel))
+    process.suspend()
+    try:
+        assert server.act(entry, "restart", {"ranks": None}).message == "the kernel does not answer"
+        assert server.act(entry, "interrupt").json == {"said": "stuck: stopped"}
+    finally:
+        process.resume()
+    assert "KeyboardInterrupt" in kernel.finish(cell).traceback
+
+
+def entry_pid(server: Server, kernel: Kernel) -> int:
+    """The process id of a kernel that is busy."""
+    [process] = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(f"kernel-{kernel.id}.json" in part for part in process.info["cmdline"] or ())
+    ]
+    return int(process.pid)
+
+
+def test_two_notebooks_have_two_clusters_and_can_share_one(server: Server, opened: Open) -> None:
+    first, second = opened("first.ipynb"), opened("second.ipynb")
+    first.run("%sky up --nodes 1 --cluster one")
+    second.run("%sky up --nodes 1 --cluster two")
+    server.until("one", lambda entry: entry["kernels"])
+    server.until("two", lambda entry: entry["kernels"])
+    clusters = server.clusters()
+    assert [each["path"] for each in clusters["one"]["kernels"]] == ["first.ipynb"]
+    assert [each["path"] for each in clusters["two"]["kernels"]] == ["second.ipynb"]
+    second.run("%sky attach one")
+    cell = first.start("%%sky --cluster one\nimport time\ntime.sleep(600)")
+    entry = server.until(
+        "one", lambda entry: entry["state"] == "running" and len(entry["kernels"]) == 2
+    )
+    assert [each["path"] for each in entry["kernels"]] == ["first.ipynb", "second.ipynb"]
+    assert server.act(entry, "down").json["said"] == "one: ended, nothing of it is left"
+    assert "cluster one was ended" in first.finish(cell).traceback
+    assert "one" not in server.clusters()
+
+
+def test_a_notebook_that_ends_takes_back_what_it_told(server: Server) -> None:
+    kernel = server.open("ends.ipynb")
+    kernel.run("%sky up --nodes 1 --cluster left")
+    server.until("left", lambda entry: entry["kernels"])
+    server.kernels.remove(kernel)
+    kernel.close()
+    assert not list((server.runtime / "jupyter-sky").glob("*"))
+    entry = server.clusters()["left"]
+    assert entry["snapshot"] is None
+    assert entry["note"] == "No notebook is connected to it."
+
+
+def test_what_does_not_work_is_said_and_stays_to_be_read(server: Server, opened: Open) -> None:
+    opened("wrong.ipynb").run("%sky up --nodes 1 --cluster wrong")
+    entry = server.until("wrong", lambda entry: entry["kernels"])
+    answer = server.act(entry, "restart", {"ranks": [0, 7]})
+    assert answer.status == 409
+    assert "there is no rank 7" in answer.message
+    noted = server.until("wrong", lambda entry: entry["note"])
+    assert noted["note"] == answer.message
+    assert server.act(entry, "restart", {"ranks": None}).status == 200
+    server.until("wrong", lambda entry: not entry["note"])
+
+
+def test_logs_of_any_rank_also_while_the_cell_is_busy(server: Server, opened: Open) -> None:
+    kernel = opened("logs.ipynb")
+    kernel.run("%%sky --nodes 2 --cluster logs\nimport os\nprint('I am', os.getpid() and 'é')")
+    cell = kernel.start("%%sky\nprint('more', flush=True)\nwhile True: pass")
+    kernel.until(cell, lambda cell: "more" in cell.stdout)
+    entry = server.clusters()["logs"]
+    log = server.sky(f"clusters/{entry['id']}/logs/1")
+    assert log.json == {"rank": 1, "text": "I am é\nmore\n"}
+    assert server.sky(f"clusters/{entry['id']}/logs/1?tail=1").json["text"] == "more\n"
+    wrong = server.sky(f"clusters/{entry['id']}/logs/9")
+    assert (wrong.status, wrong.message) == (400, "there is no rank 9: ranks 0-1.")
+    assert server.sky(f"clusters/{entry['id']}/logs/1?tail=0").status == 400
+    server.act(entry, "interrupt")
+    kernel.finish(cell)
+
+
+@pytest.fixture
+def registry_file() -> Path:
+    return home() / "registry.sqlite"
+
+
+def test_a_row_that_cannot_be_made_out_is_shown_beside_the_others(
+    server: Server, alone: Cluster, registry_file: Path
+) -> None:
+    registry.record("0000000a", "half", "local", {"nodes": 1})
+    registry.record("0000000b", "<b>old</b>", "moon", {"nodes": 1, "idle_timeout": "soon"})
+    with sqlite3.connect(registry_file) as database:
+        database.execute("UPDATE clusters SET spec = '{\"nodes\": ' WHERE id = '0000000a'")
+        database.execute(
+            "UPDATE clusters SET machines = '[{\"nodes\": [7]}]' WHERE id = '0000000b'"
+        )
+    clusters = server.clusters()
+    assert clusters["half"]["state"] == "unknown"
+    assert clusters["half"]["note"].startswith("Its entry in the registry cannot be made out")
+    assert clusters["<b>old</b>"]["state"] == "unknown"
+    assert clusters["<b>old</b>"]["idle"] is None
+    assert alone.name in clusters
+    refused = server.act(clusters["<b>old</b>"], "down")
+    assert refused.message.startswith("no cluster can have the name '<b>old</b>'")
+    assert server.act(clusters["half"], "interrupt").status == 409
+    assert server.act(clusters["half"], "down").json["said"].startswith("half: forgotten")
+    assert "half" not in server.clusters()
+
+
+def test_a_registry_that_is_none_is_said(server: Server, registry_file: Path) -> None:
+    before = registry_file.read_bytes() if registry_file.exists() else None
+    registry_file.write_bytes(b"no database" * 1000)
+    try:
+        answer = server.sky("clusters")
+    finally:
+        registry_file.unlink()
+        if before:
+            registry_file.write_bytes(before)
+    assert answer.status == 200
+    assert answer.json["clusters"] == []
+    assert answer.json["trouble"].startswith("The registry of clusters cannot be read: ")

@@ -1,0 +1,165 @@
+"""Files that are not what a kernel writes: half of one, old ones, and those that mean harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from jupyter_sky import __version__
+from jupyter_sky.cluster import kernels, registry
+from jupyter_sky.cluster.kernels import KernelFile, Told
+from tests.panel import samples
+from tests.panel.samples import HOSTILE
+from tests.server.jupyter import Server
+
+IDENTITY = "0badc0de"
+
+
+@pytest.fixture
+def told(server: Server) -> Iterator[Callable[..., Path]]:
+    """Tell of a cluster as a live kernel of this test's process; return the file."""
+    paths: list[Path] = []
+
+    def tell(snapshot: Any, kernel: str = "k1", **changes: Any) -> Path:
+        file = KernelFile(
+            kernel, "/somewhere/n.ipynb", time.time(), (Told(IDENTITY, snapshot, None),), **changes
+        )
+        kernels.write(server.runtime, file)
+        paths.append(kernels.folder(server.runtime) / f"{kernel}.json")
+        return paths[-1]
+
+    registry.record(IDENTITY, "shown", "local", {"nodes": 4, "starter": registry.starter()})
+    yield tell
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def test_hostile_text_comes_as_text(server: Server, told: Callable[..., Path]) -> None:
+    snapshot = samples.changed(
+        samples.snapshot(),
+        rank_2={"line": HOSTILE, "trouble": HOSTILE},
+        output={"rank": 0, "text": HOSTILE * 1000},
+    )
+    told(snapshot)
+    answer = server.sky("clusters")
+    assert b"<script>" in answer.body and b"\x1b" not in answer.body
+    entry = server.clusters()["shown"]
+    assert entry["snapshot"]["ranks"][2]["line"] == HOSTILE
+    assert entry["state"] == "running"
+
+
+def test_another_version_of_jupyter_sky_is_named(server: Server, told: Callable[..., Path]) -> None:
+    told(samples.snapshot(), jupyter_sky="9.9.9")
+    entry = server.clusters()["shown"]
+    assert entry["note"] == (
+        f"/somewhere/n.ipynb has jupyter_sky 9.9.9, and this server {__version__}: "
+        "install the same in both."
+    )
+    assert entry["kernels"][0]["jupyter_sky"] == "9.9.9"
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        {},
+        {"version": 2},
+        samples.changed(samples.snapshot(), ranks=[{"rank": "<b>"}]),
+        samples.changed(samples.snapshot(), cluster={"phase": "__proto__"}),
+        samples.changed(samples.snapshot(), output={"rank": 0, "text": None}),
+        samples.changed(samples.snapshot(), sent_bytes=1.5),
+    ],
+)
+def test_a_snapshot_of_another_kind_is_not_shown(
+    server: Server, told: Callable[..., Path], snapshot: Any
+) -> None:
+    told(snapshot)
+    entry = server.clusters()["shown"]
+    assert entry["snapshot"] is None
+    assert entry["state"] == "unknown"
+    assert entry["note"].startswith("What /somewhere/n.ipynb tells of it cannot be shown (")
+    assert entry["kernels"]  # actions still go there
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "it cannot be read"),
+        (b'{"version": 1, "kernel"', "it cannot be read"),
+        (b"\xff\x00\xfe", "it cannot be read"),
+        (b"[" * 100_000, "it cannot be read"),
+        (b"[]", "it is none of ours"),
+        (b'{"version": 7}', "it is of version 7 of these files"),
+        (b'{"version": 1, "clusters": [{"id": NaN}]}', "it has NaN for a number"),
+        (b'{"version": 1, "clusters": [], "seen": 1e999}', "it has 1e999 for a number"),
+        (b'{"version": 1, "clusters": [], "kernel": 7}', "it cannot be read"),
+        (b"0" * (kernels.LARGEST + 1), "it is too large"),
+    ],
+)
+def test_a_file_of_another_kind_is_left_out(
+    server: Server, told: Callable[..., Path], text: bytes, why: str
+) -> None:
+    told(samples.snapshot())
+    bad = kernels.folder(server.runtime) / "bad.json"
+    bad.write_bytes(text)
+    try:
+        answer = server.sky("clusters").json
+    finally:
+        bad.unlink()
+    assert answer["trouble"].startswith(f"What kernel bad tells is left out: {why}")
+    assert [entry["name"] for entry in answer["clusters"]] == ["shown"]
+    assert server.sky("clusters").json["trouble"] == ""
+
+
+def test_a_file_under_the_name_of_another_kernel_is_left_out(
+    server: Server, told: Callable[..., Path]
+) -> None:
+    path = told(samples.snapshot())
+    path.rename(path.with_name("k2.json"))
+    try:
+        answer = server.sky("clusters").json
+    finally:
+        path.with_name("k2.json").unlink()
+    assert answer["trouble"] == "What kernel k2 tells is left out: it is of another kernel."
+    assert answer["clusters"][0]["kernels"] == []
+
+
+def test_a_file_of_a_process_whose_id_went_to_another_is_stale(
+    server: Server, told: Callable[..., Path]
+) -> None:
+    told(samples.snapshot(), pid=os.getpid(), begun=psutil.Process().create_time() - 1000)
+    entry = server.clusters()["shown"]
+    assert entry["kernels"] == []
+    assert "has ended" in entry["note"]
+
+
+def test_a_link_out_of_the_folder_tells_nothing(
+    server: Server, told: Callable[..., Path], tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text(json.dumps({"version": 1, "password": "hunter2"}))
+    link = kernels.folder(server.runtime) / "link.json"
+    told(samples.snapshot())
+    link.symlink_to(secret)
+    try:
+        assert b"hunter2" not in server.sky("clusters").body
+    finally:
+        link.unlink()
+
+
+def test_a_kernel_with_another_registry_is_seen_all_the_same(
+    server: Server, told: Callable[..., Path]
+) -> None:
+    registry.remove(IDENTITY)
+    told(samples.snapshot(gpu="A100"), home="/another/home")
+    entry = server.clusters()["digits-3f2a"]
+    assert (entry["provider"], entry["nodes"], entry["gpu"]) == ("aws", 4, "A100")
+    assert entry["price"] == pytest.approx(16.4) and entry["cost"] == 1.37
+    told(samples.snapshot(gpu="A100"))
+    assert "digits-3f2a" not in server.clusters()  # one that has ended in this registry

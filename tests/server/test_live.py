@@ -1,0 +1,103 @@
+"""The live output of a rank: each line once, as it comes, until the page or the cluster is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.work import Work
+from jupyter_sky.server import schema
+from tests.server.jupyter import Kernel, Server
+
+Open = Callable[[str], Kernel]
+
+
+async def follow(server: Server, entry: dict[str, Any], rank: int) -> WebSocketClientConnection:
+    """Open the live output of a rank."""
+    path = f"jupyter-sky/api/clusters/{entry['id']}/live/{rank}"
+    url = f"{server.address.replace('http', 'ws', 1)}{path}"
+    return await websocket_connect(
+        HTTPRequest(url, headers={"Authorization": f"token {server.token}"})
+    )
+
+
+async def piece(connection: WebSocketClientConnection) -> dict[str, Any]:
+    """The next piece."""
+    message = await connection.read_message()
+    assert message is not None, "it was closed"
+    schema.check("Piece", found := json.loads(message))
+    return dict(found)
+
+
+async def read(connection: WebSocketClientConnection, until: str) -> str:
+    """What comes until it ends in a text."""
+    text = ""
+    while not text.endswith(until):
+        text += (await piece(connection))["text"]
+    return text
+
+
+def followers(cluster: str) -> list[psutil.Process]:
+    """The processes that follow logs of a cluster."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if (process.info["cmdline"] or [])[-2:] == ["--cluster", cluster]
+    ]
+
+
+def test_lines_come_while_the_cell_is_busy(server: Server, opened: Open) -> None:
+    kernel = opened("live.ipynb")
+    kernel.run("%%sky --nodes 2 --cluster live\nprint('before')")
+    cell = kernel.start(
+        "%%sky --stdout none\nimport sys, time\nfor at in range(50):\n"
+        "    print(at, 'é', flush=True)\n    time.sleep(0.02)\ntime.sleep(600)"
+    )
+    entry = server.until("live", lambda entry: entry["state"] == "running")
+
+    async def watch() -> None:
+        connection = await follow(server, entry, 1)
+        text = await read(connection, "49 é\n")
+        assert text == "before\n" + "".join(f"{at} é\n" for at in range(50))
+        stopped = asyncio.create_task(asyncio.to_thread(server.act, entry, "down"))
+        while (last := await piece(connection))["end"] is None:
+            pass
+        assert last["end"]
+        assert await connection.read_message() is None
+        await stopped
+
+    asyncio.run(watch())
+    kernel.finish(cell)
+    psutil.wait_procs(followers("live"), timeout=30)
+    assert not followers("live")
+
+
+def test_nothing_goes_on_when_the_page_is_gone(server: Server, alone: Cluster) -> None:
+    alone.run(Work((0, 1), code="print('here')")).follow()
+    entry = server.clusters()[alone.name]
+
+    async def look_in() -> None:
+        connection = await follow(server, entry, 0)
+        await read(connection, "here\n")
+        assert len(followers(alone.name)) == 1
+        connection.close()
+
+    asyncio.run(look_in())
+    psutil.wait_procs(followers(alone.name), timeout=30)
+    assert not followers(alone.name)
+
+
+def test_a_rank_that_is_not_there_is_named(server: Server, alone: Cluster) -> None:
+    entry = server.clusters()[alone.name]
+
+    async def look_in() -> dict[str, Any]:
+        return await piece(await follow(server, entry, 12))
+
+    assert asyncio.run(look_in()) == {"text": "", "end": "there is no rank 12: ranks 0-1."}
