@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
