@@ -63,6 +63,12 @@ def find() -> tuple[list[Rental], list[str]]:
     return found, trouble
 
 
+def upkeep() -> list[str]:
+    """Clear up what serves several clusters, and return what of it costs, a sentence each."""
+    landlords = [each for each in providers().values() if isinstance(each, Landlord)]
+    return [text for each in landlords for text in background.wait(each.upkeep())]
+
+
 def _of(landlord: Landlord, holdings: Sequence[Holding]) -> list[Rental]:
     # Rows come second: whatever was held before has one, unless it was forgotten.
     rows = [row for row in registry.rows() if row.provider == landlord.name]

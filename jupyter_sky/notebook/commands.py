@@ -16,7 +16,7 @@ from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook import actions, doctor, offers, status
+from jupyter_sky.notebook import actions, doctor, offers, snapshot, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.leaving import is_leaving
@@ -78,6 +78,7 @@ class Commands:
             "scale": self._scale,
             "auto": self._turn,
             "offers": self._offers,
+            "snapshot": self._snapshot,
             "doctor": self._doctor,
             "gc": self._gc,
         }
@@ -203,6 +204,12 @@ class Commands:
             print()
             well.append(doctor.report_ways(targets, settings.python, settings.interface))
         return all(well)
+
+    def _snapshot(self, options: Namespace) -> None:
+        if options.remove:
+            print(snapshot.remove(self._session.aws().clients(), options.remove))
+        else:
+            print(snapshot.make(self._shell, self._running()))
 
     def _gc(self, options: Namespace) -> None:
         doctor.collect(options.name)

@@ -133,7 +133,7 @@ def collect(identity: str | None = None) -> None:
             trouble.append(f"{error}")
     if not left and not trouble:
         print("nothing was left behind")
-    for sentence in trouble:
+    for sentence in [*trouble, *rentals.upkeep()]:
         print(sentence)
     for each in rented:
         if not each.is_known and each not in left:

@@ -62,6 +62,7 @@ _CLUSTER = Argument(
 )
 _PROVIDER = Argument(("--provider",), "NAME", kinds.PROVIDER, "aws", "also what this one needs")
 _STRANGER = Argument(("name",), "ID", kinds.WORD, "1f2e3d4c", "also this cluster of somebody's")
+_REMOVE = Argument(("--remove",), "NAME", kinds.WORD, "jupyter-sky-0f1e", "remove this one")
 _NAMES = Argument(("names",), "NAME", kinds.NAMES, "model", "which variables", required=True)
 _FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks (the head)")
 _RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
@@ -103,6 +104,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     ),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
     "offers": ("show what a cluster can be made of, and what it costs", OFFER_OPTIONS),
+    "snapshot": ("keep the head as an image, from which others start fast", (_REMOVE,)),
     "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS, _PROVIDER)),
     "gc": (
         "end and remove what was left behind, and what nobody uses",

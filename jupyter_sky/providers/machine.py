@@ -267,3 +267,6 @@ class Landlord(Provider, Protocol):
 
         The second part says what could not be looked at, and why, a sentence each.
         """
+
+    async def upkeep(self) -> list[str]:
+        """Clear up what serves several clusters, and say what of it costs, a sentence each."""

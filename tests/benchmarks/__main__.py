@@ -22,6 +22,7 @@ from tests.benchmarks import (
     output,
     panel,
     recovery,
+    rented,
     start,
     table,
     training,
@@ -41,6 +42,7 @@ THEMES = {
     "killed": recovery.killed,
     "stop": recovery.stop,
     "machines": machines.machines,
+    "rented": rented.rented,
 }
 
 

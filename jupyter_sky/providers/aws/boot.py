@@ -38,7 +38,17 @@ _SWITCH = r"""
 """
 
 
-def user_data(host_key: tuple[str, str], lifetime: float | None, first: int, every: int) -> str:
+# What the machine of a snapshot was to somebody else: who may log in, and files of runs.
+_FORGET = "rm -rf /root/.ssh/authorized_keys /home/*/.ssh/authorized_keys /tmp/jupyter-sky-*"
+
+
+def user_data(
+    host_key: tuple[str, str],
+    lifetime: float | None,
+    first: int,
+    every: int,
+    is_snapshot: bool = False,
+) -> str:
     """Return the user data of an instance.
 
     Parameters
@@ -49,6 +59,8 @@ def user_data(host_key: tuple[str, str], lifetime: float | None, first: int, eve
         Seconds after which it powers off whatever goes on; ``None``: never.
     first, every
         Seconds that it waits for an agent, and between two looks.
+    is_snapshot
+        Whether it boots from what another machine was.
     """
     private, public = host_key
     variables = {
@@ -59,12 +71,13 @@ def user_data(host_key: tuple[str, str], lifetime: float | None, first: int, eve
     }
     given = "\n".join(f"{name}={value}" for name, value in variables.items())
     switch = f"{given}\nbooted=$(cut -d. -f1 /proc/uptime)\n{_SWITCH}"
+    forget = ["cloud-init-per", "instance", "jupyter-sky-forget", "sh", "-c", _FORGET]
     config = {
         "ssh_deletekeys": True,
         "ssh_keys": {"ed25519_private": private, "ed25519_public": public},
         "ssh_pwauth": False,
         # On every boot, and before anybody can log in.
-        "bootcmd": [["sh", "-c", switch]],
+        "bootcmd": [*[forget] * is_snapshot, ["sh", "-c", switch]],
     }
     # YAML takes JSON as it is.
     return f"#cloud-config\n{json.dumps(config)}\n"

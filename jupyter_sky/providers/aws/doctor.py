@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import network, prices
+from jupyter_sky.providers.aws import network, prices, snapshots
 from jupyter_sky.providers.aws.catalog import catalog
 from jupyter_sky.providers.aws.client import Clients, clients, explained
 
@@ -47,9 +47,14 @@ def _network(there: Clients) -> tuple[str, str]:
     return f"default subnets in {', '.join(network.subnets(there, None))}", ""
 
 
+def _snapshots(there: Clients) -> tuple[str, str]:
+    return "; ".join(map(str, snapshots.every(there))) or "none", ""
+
+
 _LOOKS: dict[str, Callable[[Clients], tuple[str, str]]] = {
     "you": _identity,
     "machines": _machines,
     "prices": _prices,
     "network": _network,
+    "snapshots": _snapshots,
 }

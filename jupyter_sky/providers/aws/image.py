@@ -26,12 +26,15 @@ class Image:
         Whom it lets in.
     device, size
         The name of its disk, and the GB that it needs at least.
+    snapshot
+        The name of the snapshot that it is; empty if it is none.
     """
 
     id: str
     user: str
     device: str
     size: int
+    snapshot: str = ""
 
 
 def image(clients: Clients, machine: InstanceType, given: str | None, user: str | None) -> Image:

@@ -39,6 +39,8 @@ class Instance(SSHMachine):
         Where and what it is; see `jupyter_sky.providers.aws.client.Clients`.
     bastion
         A host to go through.
+    content
+        The key of a snapshot of it.
     """
 
     id: str = ""
@@ -47,6 +49,7 @@ class Instance(SSHMachine):
     zone: str = ""
     type: str = ""
     bastion: str | None = None
+    content: str = ""
 
     @classmethod
     def on(cls, machine: Machine, **about: Any) -> Instance:
@@ -60,7 +63,7 @@ class Instance(SSHMachine):
 
     def row(self) -> dict[str, Any]:
         """Return what the registry keeps of it; no key is in it."""
-        about = ("id", "cluster", "place", "zone", "type", "bastion")
+        about = ("id", "cluster", "place", "zone", "type", "bastion", "content")
         return {**super().row(), **{name: getattr(self, name) for name in about}}
 
     async def open(self) -> socket.socket:
@@ -89,6 +92,10 @@ class Instance(SSHMachine):
     async def remove(self) -> None:
         """Do nothing: what is on it goes when it is terminated, which `AWS.release` sees to."""
         self._line.close_if_unused()
+
+    def flush(self) -> None:
+        """Have everything on its disk that was written there."""
+        self._line.run("sync")
 
     @property
     def _line(self) -> Line:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import network
+from jupyter_sky.providers.aws import network, snapshots
+from jupyter_sky.providers.aws.catalog import InstanceType
 from jupyter_sky.providers.aws.choose import Offer
 from jupyter_sky.providers.aws.client import AWSError, Clients, explained
 from jupyter_sky.providers.aws.image import Image, image
@@ -43,7 +44,19 @@ _QUOTAS = (
 
 @dataclass(frozen=True)
 class Rented:
-    """An instance that runs: where it is reached, by us and by its peers, and what it costs."""
+    """An instance that runs.
+
+    Attributes
+    ----------
+    address, user
+        Where it is reached, and whom it lets in.
+    price
+        Dollars an hour.
+    gpus
+        How many it has.
+    content
+        The key of a snapshot of it.
+    """
 
     id: str
     type: str
@@ -52,6 +65,7 @@ class Rented:
     user: str
     price: float | None
     gpus: int
+    content: str
 
 
 def rent(clients: Clients, order: Order, say: Callable[[str], None]) -> list[Rented]:
@@ -109,7 +123,7 @@ def _try_all(
         if quota in used_up:
             continue
         if kind.name not in images:
-            images[kind.name] = image(clients, kind, order.image_id, order.user)
+            images[kind.name] = _system(clients, order, kind, say)
         say(f"asking for {order.nodes} × {kind.name} in {subnet.zone}")
         asked = request(order, offer, subnet, images[kind.name], keys, group)
         made: list[str] = []
@@ -130,6 +144,17 @@ def _try_all(
             else:
                 troubles.append(f"{kind.name} in {subnet.zone}: {error.said}")
     raise SkyError(_nothing(order, troubles))
+
+
+def _system(
+    clients: Clients, order: Order, kind: InstanceType, say: Callable[[str], None]
+) -> Image:
+    """Return what to boot from: a snapshot of a node that was prepared in the same way, or not."""
+    found = snapshots.bootable(clients, snapshots.key(order.installed, kind))
+    if found is None:
+        return image(clients, kind, order.image_id, order.user)
+    say(f"taking the snapshot {found.snapshot}")
+    return found
 
 
 def _nothing(order: Order, troubles: Sequence[str]) -> str:
@@ -183,6 +208,7 @@ def _running(
             system.user,
             price,
             offer.type.gpus,
+            snapshots.key(order.installed, offer.type),
         )
         for each in found
     ]

@@ -55,6 +55,7 @@ class NodeMaker:
                 cluster=self.identity,
                 place=self.place,
                 type=each.type,
+                content=each.content,
                 zone=each.zone,
                 bastion=self.bastion,
             )

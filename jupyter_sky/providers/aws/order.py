@@ -26,6 +26,8 @@ class Order:
         Types to try, the best first.
     image_id, user
         The person's own image, and whom it lets in.
+    installed
+        What is installed on nodes: a snapshot that has it is booted from.
     disk
         Gigabytes.
     subnet
@@ -47,6 +49,7 @@ class Order:
     offers: Sequence[Offer]
     image_id: str | None
     user: str | None
+    installed: str
     disk: int
     subnet: str | None
     private: bool
@@ -82,7 +85,11 @@ def request(
         # The same question, asked twice after a lost answer, gets the same instances.
         "ClientToken": f"{order.identity}-{kind.name}-{subnet.zone}",
         "UserData": boot.user_data(
-            keys.host_key, lifetime, boot.FIRST_AGENT_WITHIN, order.watch_every
+            keys.host_key,
+            lifetime,
+            boot.FIRST_AGENT_WITHIN,
+            order.watch_every,
+            bool(system.snapshot),
         ),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {

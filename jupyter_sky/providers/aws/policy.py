@@ -14,6 +14,7 @@ _LOOK = (
     "ec2:DescribeKeyPairs",
     "ec2:DescribePlacementGroups",
     "ec2:DescribeSecurityGroups",
+    "ec2:DescribeSnapshots",
     "ec2:DescribeSpotInstanceRequests",
     "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeSubnets",
@@ -22,6 +23,7 @@ _LOOK = (
     "ssm:GetParameter",
 )
 _MAKE = (
+    "ec2:CreateImage",
     "ec2:CreatePlacementGroup",
     "ec2:CreateSecurityGroup",
     "ec2:CreateTags",
@@ -35,7 +37,9 @@ _CHANGE_OURS = (
     "ec2:DeleteKeyPair",
     "ec2:DeletePlacementGroup",
     "ec2:DeleteSecurityGroup",
+    "ec2:DeleteSnapshot",
     "ec2:DeleteVolume",
+    "ec2:DeregisterImage",
     "ec2:TerminateInstances",
 )
 

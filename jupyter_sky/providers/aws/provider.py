@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.providers.aws import doctor, holdings, launch, offers, store
+from jupyter_sky.providers.aws import doctor, holdings, launch, offers, snapshots, store
 from jupyter_sky.providers.aws.agree import agree
 from jupyter_sky.providers.aws.choose import Offer, Wish
 from jupyter_sky.providers.aws.client import Clients, clients, clients_at
@@ -112,13 +112,13 @@ class AWS:
 
     def place(self) -> str:
         """Return the region and the profile, so that the registry knows where to look."""
-        return self._clients().place
+        return self.clients().place
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse what AWS does not have, before anything is made there."""
         ssh = SSH(["instance"], python=self.python)
         warnings = ssh.check(replace(spec, nodes=1), preload)
-        offers.find(self._clients(), self._wish(spec))
+        offers.find(self.clients(), self._wish(spec))
         return warnings
 
     async def launch(
@@ -132,7 +132,7 @@ class AWS:
                 raise Stopped("it was stopped.")
             progress(text)
 
-        here = await in_thread(self._clients)
+        here = await in_thread(self.clients)
         work = asyncio.get_running_loop().run_in_executor(
             None, self._rent, here, spec, identity, say
         )
@@ -156,7 +156,7 @@ class AWS:
         SkyError
             When something may still be there.
         """
-        there = await in_thread(clients_at, place) if place else await in_thread(self._clients)
+        there = await in_thread(clients_at, place) if place else await in_thread(self.clients)
         await in_thread(holdings.give_back, there, identity, progress)
 
     async def holdings(self) -> tuple[list[Holding], list[str]]:
@@ -185,13 +185,32 @@ class AWS:
 
     def find(self, spec: ClusterSpec) -> list[Offer]:
         """Return what fits, cheapest first."""
-        return offers.find(self._clients(), self._wish(spec))
+        return offers.find(self.clients(), self._wish(spec))
 
     def offers(self, spec: ClusterSpec) -> str:
         """Return a table of what fits, cheapest first."""
-        return offers.table(self._clients(), self._wish(spec))
+        return offers.table(self.clients(), self._wish(spec))
 
-    def _clients(self) -> Clients:
+    async def upkeep(self) -> list[str]:
+        """Remove what is left of snapshots, and say which are there and what they cost."""
+        said = []
+        for place in store.places():
+            try:
+                there = await in_thread(clients_at, place)
+                for each in await in_thread(snapshots.every, there):
+                    if each.image:
+                        said.append(
+                            f"kept: the snapshot {each} in {place}; "
+                            f"`%sky snapshot --remove {each.name}` removes it"
+                        )
+                    else:
+                        await in_thread(snapshots.remove, there, each.name)
+                        said.append(f"removed what was left of the snapshot {each.name}")
+            except SkyError as error:
+                said.append(f"the snapshots in {place} cannot be looked at: {error}")
+        return said
+
+    def clients(self) -> Clients:
         return clients(self.region, self.profile)
 
     def _wish(self, spec: ClusterSpec) -> Wish:
@@ -225,6 +244,7 @@ class AWS:
             offers=acceptable,
             image_id=self.image_id,
             user=self.user,
+            installed=snapshots.content(spec.image, self.python, self.image_id),
             disk=self.disk,
             subnet=self.subnet,
             private=self.addresses == "private",

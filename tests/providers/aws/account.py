@@ -3,9 +3,14 @@
 Answers of our own, each as AWS documents it, and only for these:
 
 - placement groups (moto has none),
-- prices (moto has no price list): a price for each type, by its number of processors and GPUs,
+- prices (moto has no price list, and one price for all spot instances): a price for each type, by
+  its number of processors and GPUs, and spot at a third of it,
 - the public parameters with the images of Canonical and the Deep Learning AMI,
-- ``ClientToken`` of ``RunInstances`` (moto launches twice).
+- ``ClientToken`` of ``RunInstances`` (moto launches twice),
+- tags for the disks of an image in ``CreateImage`` (moto refuses them).
+
+What an instance finds at its own metadata is in ``metadata.py``, what is on its disk in
+``machines.py``.
 
 This is also where things go wrong on purpose: see `Account.at`.
 """
@@ -14,6 +19,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import socket
 import threading
@@ -22,7 +28,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 from xml.etree import ElementTree
 
 from moto.core.base_backend import BackendDict
@@ -90,6 +96,8 @@ class Account:
     on_run, on_terminate
         Called with each instance that begins or ends: its id; for new ones also the address and
         what was asked for.
+    on_image
+        Called with each image that is made: its id, and that of the instance.
     public_keys
         What was imported, by name.
     """
@@ -99,6 +107,7 @@ class Account:
     fault: Fault | None = None
     on_run: Callable[[str, str, Params], None] = lambda instance, address, params: None
     on_terminate: Callable[[str], None] = lambda instance: None
+    on_image: Callable[[str, str], None] = lambda image, instance: None
 
     public_keys: dict[str, str] = field(default_factory=dict)
 
@@ -129,6 +138,19 @@ class Account:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process has to have in its environment to come here, and nowhere else."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
 
     @property
     def actions(self) -> list[str]:
@@ -191,6 +213,32 @@ class Account:
                 self.on_run(number, address, params)
         return answer
 
+    def _on_CreateImage(self, environ: Environ, params: Params) -> Answer:
+        [of_disks] = [
+            key.removesuffix(".ResourceType")
+            for key, value in params.items()
+            if key.endswith(".ResourceType") and value == "snapshot"
+        ]
+        rest = {key: value for key, value in params.items() if not key.startswith(of_disks)}
+        answer = self._ask(environ, rest)
+        number = ElementTree.fromstring(answer.body).findtext("{*}imageId") or ""
+        described = self._ask(environ, {"Action": "DescribeImages", "ImageId.1": number})
+        disk = ElementTree.fromstring(described.body).findtext(".//{*}snapshotId") or ""
+        tags = {
+            key.removeprefix(f"{of_disks}."): value
+            for key, value in params.items()
+            if key.startswith(f"{of_disks}.Tag.")
+        }
+        self._ask(environ, {"Action": "CreateTags", "ResourceId.1": disk, **tags})
+        self.on_image(number, params["InstanceId"])
+        return answer
+
+    def _ask(self, environ: Environ, params: Params) -> Answer:
+        """Ask moto something else than what was asked of us."""
+        body = urlencode({"Version": "2016-11-15", **params}).encode()
+        length = {"CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body)}
+        return self._pass_on({**environ, **length})
+
     def _on_ImportKeyPair(self, environ: Environ, params: Params) -> Answer:
         self.public_keys[params["KeyName"]] = b64decode(params["PublicKeyMaterial"]).decode()
         return self._pass_on(environ)
@@ -235,6 +283,17 @@ class Account:
             json.dumps({"FormatVersion": "aws_v1", "PriceList": products}).encode(),
             kind="application/x-amz-json-1.1",
         )
+
+    def _on_DescribeSpotPriceHistory(self, environ: Environ, params: Params) -> Answer:
+        answer, prices = self._pass_on(environ), _prices()
+
+        def priced(item: re.Match[bytes]) -> bytes:
+            name = item[1].decode()
+            return item[0].replace(item[2], f"{prices[name] / 3:.6f}".encode())
+
+        item = rb"<instanceType>([^<]+)</instanceType>(?:(?!</item>).)*<spotPrice>([^<]+)<"
+        answer.body = re.sub(item, priced, answer.body, flags=re.DOTALL)
+        return answer
 
     def _on_GetParameter(self, environ: Environ, params: Params) -> Answer:
         name = params["Name"]

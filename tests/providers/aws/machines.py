@@ -48,6 +48,8 @@ class Machines:
         self._ec2 = Clients("us-east-1").ec2
         account.on_run = self._run
         account.on_terminate = self._terminate
+        account.on_image = self._copy
+        self._disks: dict[str, Path] = {}
 
     def subnet(self, clients: Clients) -> str:
         """Make a subnet at the lab's addresses, beyond those of its own hosts."""
@@ -62,10 +64,13 @@ class Machines:
         """Cut the power of all of them."""
         self._account.on_run = lambda instance, address, params: None
         self._account.on_terminate = lambda instance: None
+        self._account.on_image = lambda image, instance: None
         self._terminated.update(self.hosts)
         for host in self.hosts.values():
             host.power_off()
             shutil.rmtree(host.folder, ignore_errors=True)
+        for disk in self._disks.values():
+            shutil.rmtree(disk, ignore_errors=True)
 
     def interrupt(self, instance: str, seconds: float) -> None:
         """Have a spot instance hear that it will be taken away."""
@@ -103,6 +108,8 @@ class Machines:
         (keys / "authorized_keys").write_text(self._account.public_keys[params["KeyName"]])
         (keys / "ca.pub").write_text("")
         host.make(keys, f"127.0.0.1 localhost\n{address} {host.name}\n")
+        if disk := self._disks.get(params["ImageId"]):
+            shutil.copytree(disk, host.home, symlinks=True, dirs_exist_ok=True)
         _follow(config, host.folder / "etc")
         if params.get("InstanceMarketOptions.MarketType") == "spot":
             _have_metadata(host)
@@ -117,6 +124,11 @@ class Machines:
             psutil.Process(host.pid).wait()
         if behaviour == "terminate" and instance not in self._terminated:
             self._ec2.terminate_instances(InstanceIds=[instance])
+
+    def _copy(self, image: str, instance: str) -> None:
+        """Keep what is on an instance's disk: here, in the home of root."""
+        disk = self._disks[image] = self._lab.folder / image
+        shutil.copytree(self.hosts[instance].home, disk, symlinks=True)
 
     def _terminate(self, instance: str) -> None:
         self._terminated.add(instance)
@@ -155,7 +167,10 @@ def _follow(config: dict[str, Any], etc: Path) -> None:
     power = etc.parent / "bin" / "poweroff"
     power.write_text("#!/bin/sh\nkill -TERM 1\n")
     power.chmod(0o755)
-    commands = "\n".join(shlex.join(words) for words in config["bootcmd"])
+    # What clears the disk of a snapshot would clear this machine's, which hosts share.
+    commands = "\n".join(
+        shlex.join(words) for words in config["bootcmd"] if words[0] != "cloud-init-per"
+    )
     (etc / "boot").write_text(
         "trap 'exit 0' TERM\n"
         f"mount --bind {ssh} /etc/ssh\n"

@@ -60,6 +60,12 @@ def test_a_cell_on_instances(
     assert any(", $0.40 an hour, $0.0" in data.get("text/html", "") for data in cell.data)
     assert notebook.value("where") == [host.name for host in machines.hosts.values()]
     assert "$0.40 an hour" in notebook.succeed("%sky status").stdout
+    made = notebook.succeed("%sky snapshot").stdout
+    assert "15 GB for at most about $0.75 a month. Clusters in us-east-1 that have" in made
+    assert "snapshots      jupyter-sky-" in notebook.succeed("%sky doctor --provider aws").stdout
+    assert "kept: the snapshot jupyter-sky-" in notebook.succeed("%sky gc").stdout
+    removed = notebook.succeed(f"%sky snapshot --remove {made.split()[0]}").stdout
+    assert removed.startswith(f"removed the snapshot {made.split()[0]} of ")
     notebook.restart()
     notebook.succeed("%load_ext jupyter_sky")
     cell = notebook.succeed("%%sky\nprint(where)")

@@ -27,6 +27,7 @@ LAUNCH = [
     "AuthorizeSecurityGroupIngress",
     "AuthorizeSecurityGroupEgress",
     "CreatePlacementGroup",
+    "DescribeImages",
     "GetParameter",
     "DescribeImages",
     "RunInstances",
@@ -115,7 +116,7 @@ def test_a_lost_answer_makes_nothing_twice(
     assert left() == []
 
 
-@pytest.mark.parametrize("number", [1, 9], ids=["DescribeSubnets", "RunInstances"])
+@pytest.mark.parametrize("number", [1, 10], ids=["DescribeSubnets", "RunInstances"])
 def test_throttling_is_waited_out(account: Account, ready: str, left: Left, number: int) -> None:
     throttled = []
 
@@ -246,4 +247,4 @@ def test_gc_asks_as_the_profile_that_started(
 
 
 def _keys() -> list[Path]:
-    return list((home() / "aws" / "keys").iterdir())
+    return [*(home() / "aws" / "keys").glob("*")]

@@ -1,0 +1,93 @@
+"""Images of prepared nodes: made, found again, said what they cost, and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jupyter_sky.cluster import rentals
+from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.aws import doctor, snapshots
+from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.instance import Instance
+from tests.cluster.conftest import Cells
+from tests.providers.aws.account import Account, Answer, Call, refusal
+from tests.providers.aws.conftest import Start
+from tests.providers.aws.machines import Machines
+
+
+@pytest.fixture(autouse=True)
+def _none_left(clients: Clients) -> Iterator[None]:
+    yield
+    for each in snapshots.every(clients):
+        snapshots.remove(clients, each.name)
+
+
+def head_of(cells: Cells) -> Instance:
+    from jupyter_sky.cluster import registry
+
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    return Instance.of(row.machines[0])
+
+
+def make(clients: Clients, cells: Cells) -> snapshots.Snapshot:
+    head = head_of(cells)
+    head.flush()
+    return snapshots.make(clients, head.id, head.content, "root", lambda text: None)
+
+
+def test_the_next_cluster_boots_from_what_was_prepared(
+    start: Start, machines: Machines, clients: Clients, account: Account
+) -> None:
+    first = start(1, framework=False)
+    first.run("from pathlib import Path\n(Path.home() / 'prepared').write_text('yes')")
+    first.run("(Path.home() / '.ssh').mkdir()\n(Path.home() / '.ssh/authorized_keys').touch()")
+    made = make(clients, first)
+    first.cluster.down()
+    said: list[str] = []
+    second = start(1, framework=False, say=lambda text: said.append(str(text)))
+    assert f"taking the snapshot {made.name}" in said
+    [asked] = [call for call in account.calls if call.action == "RunInstances"][1:]
+    assert asked.params["ImageId"] == made.image
+    second.run("from pathlib import Path")
+    assert second.ask("(Path.home() / 'prepared').read_text()") == ["yes"]
+    # The lab's hosts share this machine's disk, so that what they are told is all there is to see.
+    told = machines.user_data[list(machines.hosts)[1]]["bootcmd"]
+    assert told[0][:2] == ["cloud-init-per", "instance"]
+    assert "/root/.ssh/authorized_keys" in told[0][-1]
+    with pytest.raises(UsageError, match=f"`%sky snapshot --remove {made.name}` removes it"):
+        make(clients, second)
+    # Something else is installed: it does not fit.
+    account.calls.clear()
+    start(1, framework=False, image_id="ami-1e749f67")
+    [asked] = [call for call in account.calls if call.action == "RunInstances"]
+    assert asked.params["ImageId"] == "ami-1e749f67"
+
+
+def test_what_it_costs_is_said_until_it_is_removed(
+    start: Start, clients: Clients, account: Account
+) -> None:
+    made = make(clients, start(1, framework=False))
+    assert f"{made}".endswith(" GB for at most about $0.75 a month")
+    assert rentals.upkeep() == [
+        f"kept: the snapshot {made} in us-east-1; `%sky snapshot --remove {made.name}` removes it"
+    ]
+    assert ("snapshots", f"{made}", "") in [*doctor.examine("us-east-1", None)]
+
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "DeleteSnapshot":
+            return refusal("InternalError", "it does not work", "400 Bad Request")
+        return carry_out()
+
+    account.fault = refuse
+    with pytest.raises(Exception, match="it does not work"):
+        snapshots.remove(clients, made.name)
+    account.fault = None
+    # The image is gone, its disk is not.
+    assert rentals.upkeep() == [f"removed what was left of the snapshot {made.name}"]
+    assert rentals.upkeep() == []
+    assert snapshots.every(clients) == []
+    with pytest.raises(UsageError, match="there is no snapshot x in us-east-1: there are none"):
+        snapshots.remove(clients, "x")
