@@ -7,7 +7,11 @@ PY := $(VENV)/bin/python
 DEMO := build/demo
 
 PANEL := jupyter_sky/notebook/static/panel.js
-PANEL_SOURCES := $(wildcard labextension/src/* labextension/style/* labextension/*.json labextension/*.mjs)
+SIDEBAR := jupyter_sky/labextension/package.json
+VIEWS := $(PANEL) $(SIDEBAR)
+VIEW_SOURCES := $(shell find labextension/src labextension/style labextension/schema -type f) \
+    $(wildcard labextension/*.json labextension/*.?js labextension/yarn.lock)
+INSTALLED := $(VENV)/share/jupyter/labextensions/jupyter-sky
 JLPM := cd labextension && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" jlpm
 
 # The last version before subshells and much else: tests put it before the newer one on the path of
@@ -20,26 +24,26 @@ SYSTEM_PACKAGES := iproute2 iptables openssh-server tcpdump chromium fonts-dejav
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo panel test lint format bench system-packages clean
+.PHONY: help demo views test lint format bench system-packages clean
 
 help:
 	@echo "make demo     run notebooks/quickstart.ipynb without a browser and print what it shows"
-	@echo "make panel    build what the notebook shows of a cluster, from labextension/"
+	@echo "make views    build the notebook's panel and JupyterLab's sidebar, from labextension/"
 	@echo "make test     run all tests (ARGS=... goes to pytest)"
 	@echo "make lint     check style and types"
 	@echo "make format   rewrite the code in the style that lint checks"
 	@echo "make bench    measure, beside other tools where they are installed"
 	@echo "make clean    remove the environment and everything built"
 
-demo: $(VENV)/.with-demo $(PANEL)
+demo: $(VENV)/.with-demo $(VIEWS)
 	$(PY) notebooks/headless.py notebooks/quickstart.ipynb $(DEMO)/quickstart.ipynb
 	@echo
 	@echo "The notebook with these outputs is $(DEMO)/quickstart.ipynb. To work in it:"
 	@echo "    $(PY) -m pip install jupyterlab && $(PY) -m jupyterlab $(DEMO)/quickstart.ipynb"
 
-panel: $(PANEL)
+views: $(VIEWS)
 
-test: $(VENV)/.with-test $(PANEL) $(IPYKERNEL_6) system-packages
+test: $(VENV)/.with-test $(VIEWS) $(IPYKERNEL_6) system-packages
 	$(PY) -m pytest $(ARGS)
 
 lint: $(VENV)/.with-lint labextension/node_modules
@@ -56,12 +60,15 @@ bench: $(VENV)/.with-test
 	$(PY) -m tests.benchmarks $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(dir $(PANEL)) labextension/node_modules labextension/.yarn
+	rm -rf $(VENV) $(dir $(VIEWS)) labextension/node_modules labextension/.yarn
 	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find jupyter_sky tests -name __pycache__ -prune -exec rm -rf {} +
 
-$(PANEL): $(PANEL_SOURCES) labextension/node_modules
+# The environment's own Jupyter shows the sidebar as it was built last: what pip copies gets old.
+$(VIEWS) &: $(VIEW_SOURCES) labextension/node_modules
 	$(JLPM) build
+	@rm -rf $(INSTALLED) && mkdir -p $(dir $(INSTALLED))
+	@ln -s $(CURDIR)/jupyter_sky/labextension $(INSTALLED)
 
 labextension/node_modules: labextension/package.json labextension/yarn.lock | $(VENV)/.with-panel
 	$(JLPM) install

@@ -102,9 +102,9 @@ class Connection:
         self.upload = Upload(self)
 
     @property
-    def ranks(self) -> list[int]:
+    def ranks(self) -> frozenset[int]:
         """The ranks of this machine."""
-        return [rank for node in self.machine.nodes for rank in node.ranks]
+        return frozenset(rank for node in self.machine.nodes for rank in node.ranks)
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ import builtins
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,7 +181,7 @@ def _summary(failures: Sequence[Failure]) -> list[str]:
     return lines
 
 
-def describe_ranks(ranks: Sequence[int]) -> str:
+def describe_ranks(ranks: Iterable[int]) -> str:
     """Return ranks in words: ``rank 3``, ``ranks 0-2, 5``."""
     numbers = sorted(ranks)
     spans: list[list[int]] = []

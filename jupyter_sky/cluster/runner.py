@@ -202,14 +202,11 @@ class Runner:
     async def _send_to(
         self, connection: Connection, run: Run, parcel: Parcel, message: Message
     ) -> None:
-        ranks = [rank for rank in run.work.ranks if rank in connection.ranks]
+        here = connection.ranks
+        ranks = [rank for rank in run.work.ranks if rank in here]
         if not ranks:
             return
-        groups = [
-            group
-            for group in parcel.groups
-            if any(rank in connection.ranks for rank in group["ranks"])
-        ]
+        groups = [group for group in parcel.groups if not here.isdisjoint(group["ranks"])]
         parts = {**parcel.blobs, **run.work.blobs}
         message = {**message, "names": groups, "ranks": ranks}
         run.sent = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -95,5 +96,8 @@ def running(state: ClusterState, ranks: Sequence[int], run: str) -> ClusterState
 
 
 def _rank(state: ClusterState, rank: int, **changes: Any) -> ClusterState:
-    ranks = tuple(replace(r, **changes) if r.rank == rank else r for r in state.ranks)
-    return replace(state, ranks=ranks)
+    at = bisect_left(state.ranks, rank, key=lambda each: each.rank)
+    if at == len(state.ranks) or state.ranks[at].rank != rank:
+        return state
+    before, after = state.ranks[:at], state.ranks[at + 1 :]
+    return replace(state, ranks=(*before, replace(state.ranks[at], **changes), *after))

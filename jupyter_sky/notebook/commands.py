@@ -209,7 +209,7 @@ class Commands:
         if options.remove:
             print(snapshot.remove(self._session.aws().clients(), options.remove))
         else:
-            print(snapshot.make(self._shell, self._running()))
+            print(snapshot.make(self._shell, self._running(options.cluster)))
 
     def _gc(self, options: Namespace) -> None:
         doctor.collect(options.name)

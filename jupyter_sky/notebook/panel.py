@@ -32,7 +32,7 @@ LONGEST = 2000
 _STATIC = Path(__file__).parent / "static"
 
 if not _STATIC.exists():
-    raise SkyError("the panel is not built here: run `make panel` in the folder of jupyter_sky.")
+    raise SkyError("the panel is not built here: run `make views` in the folder of jupyter_sky.")
 
 
 class Source(Protocol):

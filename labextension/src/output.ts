@@ -5,11 +5,15 @@ import type { Output } from './snapshot.ts';
 import { linesOf, pieces, plain } from './text.ts';
 import type { Translation } from './words.ts';
 
+/** Lines that are shown unless said otherwise; what is above them is in the rank's log. */
 const MOST = 200;
 
 export class OutputPane {
   readonly element: HTMLElement;
+  /** Beside the title, for what else belongs there. */
+  readonly tools = element('span', 'jsky-output-tools');
   readonly #trans: Translation;
+  readonly #most: number;
   readonly #heading = element('span', 'jsky-output-title');
   readonly #note = element('span', 'jsky-quiet');
   readonly #latest: HTMLElement;
@@ -24,8 +28,9 @@ export class OutputPane {
   #lines: string[] = [];
   #following = true;
 
-  constructor(trans: Translation) {
+  constructor(trans: Translation, most = MOST) {
     this.#trans = trans;
+    this.#most = most;
     const attributes = { ...OWN_KEYS, type: 'button' };
     this.#latest = element('button', 'jsky-latest', attributes, trans.__('Latest ↓'));
     this.#latest.addEventListener('click', () => this.#follow());
@@ -39,7 +44,7 @@ export class OutputPane {
       'div',
       'jsky-output',
       {},
-      element('div', 'jsky-output-head', {}, this.#heading, this.#note, this.#latest),
+      element('div', 'jsky-output-head', {}, this.#heading, this.tools, this.#note, this.#latest),
       this.#text
     );
   }
@@ -64,7 +69,7 @@ export class OutputPane {
     setOptional(this.#note, this.#noteFor(coming, text));
     if (text !== this.#shown) {
       this.#shown = text;
-      this.#write(linesOf(text.replace(/\n$/, '')).slice(-MOST));
+      this.#write(linesOf(text.replace(/\n$/, '')).slice(-this.#most));
     }
   }
 

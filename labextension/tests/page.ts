@@ -1,14 +1,21 @@
 /* A document to render into, and a cluster to render. */
 
 import { JSDOM } from 'jsdom';
+import type { Entry } from '../src/api.ts';
+import type { Tools } from '../src/sidebar/tools.ts';
 import type { Rank, Snapshot } from '../src/snapshot.ts';
+import { english } from '../src/words.ts';
 
-const { window } = new JSDOM('<!doctype html><body></body>', { runScripts: 'dangerously' });
+const { window } = new JSDOM('<!doctype html><body></body>', {
+  pretendToBeVisual: true,
+  runScripts: 'dangerously'
+});
 
 /** The document; a script that got into it would run. */
 export const document = window.document;
 export const { Event, KeyboardEvent, MouseEvent, MutationObserver } = window;
-Object.assign(globalThis, { document, MutationObserver });
+const requestAnimationFrame = window.requestAnimationFrame.bind(window);
+Object.assign(globalThis, { document, MutationObserver, requestAnimationFrame });
 
 /** Returns a fresh place in the document. */
 export function place(): HTMLElement {
@@ -59,6 +66,43 @@ function sampleRank(rank: number): Rank {
     trouble: null
   };
 }
+
+/** Returns a cluster as the server tells of it, with a notebook that is connected to it. */
+export function sampleEntry(changes: Partial<Entry> = {}): Entry {
+  return {
+    id: 'c1',
+    name: 'demo',
+    provider: 'aws',
+    nodes: 2,
+    gpu: 'A100',
+    created: 1000,
+    state: 'running',
+    note: '',
+    kernels: [
+      { id: 'k1', notebook: 'train.ipynb', path: 'a/train.ipynb', busy: true, jupyter_sky: '0.1.0' }
+    ],
+    price: 16.4,
+    cost: 2.05,
+    idle: { timeout: 1800, left: 240 },
+    line: '%%sky --provider aws --nodes 2 --gpu A100',
+    snapshot: sample(),
+    seen: 1000,
+    ...changes
+  };
+}
+
+/** What a page lends to the sidebar. */
+export const tools: Tools = {
+  trans: english,
+  icon: (name) => {
+    const icon = document.createElement('i');
+    icon.dataset.icon = name;
+    return icon;
+  }
+};
+
+/** Waits until what is drawn with the next frame is there. */
+export const frame = () => new Promise((drawn) => requestAnimationFrame(drawn));
 
 /** Counts what happens to the elements below `host` while `act` runs; returns the changed ones. */
 export function touched(host: HTMLElement, act: () => void): Set<Element> {

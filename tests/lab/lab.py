@@ -93,7 +93,7 @@ class Lab:
         new.rename(self.folder)
         command(["ip", "address", "add", f"{self.address}/24", "dev", self.bridge])
         if HAS_IPV6:
-            address = f"fd00:213:{self.index}::1/64"
+            address = f"fd00:214:{self.index + 1}::1/64"
             command(["ip", "address", "add", address, "dev", self.bridge, "nodad"])
         command(["ip", "link", "set", self.bridge, "up"])
         self.hosts = [self._host(number) for number in range(1, count + 1)]
@@ -113,7 +113,7 @@ class Lab:
         return Host(
             name=f"lab{number}",
             address=f"10.213.{self.index}.{10 + number}",
-            address6=f"fd00:213:{self.index}::{10 + number}",
+            address6=f"fd00:214:{self.index + 1}::{10 + number}",
             folder=self.folder / f"lab{number}",
             wire=f"sky{self.index}h{number}",
             gateway=self.address,

@@ -40,9 +40,12 @@ class Server:
 
 @contextmanager
 def serve(home: Path) -> Iterator[Server]:
-    """Serve notebooks from a new folder below ``home``."""
+    """Serve notebooks from a new folder below ``home``, with the sidebar and what is behind it."""
     folder = home / "notebooks"
     folder.mkdir()
+    extensions = home / "data" / "labextensions"
+    extensions.mkdir(parents=True)
+    (extensions / "jupyter-sky").symlink_to(ROOT / "jupyter_sky" / "labextension")
     settings = home / "settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text(_NO_NEWS)
@@ -63,6 +66,7 @@ def serve(home: Path) -> Iterator[Server]:
         "--LabApp.expose_app_in_browser=True",
         "--JupyterNotebookApp.expose_app_in_browser=True",
         f"--ServerApp.root_dir={folder}",
+        "--ServerApp.jpserver_extensions=jupyter_sky.server=True",
     ]
     process = subprocess.Popen(
         [sys.executable, "-m", "jupyterlab", *options],
@@ -107,9 +111,14 @@ class Person:
         # Of a loaded machine; only a test that fails waits so long.
         self.page.set_default_timeout(60_000)
         self.alerts: list[str] = []
-        self.page.on("dialog", lambda dialog: self.alerts.append(dialog.message))
+        self.page.on("dialog", self._answer)
         self.page.goto(server.url(place, self.notebook))
         self.page.wait_for_function(_READY)
+
+    def _answer(self, dialog: Any) -> None:
+        if dialog.type != "beforeunload":
+            self.alerts.append(dialog.message)
+        dialog.accept()
 
     @property
     def panel(self) -> Any:

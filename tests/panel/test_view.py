@@ -15,10 +15,10 @@ LABEXTENSION = Path(__file__).parents[2] / "labextension"
 
 def test_the_view_passes_its_own_tests() -> None:
     if not (LABEXTENSION / "node_modules").exists():
-        pytest.skip("needs its packages: `make panel`")
+        pytest.skip("needs its packages: `make views`")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     node = shutil.which("node", path=path)
-    assert node, "Node is missing: `make panel` installs it"
+    assert node, "Node is missing: `make views` installs it"
     ran = subprocess.run(
         [node, "--test", *map(str, sorted(LABEXTENSION.glob("tests/*.test.ts")))],
         capture_output=True,

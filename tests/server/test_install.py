@@ -62,6 +62,14 @@ def test_the_extension_is_enabled_at_once(environment: Path) -> None:
     assert "OK" in validated.splitlines()[0] + validated.splitlines()[1]
 
 
+def test_jupyterlab_has_the_sidebar_at_once(environment: Path) -> None:
+    pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
+    said = says(environment, "-m", "jupyterlab.labextensions", "list")
+    line = next(line for line in said.splitlines() if "jupyter-sky" in line)
+    assert f"v{__version__}" in line
+    assert "enabled" in line and "OK" in line
+
+
 def test_the_schema_is_in_the_wheel(environment: Path) -> None:
     code = "from jupyter_sky.server import schema; schema.check('Said', {'said': ''})"
     says(environment, "-c", f"{code}; import jupyter_sky; print(jupyter_sky.__file__)")

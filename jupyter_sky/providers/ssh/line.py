@@ -286,6 +286,8 @@ def _connect(way: Login) -> paramiko.Transport:
         transport = paramiko.Transport(sock)
         transport.banner_timeout = transport.auth_timeout = CONNECT_WITHIN
         options = transport.get_security_options()
+        # With the others paramiko compares a code of each packet byte by byte, in Python.
+        options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)
         if types := _wanted_types(known_hosts.known_types(way), options.key_types):
             options.key_types = types
         if known_hosts.has_authority(way):

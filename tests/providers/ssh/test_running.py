@@ -34,8 +34,9 @@ def test_one_host_needs_no_network(lab: Lab, start) -> None:
     cells = start("lab1:2")
     cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
     assert cells.ask("x.item()") == [2.0] * 2
-    ports = {address for address, _ in lab.hosts[0].listening()}
-    assert ports <= {lab.hosts[0].address, "127.0.0.1", "[::ffff:127.0.0.1]", "*"}
+    listening = {address for address, _ in lab.hosts[0].listening()}
+    own = {lab.hosts[0].address, f"[{lab.hosts[0].address6}]"}
+    assert listening <= {*own, "127.0.0.1", "[::ffff:127.0.0.1]", "*"}
 
 
 def test_clusters_on_the_same_hosts_do_not_meet(start) -> None:

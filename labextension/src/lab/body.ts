@@ -1,0 +1,125 @@
+/* What is in the sidebar, as a widget: it looks at the clusters for as long as somebody sees it. */
+
+import type { CommandRegistry } from '@lumino/commands';
+import type { Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+import { element, setShown, setText } from '../dom.ts';
+import { totalOf } from '../sidebar/facts.ts';
+import { NewCluster } from '../sidebar/form.ts';
+import { ClusterList } from '../sidebar/list.ts';
+import type { Tools } from '../sidebar/tools.ts';
+import type { Translation } from '../words.ts';
+import type { IClusters } from './clusters.ts';
+import { commandOf } from './commands.ts';
+import { EnvironmentNote } from './environment.ts';
+import { follow } from './follow.ts';
+import type { Notebooks } from './notebooks.ts';
+
+/** Lines of output that come when one begins to follow a rank. */
+const TAIL = 200;
+
+export class SidebarBody extends Widget {
+  /** For the toolbar: how many clusters there are, and what they cost. */
+  readonly total = new Widget({ node: element('div', 'jsky-total') });
+  readonly #trans: Translation;
+  readonly #clusters: IClusters;
+  readonly #list: ClusterList;
+  readonly #form: NewCluster;
+  readonly #environment: EnvironmentNote;
+  #wanted: string | null = null;
+
+  constructor(
+    commands: CommandRegistry,
+    clusters: IClusters,
+    notebooks: Notebooks,
+    tools: Tools
+  ) {
+    const environment = new EnvironmentNote(clusters, notebooks);
+    const closeForm = () => setShown(form.element, false);
+    const form = new NewCluster(
+      tools,
+      {
+        offers: (wanted) => clusters.client.offers(wanted),
+        insert: (words, place) => {
+          notebooks.insert(place === 'cell' ? `up ${words}` : words, place);
+          closeForm();
+        }
+      },
+      closeForm
+    );
+    const list = new ClusterList(tools, {
+      act: (action, cluster) => void commands.execute(commandOf(action), { cluster }),
+      go: (path) => notebooks.go(path),
+      follow: (cluster, rank, take) => follow(clusters.client, cluster, rank, TAIL, take)
+    });
+    closeForm();
+    super({
+      node: element('div', 'jsky-body', {}, environment.element, form.element, list.element)
+    });
+    this.#trans = tools.trans;
+    this.#clusters = clusters;
+    this.#list = list;
+    this.#form = form;
+    this.#environment = environment;
+    clusters.changed.connect(() => this.#show());
+  }
+
+  /** Shows the form for a new cluster. */
+  openForm(): void {
+    setShown(this.#form.element, true);
+    this.#form.open(this.#clusters.settings.values);
+  }
+
+  /** Opens the card of a cluster, as soon as it is there. */
+  reveal(cluster: string): void {
+    this.#wanted = cluster;
+    this.#show();
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this.#look();
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this.#look();
+  }
+
+  protected override onBeforeHide(message: Message): void {
+    this.#leave();
+    super.onBeforeHide(message);
+  }
+
+  protected override onBeforeDetach(message: Message): void {
+    this.#leave();
+    super.onBeforeDetach(message);
+  }
+
+  #look(): void {
+    if (this.isVisible) {
+      this.#clusters.seen = true;
+      this.#environment.look();
+      this.#show();
+    }
+  }
+
+  #leave(): void {
+    this.#clusters.seen = false;
+    this.#environment.leave();
+    this.#list.pause();
+  }
+
+  #show(): void {
+    const { entries, trouble } = this.#clusters;
+    if (!this.isVisible || !entries) {
+      return;
+    }
+    this.#list.show(entries, trouble, Date.now() / 1000);
+    setText(this.total.node, entries.length > 0 ? totalOf(this.#trans, entries) : '');
+    if (this.#wanted && this.#clusters.find(this.#wanted)) {
+      this.#list.reveal(this.#wanted);
+      this.#wanted = null;
+    }
+  }
+}

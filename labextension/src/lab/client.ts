@@ -1,0 +1,108 @@
+/* Requests to the server extension, `jupyter_sky/server`. */
+
+import { URLExt } from '@jupyterlab/coreutils';
+import { ServerConnection } from '@jupyterlab/services';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Clusters, Environment, Log, Offers, Said } from '../api.ts';
+import type { Wanted } from '../sidebar/form.ts';
+
+/** What went wrong, in a sentence for the person. */
+export class Trouble extends Error {}
+
+export class Client {
+  readonly #settings: ServerConnection.ISettings;
+  readonly #trans: TranslationBundle;
+
+  constructor(settings: ServerConnection.ISettings, trans: TranslationBundle) {
+    this.#settings = settings;
+    this.#trans = trans;
+  }
+
+  clusters(): Promise<Clusters> {
+    return this.#request('GET', ['clusters']);
+  }
+
+  interrupt(cluster: string): Promise<Said> {
+    return this.#request('POST', ['clusters', cluster, 'interrupt']);
+  }
+
+  /** Starts ranks anew, all of them with null. */
+  restart(cluster: string, ranks: number[] | null): Promise<Said> {
+    return this.#request('POST', ['clusters', cluster, 'restart'], { ranks });
+  }
+
+  scale(cluster: string, nodes: number): Promise<Said> {
+    return this.#request('POST', ['clusters', cluster, 'scale'], { nodes });
+  }
+
+  down(cluster: string): Promise<Said> {
+    return this.#request('POST', ['clusters', cluster, 'down']);
+  }
+
+  log(cluster: string, rank: number): Promise<Log> {
+    return this.#request('GET', ['clusters', cluster, 'logs', String(rank)]);
+  }
+
+  environment(kernel: string): Promise<Environment> {
+    return this.#request('GET', ['kernels', kernel]);
+  }
+
+  offers({ provider, nodes, gpu }: Wanted): Promise<Offers> {
+    const asked = Object.entries({ provider, nodes: String(nodes), gpu });
+    const query = URLExt.objectToQueryString(Object.fromEntries(asked.filter(([, value]) => value)));
+    return this.#request('GET', ['offers'], undefined, query);
+  }
+
+  /** Opens what a rank writes, from its last `tail` lines on. */
+  live(cluster: string, rank: number, tail: number): WebSocket {
+    const { wsUrl, token, appendToken, WebSocket } = this.#settings;
+    const query = { tail: String(tail), ...(appendToken && token ? { token } : {}) };
+    const parts = ['clusters', cluster, 'live', String(rank)].map(encodeURIComponent);
+    const url = URLExt.join(wsUrl, 'jupyter-sky', 'api', ...parts);
+    return new WebSocket(url + URLExt.objectToQueryString(query));
+  }
+
+  async #request<Answer>(
+    method: string,
+    parts: string[],
+    content?: unknown,
+    query = ''
+  ): Promise<Answer> {
+    const place = URLExt.join('jupyter-sky', 'api', ...parts.map(encodeURIComponent));
+    const url = URLExt.join(this.#settings.baseUrl, place) + query;
+    const init: RequestInit = { method, cache: 'no-store' };
+    if (method === 'POST') {
+      init.body = JSON.stringify(content ?? {});
+    }
+    const response = await this.#send(url, init);
+    const answer = await response.json().catch(() => null);
+    if (response.ok && answer !== null) {
+      return answer;
+    }
+    throw new Trouble(answer?.message || this.#saying(response.status));
+  }
+
+  async #send(url: string, init: RequestInit): Promise<Response> {
+    try {
+      return await ServerConnection.makeRequest(url, init, this.#settings);
+    } catch {
+      throw new Trouble(
+        this.#trans.__("Jupyter's server does not answer; what is shown here may be out of date.")
+      );
+    }
+  }
+
+  /** What a status means that came without a sentence of ours. */
+  #saying(status: number): string {
+    if (status === 404) {
+      return this.#trans.__(
+        "Jupyter's server has no jupyter_sky: run %1 where the server runs, then start it again.",
+        '`pip install jupyter-sky`'
+      );
+    }
+    if (status === 401 || status === 403) {
+      return this.#trans.__("Jupyter's server does not know you any more: load this page again.");
+    }
+    return this.#trans.__("Jupyter's server answered with status %1.", status);
+  }
+}

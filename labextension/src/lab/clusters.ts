@@ -1,0 +1,116 @@
+/* The clusters as the server last told them: one model for all places of Lab that show some. */
+
+import { Token } from '@lumino/coreutils';
+import { Poll } from '@lumino/polling';
+import { Signal, type ISignal } from '@lumino/signaling';
+import type { Entry } from '../api.ts';
+import type { Client } from './client.ts';
+import type { Settings } from './settings.ts';
+
+/** How much more rarely the server is asked while nobody looks at the sidebar. */
+const UNSEEN = 5;
+
+/** Milliseconds between two tries, at most, while the server has no answer. */
+const RARELY = 30_000;
+
+export interface IClusters {
+  readonly client: Client;
+  readonly settings: Settings;
+  /** Of the last answer; null before the first. */
+  readonly entries: readonly Entry[] | null;
+  /** The server's version of jupyter_sky; null before the first answer. */
+  readonly version: string | null;
+  /** What kept us from seeing all clusters, in a sentence. */
+  readonly trouble: string | null;
+  /** Emitted after each answer. */
+  readonly changed: ISignal<IClusters, void>;
+  /** Emitted after an answer with a cluster that is new, gone, or in another state. */
+  readonly statesChanged: ISignal<IClusters, void>;
+  /** Whether somebody looks, as at the sidebar; otherwise the server is asked more rarely. */
+  seen: boolean;
+  find(id: string): Entry | undefined;
+  /** Asks the server now. */
+  refresh(): Promise<void>;
+}
+
+export const IClusters = new Token<IClusters>(
+  'jupyter-sky:IClusters',
+  'The clusters of this person, as the server extension of jupyter_sky tells them.'
+);
+
+export class Clusters implements IClusters {
+  readonly client: Client;
+  readonly settings: Settings;
+  readonly changed: Signal<IClusters, void> = new Signal<IClusters, void>(this);
+  readonly statesChanged: Signal<IClusters, void> = new Signal<IClusters, void>(this);
+  entries: readonly Entry[] | null = null;
+  version: string | null = null;
+  trouble: string | null = null;
+  readonly #poll: Poll;
+  #seen = false;
+  #states = '';
+
+  constructor(client: Client, settings: Settings) {
+    this.client = client;
+    this.settings = settings;
+    this.#poll = new Poll({
+      name: 'jupyter-sky:clusters',
+      auto: false,
+      factory: () => this.#ask(),
+      standby: 'when-hidden'
+    });
+    this.#pace();
+    settings.changed.connect(() => this.#pace());
+  }
+
+  get seen(): boolean {
+    return this.#seen;
+  }
+
+  set seen(seen: boolean) {
+    if (seen !== this.#seen) {
+      this.#seen = seen;
+      this.#pace();
+    }
+  }
+
+  find(id: string): Entry | undefined {
+    return this.entries?.find((entry) => entry.id === id);
+  }
+
+  async refresh(): Promise<void> {
+    await this.#poll.refresh();
+    await this.#poll.tick;
+  }
+
+  #pace(): void {
+    const interval = 1000 * this.settings.values.refresh * (this.#seen ? 1 : UNSEEN);
+    this.#poll.frequency = { interval, backoff: true, max: Math.max(interval, RARELY) };
+    void this.#poll.refresh();
+  }
+
+  async #ask(): Promise<void> {
+    try {
+      const { clusters, jupyter_sky, trouble } = await this.client.clusters();
+      this.entries = clusters;
+      this.version = jupyter_sky;
+      this.trouble = trouble || null;
+    } catch (trouble) {
+      this.entries ??= [];
+      this.trouble = (trouble as Error).message;
+      throw trouble;
+    } finally {
+      this.#tell();
+    }
+  }
+
+  #tell(): void {
+    this.changed.emit();
+    const parts = this.entries?.map(({ id, state, nodes, line }) => [id, state, nodes, line]);
+    const states = JSON.stringify(parts);
+    if (states !== this.#states) {
+      this.#states = states;
+      this.statesChanged.emit();
+    }
+  }
+}

@@ -1,0 +1,151 @@
+/* What can be done to a cluster, as commands of Lab: for buttons, the palette, and other extensions. */
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Clipboard, ICommandPalette, InputDialog, Notification } from '@jupyterlab/apputils';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
+import type { Entry } from '../api.ts';
+import { ACTIONS, isPossible, labelOf, type Action } from '../sidebar/actions.ts';
+import { plain } from '../text.ts';
+import { IClusters } from './clusters.ts';
+import { Confirm } from './confirm.ts';
+import { iconOf } from './icons.ts';
+import { openLog } from './log.ts';
+import { Notebooks } from './notebooks.ts';
+
+/** Of the commands that do something to a cluster, whose id is their argument `cluster`. */
+export const commandOf = (action: Action) => `jupyter-sky:${action}`;
+
+const ARGUMENTS = {
+  type: 'object',
+  properties: {
+    cluster: {
+      type: 'string',
+      description: 'The id of the cluster; without it, the one of the present notebook.'
+    }
+  }
+} as const;
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-sky:commands',
+  description: 'Commands for what can be done to a cluster.',
+  autoStart: true,
+  requires: [IClusters],
+  optional: [ICommandPalette, INotebookTracker, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    clusters: IClusters,
+    palette: ICommandPalette | null,
+    tracker: INotebookTracker | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('jupyter_sky');
+    const notebooks = new Notebooks(app, tracker, trans);
+    const actions = new Actions(app, clusters, notebooks, trans);
+    for (const action of ACTIONS) {
+      const command = commandOf(action);
+      app.commands.addCommand(command, {
+        label: labelOf(trans, action),
+        icon: iconOf(action),
+        describedBy: { args: ARGUMENTS },
+        isEnabled: ({ cluster }) => actions.candidates(action, cluster as string).length > 0,
+        execute: ({ cluster }) => actions.run(action, cluster as string)
+      });
+      palette?.addItem({ command, category: trans.__('Clusters') });
+    }
+    clusters.statesChanged.connect(() => app.commands.notifyCommandChanged());
+  }
+};
+
+export default plugin;
+
+/** Does to clusters what a person asks for. */
+class Actions {
+  readonly #app: JupyterFrontEnd;
+  readonly #clusters: IClusters;
+  readonly #notebooks: Notebooks;
+  readonly #trans: TranslationBundle;
+  readonly #confirm: Confirm;
+
+  constructor(
+    app: JupyterFrontEnd,
+    clusters: IClusters,
+    notebooks: Notebooks,
+    trans: TranslationBundle
+  ) {
+    this.#app = app;
+    this.#clusters = clusters;
+    this.#notebooks = notebooks;
+    this.#trans = trans;
+    this.#confirm = new Confirm(clusters.settings, trans);
+  }
+
+  /** The clusters to which it can be done, of which `cluster` is asked for. */
+  candidates(action: Action, cluster?: string): Entry[] {
+    const possible = (this.#clusters.entries ?? []).filter((entry) => isPossible(action, entry));
+    return cluster ? possible.filter(({ id }) => id === cluster) : possible;
+  }
+
+  async run(action: Action, cluster?: string): Promise<void> {
+    const entry = await this.#choose(this.candidates(action, cluster));
+    if (!entry) {
+      return;
+    }
+    try {
+      const said = await this.#do(action, entry);
+      if (said) {
+        Notification.success(plain(said), { autoClose: 3000 });
+      }
+    } catch (trouble) {
+      Notification.error(plain((trouble as Error).message), { autoClose: 10_000 });
+    }
+    await this.#clusters.refresh();
+  }
+
+  /** Returns the cluster of the present notebook, the only one, or the one that the person picks. */
+  async #choose(entries: Entry[]): Promise<Entry | undefined> {
+    const kernel = this.#notebooks.kernel;
+    const own = entries.filter(({ kernels }) => kernels.some(({ id }) => id === kernel));
+    const [only, ...others] = own.length > 0 ? own : entries;
+    if (others.length === 0) {
+      return only;
+    }
+    const names = entries.map(({ name }) => plain(name));
+    const title = this.#trans.__('Which cluster?');
+    const { value } = await InputDialog.getItem({ title, items: names });
+    return value === null ? undefined : entries[names.indexOf(value)];
+  }
+
+  /** Does it; returns what was done in a sentence, where that is not plain to see. */
+  async #do(action: Action, entry: Entry): Promise<string | void> {
+    const { client } = this.#clusters;
+    switch (action) {
+      case 'interrupt':
+        await client.interrupt(entry.id);
+        return;
+      case 'restart':
+        if (await this.#confirm.restart(entry)) {
+          return (await client.restart(entry.id, null)).said;
+        }
+        return;
+      case 'scale': {
+        const nodes = await this.#confirm.scale(entry);
+        if (nodes !== null) {
+          return (await client.scale(entry.id, nodes)).said;
+        }
+        return;
+      }
+      case 'attach':
+        return this.#notebooks.insert(`attach ${plain(entry.name)}`, 'cell');
+      case 'log':
+        return openLog(this.#app, this.#clusters.client, entry, this.#trans);
+      case 'copy':
+        Clipboard.copyToSystem(entry.line ?? '');
+        return this.#trans.__('Copied: %1', entry.line);
+      default:
+        if (await this.#confirm.down(entry)) {
+          return (await client.down(entry.id)).said;
+        }
+    }
+  }
+}

@@ -1,0 +1,72 @@
+/* Questions before something is lost or gets dearer, as far as the person wants to be asked. */
+
+import { Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Entry } from '../api.ts';
+import { plain } from '../text.ts';
+import { money } from '../words.ts';
+import type { Settings } from './settings.ts';
+
+export class Confirm {
+  readonly #settings: Settings;
+  readonly #trans: TranslationBundle;
+
+  constructor(settings: Settings, trans: TranslationBundle) {
+    this.#settings = settings;
+    this.#trans = trans;
+  }
+
+  restart(entry: Entry): Promise<boolean> {
+    const title = this.#trans.__('Restart the ranks of %1?', plain(entry.name));
+    return this.#loses(title, this.#lossOf(entry), this.#trans.__('Restart'));
+  }
+
+  down(entry: Entry): Promise<boolean> {
+    const title = this.#trans.__('End the cluster %1?', plain(entry.name));
+    return this.#loses(title, this.#lossOf(entry), this.#trans.__('End'));
+  }
+
+  /** Asks how many nodes the cluster shall have; returns null where it stays as it is. */
+  async scale(entry: Entry): Promise<number | null> {
+    const { name, nodes, price } = entry;
+    const { value } = await InputDialog.getNumber({
+      title: this.#trans.__('How many nodes shall %1 have?', plain(name)),
+      value: nodes ?? 1,
+      okLabel: this.#trans.__('Change')
+    });
+    if (value === null || value === nodes) {
+      return null;
+    }
+    if (nodes !== null && value < nodes) {
+      const title = this.#trans.__('Take nodes from %1?', plain(name));
+      const body = this.#trans.__('Variables on the ranks of those nodes are lost.');
+      return (await this.#loses(title, body, this.#trans.__('Take'))) ? value : null;
+    }
+    const dearer = nodes && price !== null ? (price / nodes) * value : 0;
+    if (dearer > this.#settings.values.confirmAbove) {
+      const title = this.#trans.__('Add nodes to %1?', plain(name));
+      const body = this.#trans.__('It will cost %1 an hour.', money(dearer));
+      return (await this.#ask(title, body, Dialog.okButton())) ? value : null;
+    }
+    return value;
+  }
+
+  #lossOf({ state }: Entry): string {
+    return state === 'running'
+      ? this.#trans.__('The present run ends, and all variables on its ranks are lost.')
+      : this.#trans.__('All variables on its ranks are lost.');
+  }
+
+  async #loses(title: string, body: string, label: string): Promise<boolean> {
+    return (
+      !this.#settings.values.confirmLoss ||
+      this.#ask(title, body, Dialog.warnButton({ label }))
+    );
+  }
+
+  async #ask(title: string, body: string, yes: Dialog.IButton): Promise<boolean> {
+    const label = this.#trans.__('Cancel');
+    const buttons = [Dialog.cancelButton({ label }), yes];
+    return (await showDialog({ title, body, buttons })).button.accept;
+  }
+}

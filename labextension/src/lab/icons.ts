@@ -1,0 +1,68 @@
+/* Icons: our own for a cluster, and Lab's own for what Lab has. */
+
+import {
+  addIcon,
+  caretDownIcon,
+  caretRightIcon,
+  closeIcon,
+  copyIcon,
+  LabIcon,
+  linkIcon,
+  listIcon,
+  notebookIcon,
+  refreshIcon,
+  stopIcon
+} from '@jupyterlab/ui-components';
+import type { IconName } from '../sidebar/tools.ts';
+
+/* A cloud, and in it a head with two peers. */
+export const skyIcon = new LabIcon({
+  name: 'jupyter-sky:sky',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 24 24">
+  <g class="jp-icon3" stroke="#616161" stroke-width="2" stroke-linejoin="round" stroke-linecap="round">
+    <path style="fill: none" d="M6.6 19.5a4.6 4.6 0 0 1-.5-9.18 6.4 6.4 0 0 1 12.2-.3 4.78 4.780 0 0 1-.6 9.48z"/>
+    <path style="fill: none" d="M8.5 15.5l3.5-3 3.5 3"/>
+  </g>
+  <g class="jp-icon3" fill="#616161">
+    <circle cx="12" cy="11.5" r="2"/>
+    <circle cx="8.2" cy="15.5" r="1.7"/>
+    <circle cx="15.8" cy="15.5" r="1.7"/>
+  </g>
+</svg>`
+});
+
+/* More, or fewer. */
+const scaleIcon = new LabIcon({
+  name: 'jupyter-sky:scale',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 24 24">
+  <g class="jp-icon3" stroke="#616161" stroke-width="2">
+    <path style="fill: none" d="M8 4v8M4 8h8M13 17h7M5 20L20 5"/>
+  </g>
+</svg>`
+});
+
+const ICONS: Record<IconName, LabIcon> = {
+  add: addIcon,
+  attach: linkIcon,
+  close: closeIcon,
+  collapsed: caretRightIcon,
+  copy: copyIcon,
+  down: closeIcon,
+  expanded: caretDownIcon,
+  interrupt: stopIcon,
+  log: listIcon,
+  notebook: notebookIcon,
+  restart: refreshIcon,
+  scale: scaleIcon,
+  sky: skyIcon
+};
+
+export function iconOf(name: IconName): LabIcon {
+  return ICONS[name];
+}
+
+/** Returns a new element with the icon. */
+export function icon(name: IconName): HTMLElement {
+  return ICONS[name].element({ tag: 'span', className: 'jsky-icon' });
+}
+

@@ -1,0 +1,64 @@
+/* The log of a rank in a tab of its own, live. */
+
+import type { JupyterFrontEnd } from '@jupyterlab/application';
+import { MainAreaWidget } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+import type { Entry } from '../api.ts';
+import { element } from '../dom.ts';
+import { LogPane } from '../sidebar/log.ts';
+import { plain } from '../text.ts';
+import type { Client } from './client.ts';
+import { follow } from './follow.ts';
+import { icon, skyIcon } from './icons.ts';
+
+const opened = new Set<string>();
+
+/** Opens the log of a cluster, or shows the tab that is there. */
+export function openLog(
+  { shell }: JupyterFrontEnd,
+  client: Client,
+  entry: Entry,
+  trans: TranslationBundle
+): void {
+  const id = `jupyter-sky-log-${entry.id}`;
+  if (!opened.has(id)) {
+    const widget = new MainAreaWidget({ content: new Log(client, entry, trans) });
+    widget.id = id;
+    widget.title.label = trans.__('Log of %1', plain(entry.name));
+    widget.title.icon = skyIcon;
+    widget.title.closable = true;
+    shell.add(widget, 'main');
+    // The main area of Notebook 7 has room for the notebook alone.
+    if (!widget.isAttached) {
+      shell.add(widget, 'down');
+    }
+    opened.add(id);
+    widget.disposed.connect(() => opened.delete(id));
+  }
+  shell.activateById(id);
+}
+
+class Log extends Widget {
+  readonly #pane: LogPane;
+
+  constructor(client: Client, entry: Entry, trans: TranslationBundle) {
+    const ranks = entry.snapshot?.ranks.map(({ rank }) => rank) ?? [0];
+    const pane = new LogPane({ trans, icon }, ranks, (rank, take) =>
+      follow(client, entry.id, rank, LogPane.lines, take)
+    );
+    super({ node: element('div', 'jsky-log jsky-ours', {}, pane.element) });
+    this.#pane = pane;
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this.#pane.follow();
+  }
+
+  protected override onBeforeDetach(message: Message): void {
+    this.#pane.release();
+    super.onBeforeDetach(message);
+  }
+}

@@ -1,0 +1,70 @@
+/* Clusters in Lab's own panel of what is running, with its buttons to end them. */
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { IRunningSessionManagers, type IRunningSessions } from '@jupyterlab/running';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import type { Entry } from '../api.ts';
+import { leftOf, madeOf, span, stateWord } from '../sidebar/facts.ts';
+import { plain } from '../text.ts';
+import { money } from '../words.ts';
+import { IClusters } from './clusters.ts';
+import { commandOf } from './commands.ts';
+import { skyIcon } from './icons.ts';
+import { SHOW } from './sidebar.ts';
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-sky:running',
+  description: 'Lists clusters among what is running.',
+  autoStart: true,
+  requires: [IClusters],
+  optional: [IRunningSessionManagers, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    clusters: IClusters,
+    managers: IRunningSessionManagers | null,
+    translator: ITranslator | null
+  ) => {
+    if (!managers) {
+      return;
+    }
+    const { commands } = app;
+    const trans = (translator ?? nullTranslator).load('jupyter_sky');
+    const item = (entry: Entry): IRunningSessions.IRunningItem => ({
+      label: () => plain(entry.name),
+      labelTitle: () => {
+        const left = leftOf(entry);
+        const parts = [
+          madeOf(trans, entry),
+          stateWord(trans, entry.state),
+          entry.price !== null && trans.__('%1 an hour', money(entry.price)),
+          left !== null && trans.__('ends in %1 unless used', span(trans, left))
+        ];
+        return parts.filter(Boolean).join(' · ');
+      },
+      detail: () => stateWord(trans, entry.state),
+      icon: () => skyIcon,
+      open: () => void commands.execute(SHOW, { cluster: entry.id }),
+      shutdown: () => void commands.execute(commandOf('down'), { cluster: entry.id })
+    });
+    managers.add({
+      name: trans.__('Clusters'),
+      supportsMultipleViews: false,
+      running: () => (clusters.entries ?? []).map(item),
+      shutdownAll: () => {
+        for (const { id } of clusters.entries ?? []) {
+          void clusters.client.down(id).finally(() => clusters.refresh());
+        }
+      },
+      refreshRunning: () => void clusters.refresh(),
+      // Lab draws its list anew each time, which takes the focus away.
+      runningChanged: clusters.statesChanged,
+      shutdownLabel: trans.__('End'),
+      shutdownAllLabel: trans.__('End All'),
+      shutdownAllConfirmationText: trans.__(
+        'End all clusters? All variables on their ranks are lost.'
+      )
+    });
+  }
+};
+
+export default plugin;

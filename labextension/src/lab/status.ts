@@ -1,0 +1,84 @@
+/* In the status bar: how many clusters there are, what they cost, when the next one ends. */
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { IStatusBar } from '@jupyterlab/statusbar';
+import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
+import { Widget } from '@lumino/widgets';
+import { element, OWN_KEYS, setAttribute, setText } from '../dom.ts';
+import { leftOf, span, totalOf } from '../sidebar/facts.ts';
+import { plain } from '../text.ts';
+import { IClusters } from './clusters.ts';
+import { icon } from './icons.ts';
+import { SHOW } from './sidebar.ts';
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-sky:status',
+  description: 'Shows in the status bar how many clusters there are and what they cost.',
+  autoStart: true,
+  requires: [IClusters],
+  optional: [IStatusBar, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    clusters: IClusters,
+    bar: IStatusBar | null,
+    translator: ITranslator | null
+  ) => {
+    if (!bar) {
+      return;
+    }
+    const { commands } = app;
+    const trans = (translator ?? nullTranslator).load('jupyter_sky');
+    const status = new Status(clusters, trans, () => void commands.execute(SHOW));
+    bar.registerStatusItem('jupyter-sky:status', {
+      item: status,
+      align: 'left',
+      rank: 60,
+      isActive: () => status.isNeeded,
+      activeStateChanged: clusters.changed
+    });
+  }
+};
+
+export default plugin;
+
+class Status extends Widget {
+  readonly #clusters: IClusters;
+  readonly #trans: TranslationBundle;
+  readonly #button: HTMLElement;
+  readonly #text = element('span', 'jsky-status-text');
+
+  constructor(clusters: IClusters, trans: TranslationBundle, open: () => void) {
+    const button = element('button', 'jsky-status', { ...OWN_KEYS, type: 'button' }, icon('sky'));
+    button.addEventListener('click', open);
+    super({ node: element('div', '', {}, button) });
+    button.append(this.#text);
+    this.#button = button;
+    this.#clusters = clusters;
+    this.#trans = trans;
+    clusters.changed.connect(() => this.#show());
+  }
+
+  get isNeeded(): boolean {
+    const { entries, settings } = this.#clusters;
+    return settings.values.statusBar && (entries?.length ?? 0) > 0;
+  }
+
+  #show(): void {
+    const entries = this.#clusters.entries ?? [];
+    const parts = [totalOf(this.#trans, entries)];
+    const [next] = entries
+      .map((entry) => ({ entry, left: leftOf(entry) ?? Infinity }))
+      .sort((one, other) => one.left - other.left);
+    if (next && next.left < Infinity) {
+      const left = span(this.#trans, next.left);
+      parts.push(
+        entries.length === 1
+          ? this.#trans.__('ends in %1', left)
+          : this.#trans.__('%1 ends in %2', plain(next.entry.name), left)
+      );
+    }
+    const text = parts.join(' · ');
+    setText(this.#text, text);
+    setAttribute(this.#button, 'title', this.#trans.__('Show clusters: %1', text));
+  }
+}

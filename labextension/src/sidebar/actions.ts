@@ -1,0 +1,87 @@
+/* What a person can do to a cluster, and the row of buttons for it. */
+
+import type { Entry } from '../api.ts';
+import { element, setAttribute } from '../dom.ts';
+import type { Translation } from '../words.ts';
+import { iconButton } from './button.ts';
+import type { Tools } from './tools.ts';
+
+export type Action = 'interrupt' | 'restart' | 'scale' | 'attach' | 'log' | 'copy' | 'down';
+
+export const ACTIONS: readonly Action[] = [
+  'interrupt',
+  'restart',
+  'scale',
+  'attach',
+  'log',
+  'copy',
+  'down'
+];
+
+/** What it is called. */
+export function labelOf(trans: Translation, action: Action): string {
+  switch (action) {
+    case 'interrupt':
+      return trans.__('Stop the present run');
+    case 'restart':
+      return trans.__('Restart all ranks…');
+    case 'scale':
+      return trans.__('Change the number of nodes…');
+    case 'attach':
+      return trans.__('Attach it to this notebook');
+    case 'log':
+      return trans.__('Open the log of a rank');
+    case 'copy':
+      return trans.__('Copy the line that makes this cluster');
+    default:
+      return trans.__('End this cluster…');
+  }
+}
+
+/** Whether a cluster is in a state in which this can be done. */
+export function isPossible(action: Action, { state, line }: Entry): boolean {
+  switch (action) {
+    case 'interrupt':
+      return state === 'running';
+    case 'restart':
+    case 'scale':
+    case 'attach':
+    case 'log':
+      return state !== 'down' && state !== 'starting';
+    case 'copy':
+      return line !== null;
+    default:
+      return state !== 'down';
+  }
+}
+
+/** Those in the row of buttons; the other two are beside the name. */
+const IN_BAR: readonly Action[] = ['restart', 'scale', 'attach', 'log', 'copy'];
+
+export class ActionBar {
+  readonly element: HTMLElement;
+  readonly #buttons = new Map<Action, HTMLElement>();
+
+  constructor(tools: Tools, act: (action: Action) => void) {
+    for (const action of IN_BAR) {
+      this.#buttons.set(action, actionButton(tools, action, act));
+    }
+    const label = tools.trans.__('What to do with this cluster');
+    this.element = element('div', 'jsky-actions', { role: 'toolbar', 'aria-label': label });
+    this.element.append(...this.#buttons.values());
+  }
+
+  show(entry: Entry): void {
+    for (const [action, button] of this.#buttons) {
+      setAttribute(button, 'disabled', isPossible(action, entry) ? null : '');
+    }
+  }
+}
+
+export function actionButton(
+  tools: Tools,
+  action: Action,
+  act: (action: Action) => void
+): HTMLElement {
+  return iconButton(tools, action, labelOf(tools.trans, action), () => act(action));
+}

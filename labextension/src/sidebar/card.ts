@@ -1,0 +1,154 @@
+/* One cluster: how it is in a few lines, and below them, once it is opened, the view of its ranks. */
+
+import type { Entry } from '../api.ts';
+import { element, OWN_KEYS, setAttribute, setOptional, setShown, setText } from '../dom.ts';
+import { plain } from '../text.ts';
+import { ActionBar, actionButton, type Action } from './actions.ts';
+import { costOf, endOf, madeOf, stateWord, upOf } from './facts.ts';
+import { Ranks, type Follow } from './ranks.ts';
+import { setSentence } from './sentence.ts';
+import type { Tools } from './tools.ts';
+
+/** What a card asks of the page. */
+export interface Page {
+  act(action: Action, cluster: string): void;
+  /** Shows a notebook. */
+  go(path: string): void;
+  follow: Follow;
+}
+
+export class Card {
+  readonly element: HTMLElement;
+  readonly #tools: Tools;
+  readonly #page: Page;
+  readonly #opener: HTMLElement;
+  readonly #stop: HTMLElement;
+  readonly #caret = element('span', 'jsky-caret', { 'aria-hidden': 'true' });
+  readonly #dot = element('span', 'jsky-dot', { 'aria-hidden': 'true' });
+  readonly #name = element('span', 'jsky-name');
+  readonly #made = element('div', 'jsky-card-made');
+  readonly #users = element('div', 'jsky-card-users');
+  readonly #cost = element('div', 'jsky-quiet');
+  readonly #up = element('span', 'jsky-fact jsky-quiet');
+  readonly #end = element('span', 'jsky-fact');
+  readonly #note = element('div', 'jsky-note');
+  readonly #actions: ActionBar;
+  readonly #body: HTMLElement;
+  readonly #ranks: Ranks;
+  #entry: Entry;
+  #open = false;
+  #usersShown = '';
+
+  constructor(tools: Tools, page: Page, entry: Entry) {
+    this.#tools = tools;
+    this.#page = page;
+    this.#entry = entry;
+    const act = (action: Action) => page.act(action, this.#entry.id);
+    this.#actions = new ActionBar(tools, act);
+    this.#ranks = new Ranks(tools.trans, entry.id, page.follow, () => act('interrupt'));
+    this.#body = element('div', 'jsky-card-body', {}, this.#actions.element, this.#ranks.element);
+    this.#opener = element('button', 'jsky-opener', { ...OWN_KEYS, type: 'button' });
+    this.#opener.append(this.#caret, this.#dot, this.#name);
+    this.#opener.addEventListener('click', () => {
+      this.open = !this.#open;
+    });
+    this.#stop = actionButton(tools, 'interrupt', act);
+    const down = actionButton(tools, 'down', act);
+    down.classList.add('jsky-card-down');
+    this.element = element(
+      'li',
+      'jsky-card',
+      {},
+      element('div', 'jsky-card-head', {}, this.#opener, this.#stop, down),
+      element(
+        'div',
+        'jsky-card-facts',
+        {},
+        this.#made,
+        this.#users,
+        this.#cost,
+        element('div', '', {}, this.#up, this.#end),
+        this.#note
+      ),
+      this.#body
+    );
+    this.open = false;
+  }
+
+  get open(): boolean {
+    return this.#open;
+  }
+
+  set open(open: boolean) {
+    this.#open = open;
+    setAttribute(this.#opener, 'aria-expanded', String(open));
+    this.#caret.replaceChildren(this.#tools.icon(open ? 'expanded' : 'collapsed'));
+    setShown(this.#body, open);
+    this.#showStop();
+    this.#ranks.show(open ? this.#entry : null);
+  }
+
+  /** Shows how the cluster is; `now` is in seconds since the epoch. */
+  show(entry: Entry, now: number): void {
+    this.#entry = entry;
+    const { trans } = this.#tools;
+    setText(this.#name, plain(entry.name));
+    setAttribute(this.#name, 'title', plain(entry.name));
+    setAttribute(this.#dot, 'data-phase', entry.state);
+    setText(this.#made, `${stateWord(trans, entry.state)} · ${madeOf(trans, entry)}`);
+    this.#showUsers();
+    setOptional(this.#cost, costOf(trans, entry));
+    setOptional(this.#up, upOf(trans, entry, now));
+    const end = endOf(trans, entry);
+    setOptional(this.#end, end && end.text);
+    setAttribute(this.#end, 'data-soon', end?.soon ? '' : null);
+    setSentence(this.#note, entry.note);
+    this.#showStop();
+    this.#actions.show(entry);
+    if (this.#open) {
+      this.#ranks.show(entry);
+    }
+  }
+
+  release(): void {
+    this.#ranks.show(null);
+  }
+
+  /** The view of an opened card has a Stop of its own. */
+  #showStop(): void {
+    const { state, snapshot } = this.#entry;
+    setShown(this.#stop, state === 'running' && !(this.#open && snapshot));
+  }
+
+  #showUsers(): void {
+    const { kernels } = this.#entry;
+    // Compared as text, so that what has not changed keeps the focus.
+    const shown = JSON.stringify(kernels.map(({ notebook, path, busy }) => [notebook, path, busy]));
+    if (this.#usersShown === shown) {
+      return;
+    }
+    this.#usersShown = shown;
+    this.#users.replaceChildren(...kernels.map((kernel) => this.#user(kernel)));
+    setShown(this.#users, kernels.length > 0);
+  }
+
+  #user({ notebook, path, busy }: Entry['kernels'][number]): HTMLElement {
+    const { trans, icon } = this.#tools;
+    const name = plain(notebook);
+    const busyness = busy ? trans.__('its kernel is busy') : trans.__('its kernel is idle');
+    const title = `${path === null ? name : plain(path)} (${busyness})`;
+    if (path === null) {
+      return element('span', 'jsky-user', { title }, icon('notebook'), name);
+    }
+    const label = trans.__('Go to %1', title);
+    const link = element('button', 'jsky-user jsky-link', {
+      ...OWN_KEYS,
+      type: 'button',
+      'aria-label': label,
+      title: label
+    });
+    link.append(icon('notebook'), element('span', '', {}, name));
+    link.addEventListener('click', () => this.#page.go(path));
+    return link;
+  }
+}

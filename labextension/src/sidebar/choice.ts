@@ -1,0 +1,43 @@
+/* A choice of names, of which more may come to be known. */
+
+import { element, OWN_KEYS } from '../dom.ts';
+import { plain } from '../text.ts';
+import type { Tools } from './tools.ts';
+
+export class Choice {
+  readonly element: HTMLElement;
+  readonly #select: HTMLSelectElement;
+
+  /** `label` is what a screen reader says of it. */
+  constructor({ icon }: Tools, label: string, changed: () => void) {
+    const attributes = { ...OWN_KEYS, 'aria-label': label };
+    this.#select = element('select', 'jp-mod-styled', attributes) as HTMLSelectElement;
+    this.#select.addEventListener('change', changed);
+    this.element = element('span', 'jsky-choice', {}, this.#select, icon('expanded'));
+  }
+
+  get value(): string {
+    return this.#select.value;
+  }
+
+  add(value: string, text: string): void {
+    const option = element('option', '', {}, text) as HTMLOptionElement;
+    option.value = value;
+    this.#select.append(option);
+  }
+
+  /** Adds names, those that are not there. */
+  offer(names: readonly string[]): void {
+    const known = new Set([...this.#select.options].map(({ value }) => value));
+    for (const name of new Set(names)) {
+      if (!known.has(name)) {
+        this.add(name, plain(name));
+      }
+    }
+  }
+
+  choose(name: string): void {
+    this.offer([name]);
+    this.#select.value = name;
+  }
+}

@@ -1,0 +1,97 @@
+/* What is said of a cluster in few words. */
+
+import type { Entry } from '../api.ts';
+import { plain } from '../text.ts';
+import { money, type Translation } from '../words.ts';
+
+/** Seconds before a cluster ends itself from which on this is worth a warning. */
+const SOON = 300;
+
+/** What it is made of: "4 nodes × A100 · aws". */
+export function madeOf(trans: Translation, { provider, nodes, gpu }: Entry): string {
+  const parts = [];
+  if (nodes !== null) {
+    const counted = trans._n('%1 node', '%1 nodes', nodes);
+    parts.push(gpu ? `${counted} × ${plain(gpu)}` : counted);
+  }
+  parts.push(plain(provider));
+  return parts.join(' · ');
+}
+
+/** What it costs: "$131.08 an hour · $42.17 so far"; empty where nothing is known. */
+export function costOf(trans: Translation, { price, cost }: Entry): string {
+  const parts = [
+    price !== null && trans.__('%1 an hour', money(price)),
+    cost !== null && trans.__('%1 so far', money(cost))
+  ];
+  return parts.filter(Boolean).join(' · ');
+}
+
+/** How long it has been up; `now` is in seconds since the epoch. */
+export function upOf(trans: Translation, { created, state }: Entry, now: number): string {
+  if (created === null || state === 'down') {
+    return '';
+  }
+  return trans.__('up %1', span(trans, now - created));
+}
+
+/** When it ends by itself, and whether that is soon; null where it does not. */
+export function endOf(trans: Translation, entry: Entry): { text: string; soon: boolean } | null {
+  const left = leftOf(entry);
+  if (left !== null) {
+    return { text: trans.__('ends in %1 unless used', span(trans, left)), soon: left < SOON };
+  }
+  if (entry.idle && entry.state !== 'running') {
+    const timeout = span(trans, entry.idle.timeout);
+    return { text: trans.__('ends %1 after its last run', timeout), soon: false };
+  }
+  return null;
+}
+
+/** The seconds until an idle cluster ends; null where it works, or where nobody knows. */
+export function leftOf({ state, idle }: Entry): number | null {
+  return idle && state !== 'running' ? idle.left : null;
+}
+
+export function stateWord(trans: Translation, state: Entry['state']): string {
+  switch (state) {
+    case 'starting':
+      return trans.__('starting');
+    case 'ready':
+      return trans.__('ready');
+    case 'running':
+      return trans.__('running');
+    case 'lost':
+      return trans.__('lost');
+    case 'down':
+      return trans.__('down');
+    default:
+      return trans.__('not connected');
+  }
+}
+
+/** All clusters in a line: "2 clusters · $20.10 an hour"; none costs where no price is known. */
+export function totalOf(trans: Translation, entries: readonly Entry[]): string {
+  const prices = entries.map(({ price }) => price).filter((price) => price !== null);
+  const parts = [trans._n('%1 cluster', '%1 clusters', entries.length)];
+  if (prices.length > 0) {
+    parts.push(trans.__('%1 an hour', money(prices.reduce((sum, price) => sum + price, 0))));
+  }
+  return parts.join(' · ');
+}
+
+/** Seconds as a person says them: "42 s", "12 min", "3 h 05 min", "2 d 3 h". */
+export function span(trans: Translation, seconds: number): string {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [minutes, hours, days] = [60, 3600, 86400].map((unit) => Math.floor(whole / unit));
+  if (whole < 60) {
+    return trans.__('%1 s', whole);
+  }
+  if (whole < 3600) {
+    return trans.__('%1 min', minutes);
+  }
+  if (whole < 86400) {
+    return trans.__('%1 h %2 min', hours, String(minutes! % 60).padStart(2, '0'));
+  }
+  return trans.__('%1 d %2 h', days, hours! % 24);
+}

@@ -1,0 +1,86 @@
+/* All clusters, one card each. What changed is touched, and nothing else. */
+
+import type { Entry } from '../api.ts';
+import { element, setShown } from '../dom.ts';
+import { Card, type Page } from './card.ts';
+import { setSentence } from './sentence.ts';
+import type { Tools } from './tools.ts';
+
+export class ClusterList {
+  readonly element: HTMLElement;
+  readonly #tools: Tools;
+  readonly #page: Page;
+  readonly #cards = new Map<string, Card>();
+  readonly #notice = element('div', 'jsky-notice', { role: 'status' });
+  readonly #empty: HTMLElement;
+  readonly #list: HTMLElement;
+
+  constructor(tools: Tools, page: Page) {
+    const { trans } = tools;
+    this.#tools = tools;
+    this.#page = page;
+    this.#empty = element(
+      'div',
+      'jsky-empty',
+      {},
+      tools.icon('sky'),
+      element('p', '', {}, trans.__('No cluster is running.')),
+      element(
+        'p',
+        'jsky-quiet',
+        {},
+        trans.__('Write %1 above a cell and run it, or choose one with +.', '%%sky --nodes 2')
+      )
+    );
+    this.#list = element('ul', 'jsky-cards', { 'aria-label': trans.__('Clusters') });
+    this.element = element('div', 'jsky-list', {}, this.#notice, this.#empty, this.#list);
+    setSentence(this.#notice, null);
+    setShown(this.#empty, false);
+  }
+
+  /** Shows clusters as they are `now`; `trouble` is what kept us from seeing all of them. */
+  show(entries: readonly Entry[], trouble: string | null, now: number): void {
+    setSentence(this.#notice, trouble);
+    setShown(this.#empty, entries.length === 0 && !trouble);
+    const there = new Set(entries.map(({ id }) => id));
+    for (const [id, card] of this.#cards) {
+      if (!there.has(id)) {
+        card.release();
+        card.element.remove();
+        this.#cards.delete(id);
+      }
+    }
+    entries.forEach((entry, at) => {
+      const card = this.#cardOf(entry);
+      card.show(entry, now);
+      if (this.#list.children[at] !== card.element) {
+        this.#list.insertBefore(card.element, this.#list.children[at] ?? null);
+      }
+    });
+  }
+
+  /** Opens a cluster's card and brings it into view. */
+  reveal(id: string): void {
+    const card = this.#cards.get(id);
+    if (card) {
+      card.open = true;
+      card.element.scrollIntoView({ block: 'nearest' });
+    }
+  }
+
+  /** Pauses what is live while nobody looks. */
+  pause(): void {
+    for (const card of this.#cards.values()) {
+      card.release();
+    }
+  }
+
+  #cardOf(entry: Entry): Card {
+    let card = this.#cards.get(entry.id);
+    if (!card) {
+      card = new Card(this.#tools, this.#page, entry);
+      this.#cards.set(entry.id, card);
+    }
+    return card;
+  }
+}

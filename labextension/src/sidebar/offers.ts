@@ -1,0 +1,55 @@
+/* What a new cluster can be made of, with prices: a list in which one is chosen. */
+
+import type { Offer } from '../api.ts';
+import { element, OWN_KEYS, setShown } from '../dom.ts';
+import { plain } from '../text.ts';
+import { money, type Translation } from '../words.ts';
+
+/** More are no help in choosing. */
+const MOST = 30;
+
+export class OfferList {
+  readonly element: HTMLElement;
+  readonly #trans: Translation;
+  readonly #changed: () => void;
+  #offers: Offer[] = [];
+  #chosen = 0;
+
+  constructor(trans: Translation, changed: () => void) {
+    this.#trans = trans;
+    this.#changed = changed;
+    const label = trans.__('What it can be made of');
+    this.element = element('div', 'jsky-offers', { role: 'radiogroup', 'aria-label': label });
+    this.element.addEventListener('change', ({ target }) => {
+      this.#chosen = Number((target as HTMLInputElement).value);
+      this.#changed();
+    });
+    setShown(this.element, false);
+  }
+
+  get chosen(): Offer | null {
+    return this.#offers[this.#chosen] ?? null;
+  }
+
+  show(offers: readonly Offer[]): void {
+    this.#offers = offers.slice(0, MOST);
+    this.#chosen = 0;
+    this.element.replaceChildren(...this.#offers.map((offer, at) => this.#row(offer, at)));
+    setShown(this.element, this.#offers.length > 0);
+  }
+
+  #row({ provider, description, price }: Offer, at: number): HTMLElement {
+    const attributes = { ...OWN_KEYS, type: 'radio', name: 'jsky-offer', value: String(at) };
+    const radio = element('input', '', attributes) as HTMLInputElement;
+    radio.checked = at === this.#chosen;
+    const cost = price === null ? '' : ` · ${this.#trans.__('%1 an hour', money(price))}`;
+    return element(
+      'label',
+      'jsky-offer',
+      {},
+      radio,
+      element('span', 'jsky-offer-what', {}, plain(description)),
+      element('span', 'jsky-offer-cost jsky-quiet', {}, `${plain(provider)}${cost}`)
+    );
+  }
+}

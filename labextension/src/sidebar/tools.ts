@@ -1,0 +1,24 @@
+/* What the page lends to the pieces of the sidebar, which know nothing of Jupyter themselves. */
+
+import type { Translation } from '../words.ts';
+
+export type IconName =
+  | 'add'
+  | 'attach'
+  | 'close'
+  | 'collapsed'
+  | 'copy'
+  | 'down'
+  | 'expanded'
+  | 'interrupt'
+  | 'log'
+  | 'notebook'
+  | 'restart'
+  | 'scale'
+  | 'sky';
+
+export interface Tools {
+  trans: Translation;
+  /** Returns a new element with one of the page's icons. */
+  icon(name: IconName): HTMLElement;
+}

@@ -1,0 +1,232 @@
+import assert from 'node:assert/strict';
+import { afterEach, test } from 'node:test';
+import type { Entry, Piece } from '../src/api.ts';
+import type { Page } from '../src/sidebar/card.ts';
+import { costOf, endOf, madeOf, span, totalOf, upOf } from '../src/sidebar/facts.ts';
+import { ClusterList } from '../src/sidebar/list.ts';
+import { setSentence } from '../src/sidebar/sentence.ts';
+import { english } from '../src/words.ts';
+import { document, frame, place, sample, sampleEntry, texts, textOf, tools, touched } from './page.ts';
+
+const NOW = 1000 + 3723;
+
+/** Somebody who looks at a list of clusters. */
+class Looker implements Page {
+  readonly did: unknown[] = [];
+  readonly follows = new Map<string, (piece: Piece, anew: boolean) => void>();
+  readonly list = new ClusterList(tools, this);
+  readonly host = place();
+
+  constructor(...entries: Entry[]) {
+    lookers.push(this);
+    this.host.append(this.list.element);
+    this.show(...entries);
+  }
+
+  act = (...done: unknown[]) => void this.did.push(done);
+  go = (path: string) => void this.did.push(path);
+
+  follow = (cluster: string, rank: number, take: (piece: Piece, anew: boolean) => void) => {
+    const key = `${cluster}:${rank}`;
+    this.follows.set(key, take);
+    return () => void this.follows.delete(key);
+  };
+
+  show(...entries: Entry[]): void {
+    this.list.show(entries, null, NOW);
+  }
+
+  press(label: string): void {
+    this.host.querySelector<HTMLElement>(`[aria-label="${label}"]`)!.click();
+  }
+
+  /** Opens the only card, or closes it. */
+  toggle(): void {
+    this.host.querySelector<HTMLElement>('.jsky-opener')!.click();
+  }
+
+  get followed(): string[] {
+    return [...this.follows.keys()];
+  }
+}
+
+const lookers: Looker[] = [];
+afterEach(() => {
+  lookers.splice(0).forEach((looker) => looker.show());
+  document.body.replaceChildren();
+});
+
+test('a cluster says in few words what it is, who has it, what it costs and when it ends', () => {
+  const { host, show } = bound(new Looker(sampleEntry({ state: 'ready', note: 'Run `%sky gc`.' })));
+  assert.equal(textOf(host, '.jsky-name'), 'demo');
+  assert.equal(textOf(host, '.jsky-card-made'), 'ready · 2 nodes × A100 · aws');
+  assert.equal(textOf(host, '.jsky-user'), 'train.ipynb');
+  assert.match(textOf(host, '.jsky-card-facts'), /\$16\.40 an hour · \$2\.05 so far/);
+  assert.deepEqual(texts(host, '.jsky-fact'), ['up 1 h 02 min', 'ends in 4 min unless used']);
+  assert.ok(host.querySelector('.jsky-fact[data-soon]'));
+  assert.equal(textOf(host, '.jsky-note'), 'Run %sky gc.');
+  assert.deepEqual(texts(host, '.jsky-note code'), ['%sky gc']);
+  show(sampleEntry({ price: null, cost: null, idle: null, created: null, kernels: [] }));
+  assert.equal(
+    [...host.querySelectorAll<HTMLElement>('.jsky-card-facts *')]
+      .filter((node) => node.childElementCount === 0 && !node.hidden)
+      .map((node) => node.textContent)
+      .join(),
+    'running · 2 nodes × A100 · aws'
+  );
+});
+
+test('the words for times and money', () => {
+  assert.deepEqual(
+    [0, 59.9, 60, 3599, 3600, 86399, 90000].map((seconds) => span(english, seconds)),
+    ['0 s', '59 s', '1 min', '59 min', '1 h 00 min', '23 h 59 min', '1 d 1 h']
+  );
+  const entry = sampleEntry();
+  assert.equal(madeOf(english, { ...entry, nodes: 1, gpu: null }), '1 node · aws');
+  assert.equal(upOf(english, { ...entry, created: NOW + 5 }, NOW), 'up 0 s', 'clocks differ');
+  assert.equal(costOf(english, { ...entry, price: null }), '$2.05 so far');
+  assert.equal(endOf(english, entry), null, 'it does not end while it works');
+  const idle = { timeout: 1800, left: null };
+  assert.equal(endOf(english, { ...entry, state: 'unknown', idle })!.text, 'ends 30 min after its last run');
+  assert.equal(totalOf(english, [entry, entry]), '2 clusters · $32.80 an hour');
+  assert.equal(totalOf(english, [{ ...entry, price: null }]), '1 cluster');
+});
+
+test('clusters come and go, and what did not change is not touched', () => {
+  const { host, show } = bound(new Looker(sampleEntry(), sampleEntry({ id: 'c2', name: 'other' })));
+  const [first, second] = host.querySelectorAll('.jsky-card');
+  assert.equal(touched(host, () => show(sampleEntry(), sampleEntry({ id: 'c2', name: 'other' }))).size, 0);
+  show(sampleEntry({ id: 'c3', name: 'new' }), sampleEntry({ id: 'c2', name: 'other' }));
+  assert.deepEqual(texts(host, '.jsky-name'), ['new', 'other']);
+  assert.ok(!first!.isConnected);
+  assert.equal(host.querySelectorAll('.jsky-card')[1], second);
+  show();
+  assert.equal(texts(host, '.jsky-card').length, 0);
+  assert.match(textOf(host, '.jsky-empty'), /%%sky --nodes 2/);
+});
+
+test('what keeps clusters from being seen is said instead of "none"', () => {
+  const { host, list } = new Looker();
+  list.show([], 'Jupyter’s server has no jupyter_sky: run `pip install jupyter-sky`.', NOW);
+  assert.match(textOf(host, '[role=status]'), /run pip install/);
+  assert.ok(host.querySelector<HTMLElement>('.jsky-empty')!.hidden);
+});
+
+test('an opened cluster shows its ranks, and the output of the chosen one live', async () => {
+  const looker = new Looker(sampleEntry());
+  const { host, follows } = looker;
+  assert.deepEqual([looker.followed, texts(host, '[role=option]')], [[], []]);
+  looker.toggle();
+  assert.equal(texts(host, '[role=option]').length, 4);
+  assert.deepEqual(looker.followed, ['c1:0']);
+  assert.deepEqual(texts(host, '.jsky-text-line'), ['one', 'two'], 'of the snapshot meanwhile');
+
+  follows.get('c1:0')!({ text: 'two\nthr', end: null }, true);
+  follows.get('c1:0')!({ text: 'ee\n', end: null }, false);
+  await frame();
+  assert.deepEqual(texts(host, '.jsky-text-line'), ['two', 'three']);
+  looker.show(sampleEntry());
+  assert.deepEqual(texts(host, '.jsky-text-line'), ['two', 'three'], 'also after the next snapshot');
+
+  host.querySelector<HTMLElement>('[data-rank="2"]')!.click();
+  assert.deepEqual(looker.followed, ['c1:2']);
+  follows.get('c1:2')!({ text: 'I am 2\n', end: 'The cluster has ended.' }, true);
+  await frame();
+  assert.deepEqual(texts(host, '.jsky-text-line'), ['I am 2']);
+  assert.match(host.textContent!, /The cluster has ended/);
+  looker.show(sampleEntry());
+  assert.deepEqual(texts(host, '.jsky-text-line'), ['I am 2']);
+  const next = sample();
+  next.run!.id = 'r2';
+  looker.show(sampleEntry({ snapshot: next }));
+  assert.doesNotMatch(host.textContent!, /The cluster has ended/, 'it is followed again');
+
+  looker.toggle();
+  assert.deepEqual([looker.followed, texts(host, '[role=option]')], [[], []]);
+});
+
+test('nothing is followed while nobody looks, or once the cluster is gone', () => {
+  const looker = new Looker(sampleEntry());
+  looker.toggle();
+  looker.list.pause();
+  assert.deepEqual(looker.followed, []);
+  looker.show(sampleEntry());
+  assert.deepEqual(looker.followed, ['c1:0']);
+  looker.show();
+  assert.deepEqual(looker.followed, []);
+});
+
+test('a cluster of which no ranks are known says so', () => {
+  const looker = new Looker(sampleEntry({ snapshot: null, state: 'unknown' }));
+  looker.toggle();
+  assert.match(looker.host.textContent!, /Nothing is known of its ranks now/);
+  assert.deepEqual(looker.followed, []);
+  looker.show(sampleEntry());
+  assert.doesNotMatch(looker.host.textContent!, /Nothing is known/);
+});
+
+test('buttons do what they say, where it can be done', () => {
+  const looker = new Looker(sampleEntry());
+  const { did, host } = looker;
+  looker.press('Stop the present run');
+  looker.press('End this cluster…');
+  looker.press('Go to a/train.ipynb (its kernel is busy)');
+  looker.toggle();
+  for (const label of ['Restart all ranks…', 'Change the number of nodes…', 'Open the log of a rank']) {
+    looker.press(label);
+  }
+  host.querySelector<HTMLElement>('.jsky-stop')!.click();
+  assert.deepEqual(did, [
+    ['interrupt', 'c1'],
+    ['down', 'c1'],
+    'a/train.ipynb',
+    ['restart', 'c1'],
+    ['scale', 'c1'],
+    ['log', 'c1'],
+    ['interrupt', 'c1']
+  ]);
+  assert.equal(host.querySelectorAll('jp-button[disabled]').length, 0);
+  looker.show(sampleEntry({ state: 'unknown', kernels: [], line: null }));
+  assert.deepEqual(
+    [...host.querySelectorAll('jp-button[disabled]')].map((button) => button.getAttribute('aria-label')),
+    ['Copy the line that makes this cluster']
+  );
+});
+
+test('Stop is in one place: beside the name, or in the view of an opened cluster', () => {
+  const looker = new Looker(sampleEntry());
+  const stop = looker.host.querySelector<HTMLElement>('[aria-label="Stop the present run"]')!;
+  assert.ok(!stop.hidden);
+  looker.toggle();
+  assert.ok(stop.hidden);
+  looker.show(sampleEntry({ snapshot: null }));
+  assert.ok(!stop.hidden);
+  looker.show(sampleEntry({ state: 'ready' }));
+  assert.ok(stop.hidden);
+});
+
+test('nothing that a rank, a kernel or a server says becomes markup', async () => {
+  const bad = '<img src=x onerror=alert(1)>\x1b[31m\x00\u202e`<b>x</b>`';
+  const kernel = { id: 'k', notebook: bad, path: bad, busy: false, jupyter_sky: bad };
+  const entry = sampleEntry({ name: bad, provider: bad, gpu: bad, note: bad, kernels: [kernel] });
+  const looker = new Looker(entry);
+  looker.list.show([entry], bad, NOW);
+  looker.toggle();
+  looker.follows.get('c1:0')!({ text: `${bad}\n`, end: bad }, true);
+  await frame();
+  assert.equal(looker.host.querySelectorAll('img, b, script').length, 0);
+  assert.ok(looker.host.textContent!.includes('<img src=x onerror=alert(1)>'));
+  assert.doesNotMatch(looker.host.innerHTML, /[\x00\x1b\u202e]/);
+});
+
+test('a sentence with a lone backtick is shown as it is', () => {
+  const node = document.createElement('div');
+  setSentence(node, 'a ` b');
+  assert.equal(node.innerHTML, 'a ` b');
+  setSentence(node, null);
+  assert.ok(node.hidden);
+});
+
+function bound(looker: Looker) {
+  return { host: looker.host, show: (...entries: Entry[]) => looker.show(...entries) };
+}

@@ -1,0 +1,28 @@
+"""What is known of a cluster, event by event."""
+
+from __future__ import annotations
+
+from jupyter_sky.cluster.state import ClusterState, reduce
+from jupyter_sky.providers.machine import Node
+from jupyter_sky.transport.events import Formed, RankExited, RankStarted
+
+
+def test_an_event_changes_its_own_rank() -> None:
+    nodes = [Node(0, "10.0.0.1", "eth0", (0, 3)), Node(1, "10.0.0.2", "eth0", (5,))]
+    state = ClusterState.new(nodes)
+    for rank in (5, 0, 3):
+        state = reduce(state, RankStarted(rank, 100 + rank))
+        state = reduce(state, Formed(rank, 1, None))
+    assert [(rank.rank, rank.pid, rank.phase) for rank in state.ranks] == [
+        (0, 100, "idle"),
+        (3, 103, "idle"),
+        (5, 105, "idle"),
+    ]
+    state = reduce(state, RankExited(3, 103, "it was killed", None, "", True))
+    assert [rank.phase for rank in state.ranks] == ["idle", "gone", "idle"]
+
+
+def test_an_event_of_a_rank_that_is_not_there_any_more_changes_nothing() -> None:
+    state = ClusterState.new([Node(0, "10.0.0.1", "eth0", (0, 3))])
+    for rank in (1, 7):
+        assert reduce(state, RankStarted(rank, 100)) == state

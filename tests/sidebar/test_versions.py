@@ -1,0 +1,15 @@
+"""Python and JavaScript are released together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from jupyter_sky import __version__
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_they_have_one_version() -> None:
+    package = json.loads((ROOT / "labextension" / "package.json").read_text())
+    assert package["version"] == __version__
