@@ -52,6 +52,8 @@ class ComputePool:
         Processors and gigabytes of each node: ``"8"`` or, for at least as many, ``"8+"``.
     idle_timeout
         Seconds without a run after which the cluster ends itself.
+    replace
+        Whether another node takes the place of one that is lost.
 
     Examples
     --------
@@ -79,6 +81,7 @@ class ComputePool:
         cpus: str | int | None = None,
         memory: str | float | None = None,
         idle_timeout: float | None = None,
+        replace: bool = False,
     ) -> None:
         if isinstance(provider, type) or not hasattr(provider or Local(), "launch"):
             raise UsageError(f"provider={provider!r} is no provider: write provider=sky.Local().")
@@ -93,6 +96,7 @@ class ComputePool:
             memory=memory,
             image=image or Image(),
             idle_timeout=idle_timeout,
+            replace=replace,
         )
         self._cluster: Cluster | None = None
         self._turns = itertools.count()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jupyter_sky.cluster import attaching, formation, handshake, links, registry, survey
+from jupyter_sky.cluster import attaching, formation, handshake, links, registry, replacing, survey
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.departures import Departures
 from jupyter_sky.cluster.endings import end, remove
@@ -57,6 +57,8 @@ class Conductor:
         What is being done to the cluster, in words.
     outdated
         Whether another kernel has formed a group of it: ranks may have come and gone.
+    repair
+        The task that replaces nodes which were lost.
     loss
         Why the cluster cannot be used, once it cannot.
     forming
@@ -69,6 +71,8 @@ class Conductor:
         Called with what the person should know of the links to its nodes.
     on_take_up
         Called with a run that another kernel began, before its events come.
+    on_loss
+        Called when nodes are lost, and others shall take their place.
     on_end
         Called with the reason when the cluster is lost or was ended.
     place
@@ -105,6 +109,7 @@ class Conductor:
         self.on_event: Callable[[Connection, Event], None] = lambda connection, event: None
         self.on_take_up: Callable[[RunBegan], None] = lambda began: None
         self.on_notice: Callable[[str], None] = lambda text: None
+        self.on_loss: Callable[[], None] = lambda: None
         self.on_end: Callable[[SkyError], None] = lambda trouble: None
         self._links = links.Links(self.spawn, self._on_notice)
         self._departures = Departures(self.spawn, self._on_notice, self.wake)
@@ -114,6 +119,7 @@ class Conductor:
         self._versions: dict[str, handshake.Versions] = {}
         self.place: str | None = None
         self.meter = (0.0, time.time())
+        self.repair: asyncio.Task[None] | None = None
         self._launch: asyncio.Task[list[Machine]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -268,6 +274,9 @@ class Conductor:
         """
         self.on_end(ClusterLost(f"cluster {self.spec.name} was ended."))
         self.state = replace(self.state, phase="down")
+        if self.repair:
+            self.repair.cancel()
+            await asyncio.gather(self.repair, return_exceptions=True)
         if self._launch and not self.connections:
             self._launch.cancel()
             with contextlib.suppress(Exception, asyncio.CancelledError):
@@ -320,7 +329,7 @@ class Conductor:
             case Leaving():
                 self._departures.see(connection, event)
             case Ending(reason=reason):
-                self._lose(f"cluster {self.spec.name} has ended itself: {reason}.")
+                self.lose(f"cluster {self.spec.name} has ended itself: {reason}.")
             case RankExited(rank=rank, reason=reason):
                 self.outbox.forget(rank)
                 if self.forming.locked():
@@ -335,15 +344,21 @@ class Conductor:
     def _on_lost(self, connection: Connection) -> None:
         if self.state.phase in ("lost", "down") or connection not in self.connections:
             return
+        if replacing.can_replace(self):
+            replacing.miss(self, connection)
+            self.on_loss()
+            return
         ranks = describe_ranks(connection.ranks)
         where = f" on {connection.name}" if connection.machine.nodes[0].name else ""
-        self._lose(
-            f"cluster {self.spec.name} is lost: the agent of {ranks}{where} {connection.trouble}."
+        self.lose(
+            f"cluster {self.spec.name} is lost: the agent of {ranks}{where} {connection.trouble}.",
+            replacing.advice(self),
         )
 
-    def _lose(self, reason: str) -> None:
+    def lose(self, reason: str, advice: str = "") -> None:
+        """Note that the cluster cannot be used any more."""
         self.state = replace(self.state, phase="lost")
-        self.loss = ClusterLost(f"{reason} Run the cell again to start a new one.")
+        self.loss = ClusterLost(f"{reason} Run the cell again to start a new one{advice}.")
         self.on_end(self.loss)
         self.wake()
 

@@ -116,7 +116,7 @@ def described(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
     row = {name: getattr(spec, name) for name in ("nodes", "procs_per_node", "cpus", "memory")}
     accelerator = spec.accelerator
     row["accelerator"] = str(accelerator) if accelerator is not None else None
-    row["idle_timeout"] = spec.idle_timeout
+    row["idle_timeout"], row["replace"] = spec.idle_timeout, spec.replace
     row["plugins"] = list(plugins)
     row["starter"] = starter()
     return row

@@ -295,8 +295,8 @@ class Run:
         if not self._sink:
             self._events.put(Notice(text))
 
-    def give_up(self, trouble: SkyError) -> None:
-        """End the run because the cluster cannot go on with it."""
+    def give_up(self, trouble: SkyError | None = None) -> None:
+        """End the run because the cluster cannot go on with it, or what it lost is known."""
         self._trouble = self._trouble or trouble
         self._finish()
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from jupyter_sky.cluster import freight, scaling
+from jupyter_sky.cluster import freight, replacing, scaling
 from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.errors import describe_ranks
@@ -16,7 +16,7 @@ from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.state import running
 from jupyter_sky.cluster.watch import Watch
 from jupyter_sky.cluster.work import Work
-from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.providers.machine import Progress, Scalable
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited, RunBegan
 from jupyter_sky.transport.frames import Message
@@ -33,6 +33,7 @@ class Runner:
         self.watch = Watch(conductor)
         conductor.on_event = self._on_event
         conductor.on_end = self._on_end
+        conductor.on_loss = lambda: conductor.spawn(self._mend())
         conductor.on_notice = self._on_notice
         conductor.on_take_up = self._take_up
         self._unseen: Run | None = None
@@ -58,7 +59,7 @@ class Runner:
                 "`%sky interrupt`."
             )
         async with self._turn:
-            await conductor.ready()
+            await self._make_whole()
             conductor.doing = f"scaling to {nodes} node{'s' * (nodes > 1)}"
             try:
                 return await scaling.scale(conductor, nodes, provider, progress)
@@ -130,14 +131,16 @@ class Runner:
                         f"cluster {conductor.spec.name} was changed by another kernel: run the "
                         "cell again."
                     )
-                await conductor.ready()
+                await self._make_whole()
                 if run.finished:
                     return
                 self.watch.begin(run)
                 await self._send(run)
                 await run.over.wait()
         except SkyError as trouble:
-            self._fail(run, trouble)
+            # Where others take the place of a node, its ranks have told what happened to them.
+            told = isinstance(trouble, ClusterLost) and run.failed and conductor.alive
+            self._fail(run, None if told else trouble)
         except Exception as error:
             self._fail(run, SkyError(f"the run could not be sent: {type(error).__name__}: {error}"))
         finally:
@@ -146,7 +149,7 @@ class Runner:
             # What was sent is the person's own memory: nothing here may hold on to it.
             run.work.parcel.blobs.clear()
 
-    def _fail(self, run: Run, trouble: SkyError) -> None:
+    def _fail(self, run: Run, trouble: SkyError | None) -> None:
         self.conductor.outbox.lost(run.work.parcel)
         if run.sent:
             # Some nodes may have begun with it, which cannot come to an end without the others.
@@ -228,7 +231,19 @@ class Runner:
         with contextlib.suppress(SkyError):
             async with self._turn:
                 if self.conductor.alive:
-                    await self.conductor.ready()
+                    await self._make_whole()
+
+    async def _make_whole(self) -> None:
+        """Have all ranks be there, in one group, also those of nodes that are lost."""
+        conductor = self.conductor
+        if any(connection.is_over for connection in conductor.connections):
+            loop = asyncio.get_running_loop()
+            conductor.repair = loop.create_task(replacing.replace_lost(conductor))
+            await asyncio.gather(conductor.repair, return_exceptions=True)
+            conductor.repair = None
+            if not conductor.alive:
+                raise conductor.loss
+        await conductor.ready()
 
     def _on_event(self, connection: Connection, event: Event) -> None:
         run = self._runs.get(getattr(event, "run", None) or "")

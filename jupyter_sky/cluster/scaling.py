@@ -56,24 +56,46 @@ async def scale(
     """
     if nodes < len(conductor.state.nodes):
         return await _finished(_shrink(conductor, nodes, provider))
-    await _grow(conductor, nodes, provider, progress)
+    await grow(conductor, replace(conductor.spec, nodes=nodes), provider, progress)
     return []
 
 
-async def _grow(conductor: Conductor, nodes: int, provider: Scalable, progress: Progress) -> None:
-    head = conductor.connection(0)
+async def grow(
+    conductor: Conductor,
+    spec: ClusterSpec,
+    provider: Scalable,
+    progress: Progress,
+    lost: Sequence[Connection] = (),
+) -> None:
+    """Have the nodes join that a cluster lacks to be what ``spec`` says.
+
+    Parameters
+    ----------
+    conductor
+        The cluster.
+    spec
+        What it shall be.
+    provider
+        Where the nodes come from.
+    progress
+        Told what is going on.
+    lost
+        Connections to agents that are gone, whose place others take.
+    """
+    there = [connection for connection in conductor.connections if connection not in lost]
     standing = Standing(
-        replace(conductor.spec, nodes=nodes),
+        spec,
         conductor.id,
         conductor.frame.preload,
-        [connection.machine for connection in conductor.connections],
-        authority=(await head.request("authority"))["authority"],
+        [connection.machine for connection in there],
+        [node for connection in lost for node in connection.machine.nodes],
+        (await there[0].request("authority"))["authority"],
     )
     growth = await provider.grow(standing, progress)
-    joining = _Joining(conductor, provider, growth)
+    joining = _Joining(conductor, provider, growth, lost)
     try:
         await joining.join(progress)
-        joining.settle(standing.spec)
+        joining.settle(spec)
     except BaseException as error:
         await joining.undo()
         raise joining.trouble or error from None
@@ -90,22 +112,34 @@ class _Joining:
         What went wrong with one of them.
     """
 
-    def __init__(self, conductor: Conductor, provider: Scalable, growth: Growth) -> None:
+    def __init__(
+        self,
+        conductor: Conductor,
+        provider: Scalable,
+        growth: Growth,
+        lost: Sequence[Connection],
+    ) -> None:
         self._conductor = conductor
         self._provider = provider
         self._growth = growth
         self._before = conductor.state
-        self._kept = list(conductor.connections)
+        self._lost = list(lost)
+        self._kept = [each for each in conductor.connections if each not in lost]
         self._machines = [connection.machine for connection in self._kept]
         self._new = [Connection(each, self._on_event, self._on_lost) for each in growth.machines]
+        self._ranks = {each["rank"] for each in growth.ranks}
+        self._ranks.update(rank for connection in self._new for rank in connection.ranks)
         self.trouble: SkyError | None = None
 
     async def join(self, progress: Progress) -> None:
         """Have them, their ranks and the others form one group."""
         conductor, growth = self._conductor, self._growth
-        leaving = [machine.row() for machine in growth.machines]
-        rows = [machine.row() for machine in self._machines]
-        registry.record_size(conductor.id, conductor.spec.nodes, rows, leaving)
+        registry.record_size(
+            conductor.id,
+            conductor.spec.nodes,
+            self._rows(),
+            [machine.row() for machine in growth.machines],
+        )
         conductor.rearrange([*self._with_machines(growth.enlarged), *self._new])
         await asyncio.gather(*(connection.open(since=0) for connection in self._new))
         await self._enlist()
@@ -136,20 +170,20 @@ class _Joining:
     async def undo(self) -> None:
         """Have the cluster as it was before."""
         conductor = self._conductor
-        ranks = set(conductor.ranks)
-        conductor.rearrange(self._with_machines(self._machines))
-        conductor.state = replace(
-            conductor.state, versions=self._before.versions, missing=self._before.missing
-        )
-        gone = ranks - set(conductor.ranks)
-        await asyncio.gather(*map(end, self._new), _discharge(self._kept, gone))
+        conductor.rearrange([*self._with_machines(self._machines), *self._lost])
+        conductor.state = self._before.as_of(conductor.state, but=self._ranks)
+        await asyncio.gather(*map(end, self._new), _discharge(self._kept, self._ranks))
         await self._provider.give_back(self._growth.machines)
-        conductor.forget(gone)
-        if conductor.state.generation > self._before.generation:
+        conductor.forget(self._ranks)
+        if conductor.state.generation > self._before.generation and not self._lost:
             await _form_again(conductor)
-        rows = [machine.row() for machine in self._machines]
-        registry.record_size(conductor.id, conductor.spec.nodes, rows)
+        registry.record_size(conductor.id, conductor.spec.nodes, self._rows())
         conductor.wake()
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """Return what the registry says of the cluster as it was."""
+        lost = [connection.machine for connection in self._lost]
+        return [machine.row() for machine in [*self._machines, *lost]]
 
     def _with_machines(self, machines: Sequence[Machine]) -> list[Connection]:
         for connection, machine in zip(self._kept, machines, strict=True):
@@ -172,12 +206,15 @@ class _Joining:
         return self._conductor.state.settled and self._conductor.versions.keys() >= set(hosts)
 
     def _check(self) -> None:
-        """Raise what is wrong with those that come."""
+        """Raise what is wrong with those that come, or that shall go on with them."""
         if self.trouble:
             raise self.trouble
+        for connection in self._kept:
+            if connection.is_over:
+                raise SkyError(f"the agent of {connection.name} {connection.trouble}")
         conductor = self._conductor
-        for rank in conductor.state.ranks[len(self._before.ranks) :]:
-            if rank.phase == "dead":
+        for rank in conductor.state.ranks:
+            if rank.rank in self._ranks and rank.phase == "dead":
                 raise SkyError(f"rank {rank.rank} does not start: {rank.trouble}")
         for name, reason in conductor.state.missing:
             raise SkyError(f"{name} cannot be imported on the new nodes: {reason}")

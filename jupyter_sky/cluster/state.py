@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -54,6 +54,17 @@ class ClusterState:
         known = {rank.rank: rank for rank in self.ranks}
         ranks = tuple(known.get(rank.rank, rank) for rank in self.new(nodes).ranks)
         return replace(self, nodes=tuple(nodes), ranks=ranks)
+
+    def as_of(self, now: ClusterState, but: Collection[int]) -> ClusterState:
+        """Return this state with its ranks as they are ``now``, but for some of them."""
+        ranks = {rank.rank: rank for rank in now.ranks if rank.rank not in but}
+        return replace(
+            now,
+            nodes=self.nodes,
+            ranks=tuple(ranks.get(rank.rank, rank) for rank in self.ranks),
+            versions=self.versions,
+            missing=self.missing,
+        )
 
     @property
     def group(self) -> bool:

@@ -23,6 +23,7 @@ class Changes:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self._door: Message = {}
 
     @property
     def requests(self) -> dict[str, Callable[[Message], Message | Awaitable[Message]]]:
@@ -60,11 +61,12 @@ class Changes:
         """Let other agents in that come to the cluster."""
         if self._agent.peers:
             self._agent.peers.trust(message["authority"])
-            return {}
+            return self._door
         # Alone so far, it was nobody's peer, and there was no way to decide where it stands.
         addr, interface = route.place(message["peer"], self._agent.spec["interface"])
         port = await self._agent.meet(message["credentials"]).listen(addr)
-        return {"addr": addr, "interface": interface, "port": port}
+        self._door = {"addr": addr, "interface": interface, "port": port}
+        return self._door
 
 
 def devices_of(places: list[dict[str, Any]]) -> dict[int, int]:

@@ -86,6 +86,7 @@ class Sky(Configurable):
     pip = _option("--pip")
     procs_per_node = _option("--procs-per-node")
     idle_timeout = _option("--idle-timeout")
+    replace = _option("--replace")
     max_price = _option("--max-price")
     max_cost = _option("--max-cost")
     stdout = _option("--stdout")

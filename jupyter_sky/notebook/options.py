@@ -37,6 +37,7 @@ CLUSTER_OPTIONS = tuple(
         (("--procs-per-node",), "K", kinds.WHOLE, "2", "ranks of each machine (one for a GPU)"),
         (("--idle-timeout",), "TIME", kinds.TIME, "30m", "end the cluster when idle for so long"),
         (("--max-price",), "DOLLARS", kinds.DOLLARS, "20", "what all may cost an hour, unasked"),
+        (("--replace",), "", None, "", "have another node take the place of one that is lost"),
         (("--max-cost",), "DOLLARS", kinds.DOLLARS, "40", "end the cluster before it costs more"),
     ]
 )
@@ -147,6 +148,7 @@ class CellOptions:
     procs_per_node: int | None = None
     idle_timeout: float | None = None
     max_price: float | None = None
+    replace: bool = False
     max_cost: float | None = None
     ranks: RankSelection = "all"
     stdout: RankSelection | Literal["none"] | None = None

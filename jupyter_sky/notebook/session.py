@@ -225,6 +225,7 @@ class Session:
             memory=options.memory,
             image=Image(pip=options.pip or ()),
             idle_timeout=options.idle_timeout,
+            replace=options.replace,
         )
         spec, frame = assemble(spec, _plugins(options.plugin))
         self.panels.prepare()
@@ -270,6 +271,7 @@ class Session:
             plugin=plugins,
             provider=row.provider,
             hosts=_hosts(row),
+            replace=row.spec.get("replace", False),
         )
         self.on_connect(cluster, False)
         return cluster

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -171,7 +172,7 @@ class Local:
         trusting = [
             replace(each, authority=each.authority + standing.authority) for each in credentials
         ]
-        first = 1 + max(map(_index, standing.machines))
+        first = _fresh_index()
         started = await self._start_all(
             standing.spec,
             standing.identity,
@@ -300,9 +301,12 @@ def _check_size(option: str, wanted: str | int | float | None, here: float, unit
         )
 
 
-def _index(machine: Machine) -> int:
-    """Return which of its cluster's agents a machine is."""
-    return int(machine.row()["folder"].rpartition("-")[2])
+def _fresh_index() -> int:
+    """Return a number of an agent that no other of its cluster has, or had.
+
+    What is left of one that was killed removes its folders a moment later.
+    """
+    return time.time_ns() // 1_000_000 % 1_000_000_000
 
 
 def _shares(nodes: Sequence[Node], most: int) -> list[Sequence[Node]]:

@@ -120,6 +120,8 @@ class ClusterSpec:
         What is installed on each node.
     idle_timeout
         Seconds without a run after which the cluster ends itself; ``None`` takes the provider's.
+    replace
+        Whether another node takes the place of one that is lost.
     """
 
     name: str
@@ -130,6 +132,7 @@ class ClusterSpec:
     memory: str | float | None = None
     image: Image = field(default_factory=Image)
     idle_timeout: float | None = None
+    replace: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", str(self.name)):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -17,7 +19,7 @@ from jupyter_sky.providers.ssh import hosts as host_names
 from jupyter_sky.providers.ssh.environment import Recipe, install_system, make, recipe
 from jupyter_sky.providers.ssh.files import archive, check_files, send_files, shell_values
 from jupyter_sky.providers.ssh.hosts import Target
-from jupyter_sky.providers.ssh.line import Line, lines
+from jupyter_sky.providers.ssh.line import HostError, Line, lines
 from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
 from jupyter_sky.providers.ssh.node import (
     check_python,
@@ -32,6 +34,11 @@ from jupyter_sky.providers.ssh.plan import Place, check_size, plan
 from jupyter_sky.providers.ssh.probe import Probe, probe
 
 T = TypeVar("T")
+
+RETURN_WITHIN = 300.0
+"""Seconds for a host to answer again whose node was lost."""
+
+_ASK_EVERY = 2.0
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,8 @@ class SSH:
         lost = {node.name for node in standing.lost}
         free.sort(key=lambda target: str(target) in lost)
         count = len(standing.numbers)
+        if standing.lost:
+            free = await self._answering(free, count, progress)
         if len(free) < count:
             raise UsageError(
                 f"{count} more host{'s are' if count > 1 else ' is'} needed, and {len(free)} named "
@@ -146,6 +155,29 @@ class SSH:
         ]
         machines = await self._bring_up(targets, standing, shown, progress)
         return Growth(machines, standing.machines, (), alone.authority, alone)
+
+    async def _answering(
+        self, targets: Sequence[Target], count: int, progress: Progress
+    ) -> list[Target]:
+        """Return so many hosts that answer, the first that do, or fewer when that takes too long.
+
+        A host that was lost may be one that starts again.
+        """
+
+        def answers(target: Target) -> bool:
+            with contextlib.suppress(HostError):
+                lines.get(target).run("true")
+                return True
+            return False
+
+        until = time.monotonic() + RETURN_WITHIN
+        while True:
+            said = await asyncio.gather(*(in_thread(answers, target) for target in targets))
+            there = [target for target, is_there in zip(targets, said, strict=True) if is_there]
+            if len(there) >= count or time.monotonic() > until:
+                return there
+            progress(f"waiting for {', '.join(str(t) for t in targets if t not in there)}")
+            await asyncio.sleep(_ASK_EVERY)
 
     async def _bring_up(
         self,

@@ -63,12 +63,15 @@ def start(client: Path) -> Iterator[Callable[..., Cells]]:
         framework: bool = True,
         env: dict[str, str] | None = None,
         progress: Progress = lambda text: None,
+        nodes: int | None = None,
+        replace: bool = False,
         **options: Any,
     ) -> Cells:
         provider = SSH(hosts, python=sys.executable, **options)
         name = f"ssh-{uuid.uuid4().hex[:8]}"
         image = sky.Image(env=env or {})
-        wanted = ClusterSpec(name=name, nodes=provider.usual_nodes, image=image)
+        count = nodes or provider.usual_nodes
+        wanted = ClusterSpec(name=name, nodes=count, image=image, replace=replace)
         spec, frame = assemble(wanted, [sky.plugins.torch()] if framework else [])
         cells = Cells(Cluster.start(spec, provider, frame, progress, Limits(stop=20)))
         started.append(cells)

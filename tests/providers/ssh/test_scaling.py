@@ -1,15 +1,20 @@
-"""Machines join a cluster over SSH, and leave it."""
+"""Machines join a cluster over SSH, leave it, and take the place of others that are lost."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.providers.ssh import SSH
 from tests.cluster.test_scaling import assert_is_whole, prepare
 from tests.lab import Lab
 
 
 def hosts(names: str) -> SSH:
-    import sys
-
     return SSH(names, python=sys.executable)
 
 
@@ -23,4 +28,42 @@ def test_machines_come_and_go(lab: Lab, start) -> None:
     cells.cluster.scale(1)
     assert_is_whole(cells, 1, keep=[0])
     cells.cluster.scale(2, hosts("lab1,lab4"))
+    assert_is_whole(cells, 2, keep=[0, None])
+
+
+def test_hosts_that_cannot_be_had_change_nothing(lab: Lab, start) -> None:
+    cells = start("lab1,lab2")
+    prepare(cells)
+    lab.hosts[3].cut()
+    try:
+        with pytest.raises(sky.SkyError, match="stays with 2 nodes: lab4: "):
+            cells.cluster.scale(4, hosts("lab1,lab2,lab3,lab4"))
+    finally:
+        lab.hosts[3].mend()
+    assert_is_whole(cells, 2, keep=[0, 1])
+    assert not lab.hosts[2].processes("jupyter_sky.node ")
+    with pytest.raises(sky.UsageError, match="3 nodes were asked for, and 2 hosts are named"):
+        cells.cluster.scale(3, hosts("lab1,lab2"))
+    with pytest.raises(sky.UsageError, match="name more with `--hosts`"):
+        cells.cluster.scale(3)
+
+
+def test_the_next_host_takes_the_place_of_one_that_is_lost(lab: Lab, start) -> None:
+    cells = start("lab1,lab2,lab3", nodes=2, replace=True)
+    prepare(cells)
+    for process in lab.hosts[1].processes("jupyter_sky.node "):
+        process.kill()
+    with contextlib.suppress(RankLost):
+        cells.run("pass")
+    assert_is_whole(cells, 2, keep=[0, None])
+    assert [node.name for node in cells.cluster.state.nodes] == ["lab1", "lab3"]
+
+
+def test_the_host_itself_comes_back_where_there_is_no_other(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", replace=True)
+    prepare(cells)
+    for process in lab.hosts[1].processes("jupyter_sky.node "):
+        process.kill()
+    with contextlib.suppress(RankLost):
+        cells.run("pass")
     assert_is_whole(cells, 2, keep=[0, None])

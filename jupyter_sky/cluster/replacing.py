@@ -1,0 +1,83 @@
+"""Replacing nodes that are lost: others take their place, and the ranks that are left go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from jupyter_sky.cluster import scaling
+from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.endings import remove
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.machine import Scalable
+from jupyter_sky.transport.events import RankExited
+
+if TYPE_CHECKING:
+    from jupyter_sky.cluster.conductor import Conductor
+
+_TRIES = 3
+"""How often it is begun anew because yet another node was lost meanwhile."""
+
+
+def can_replace(conductor: Conductor) -> bool:
+    """Return whether others can take the place of nodes that are lost: some have to be left."""
+    return (
+        conductor.spec.replace
+        and isinstance(conductor.provider, Scalable)
+        and any(not connection.is_over for connection in conductor.connections)
+    )
+
+
+def advice(conductor: Conductor) -> str:
+    """Return what there is to add where a cluster ends because of a node that was not replaced."""
+    if len(conductor.connections) < 2 or not isinstance(conductor.provider, Scalable):
+        return ""
+    return " (`%sky restart` does so too); with `--replace` it goes on with another node"
+
+
+def miss(conductor: Conductor, connection: Connection) -> None:
+    """Note that the ranks of a machine are lost, and that others come in their place."""
+    ranks = [rank for rank in conductor.state.ranks if rank.rank in connection.ranks]
+    reason = f"the agent of {connection.name} {connection.trouble}"
+    for rank in ranks:
+        gone = RankExited(rank.rank, rank.pid or 0, reason, rank.run, "", again=True)
+        conductor.take(connection, gone)
+
+
+async def replace_lost(conductor: Conductor) -> None:
+    """Have others take the place of all nodes that are lost; if none do, the cluster is lost."""
+    for _ in range(_TRIES):
+        lost = [connection for connection in conductor.connections if connection.is_over]
+        if not lost or not conductor.alive:
+            return
+        names = ", ".join(connection.name for connection in lost)
+        conductor.doing = f"replacing {names}"
+        try:
+            await _replace(conductor, lost, names)
+        except SkyError as error:
+            if {each for each in conductor.connections if each.is_over} == set(lost):
+                conductor.lose(
+                    f"cluster {conductor.spec.name} is lost: nothing takes the place of {names} "
+                    f"({str(error).rstrip('.')})."
+                )
+                return
+        finally:
+            conductor.doing = ""
+            conductor.wake()
+
+
+async def _replace(conductor: Conductor, lost: list[Connection], names: str) -> None:
+    provider = conductor.provider
+    assert isinstance(provider, Scalable)
+
+    def progress(text: object) -> None:
+        conductor.on_notice(f"replacing {names}: {text}")
+
+    for connection in lost:
+        await remove(connection.machine)
+    await scaling.grow(conductor, replace(conductor.spec), provider, progress, lost)
+    await provider.give_back([connection.machine for connection in lost])
+    machines = conductor.state.nodes
+    places = {node for connection in lost for node in connection.machine.nodes}
+    hosts = [node.host for node in machines if node.node in {place.node for place in places}]
+    conductor.on_notice(f"{', '.join(hosts)} took the place of {names}")
