@@ -58,7 +58,7 @@ def test_a_cluster_of_no_notebook(server: Server, alone: Cluster) -> None:
 def test_a_cluster_whose_kernel_was_killed(server: Server, opened: Open) -> None:
     kernel = opened("killed.ipynb")
     kernel.run("%%sky --nodes 2 --cluster orphan\nprint('first words')")
-    entry = server.until("orphan", lambda entry: entry["snapshot"] and entry["kernels"])
+    server.until("orphan", lambda entry: entry["snapshot"] and entry["snapshot"]["output"]["text"])
     os.kill(kernel.pid, signal.SIGKILL)
     entry = server.until("orphan", lambda entry: not entry["kernels"])
     assert entry["state"] == "ready"
