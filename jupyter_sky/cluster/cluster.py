@@ -334,5 +334,5 @@ def _conductor(
     names = [field.name for field in fields(ClusterSpec)]
     spec = ClusterSpec(name=row.name, **{n: row.spec[n] for n in names if n in row.spec})
     conductor = Conductor(spec, row.id, provider, frame, limits, visits)
-    conductor.place, conductor.created = row.spec.get("place"), row.created
+    conductor.place, conductor.meter = row.spec.get("place"), row.meter
     return conductor

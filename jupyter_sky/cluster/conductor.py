@@ -77,8 +77,8 @@ class Conductor:
         Called with the reason when the cluster is lost or was ended.
     place
         Where its machines are rented, if they are.
-    created
-        When it was started, as ``time.time`` told it.
+    meter
+        Dollars that it had cost at a moment, and that moment: the price is the same since.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Conductor:
         self.form_errors: dict[int, dict[str, Any]] = {}
         self._versions: dict[str, handshake.Versions] = {}
         self.place: str | None = None
-        self.created = time.time()
+        self.meter = (0.0, time.time())
         self.repair: asyncio.Task[None] | None = None
         self._launch: asyncio.Task[list[Machine]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -138,6 +138,12 @@ class Conductor:
         """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
         prices = [node.price for node in self.state.nodes if node.price is not None]
         return sum(prices) if prices else None
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars so far; ``None`` as with `price`."""
+        spent, since = self.meter
+        return None if self.price is None else spent + self.price * (time.time() - since) / 3600
 
     @property
     def note(self) -> str:
@@ -211,6 +217,9 @@ class Conductor:
 
     def rearrange(self, connections: Sequence[Connection]) -> None:
         """Have these connections, and what is behind them, be the cluster."""
+        if (spent := self.cost) is not None:
+            # From now on it costs something else.
+            self.meter = (spent, time.time())
         self.connections = list(connections)
         machines = [connection.machine for connection in connections]
         nodes = [node for machine in machines for node in machine.nodes]

@@ -48,6 +48,24 @@ class Row:
     created: float
 
     @property
+    def price(self) -> float | None:
+        """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
+        nodes = [node for each in self.machines for node in each["nodes"] if isinstance(node, dict)]
+        prices = [price for node in nodes if isinstance(price := node.get("price"), int | float)]
+        return sum(prices) if prices else None
+
+    @property
+    def meter(self) -> tuple[float, float]:
+        """Dollars that it had cost at a moment, and that moment: the price is the same since."""
+        spent, since = self.spec.get("meter") or (0.0, self.created)
+        return float(spent), float(since)
+
+    def cost(self, now: float) -> float | None:
+        """Return the dollars that it has cost so far; ``None`` as with `price`."""
+        spent, since = self.meter
+        return None if self.price is None else spent + self.price * max(0.0, now - since) / 3600
+
+    @property
     def leaving(self) -> list[dict[str, Any]]:
         """Machines that do not belong to it yet, or no longer, and that may still be there."""
         return list(self.spec.get("leaving", []))
@@ -137,11 +155,15 @@ def record_size(
     leaving: Sequence[dict[str, Any]] = (),
 ) -> None:
     """Write down how many nodes a cluster has, where, and which machines shall be no part of it."""
+    now = time.time()
+    row = next((row for row in rows() if row.id == identity), None)
+    # From now on it costs something else.
+    meter = None if row is None or row.price is None else [row.cost(now), now]
     with _open() as database:
         database.execute(
             "UPDATE clusters SET machines = ?, spec = "
-            "json_set(spec, '$.nodes', ?, '$.leaving', json(?)) WHERE id = ?",
-            (json.dumps(machines), nodes, json.dumps(leaving), identity),
+            "json_set(spec, '$.nodes', ?, '$.leaving', json(?), '$.meter', json(?)) WHERE id = ?",
+            (json.dumps(machines), nodes, json.dumps(leaving), json.dumps(meter), identity),
         )
 
 

@@ -64,7 +64,6 @@ class Watch:
         conductor = self._conductor
         state = conductor.state
         gpus = sorted({node.gpu for node in state.nodes if node.gpu})
-        price = conductor.price
         return {
             "version": 1,
             "cluster": {
@@ -75,8 +74,8 @@ class Watch:
                 "generation": state.generation,
                 "nodes": len(state.nodes),
                 "gpu": gpus[0] if gpus else None,
-                "price": price,
-                "cost": None if price is None else price * (time.time() - conductor.created) / 3600,
+                "price": conductor.price,
+                "cost": conductor.cost,
             },
             "run": self._run(),
             "sent_bytes": sum(connection.sent_bytes for connection in conductor.connections),

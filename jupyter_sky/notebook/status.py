@@ -105,11 +105,8 @@ def _size(row: registry.Row) -> str:
 
 
 def _cost(row: registry.Row, now: float) -> str:
-    prices = [node.get("price") for machine in row.machines for node in machine["nodes"]]
-    if not any(prices):
-        return ""
-    price = sum(each or 0 for each in prices)
-    return f"{dollars(price * (now - row.created) / 3600)}, {dollars(price)} an hour"
+    cost = row.cost(now)
+    return "" if cost is None else f"{dollars(cost)}, {dollars(row.price or 0.0)} an hour"
 
 
 def _running(cluster: Cluster | None, glance: Glance) -> str:

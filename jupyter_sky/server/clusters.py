@@ -151,7 +151,7 @@ def _entry(
         "state": state,
         "note": " ".join(_notes(row, live, told, state, served, root)),
         "kernels": [_kernel(each.kernel, served, root) for each in live],
-        "cost": _cost(entry["price"], entry["created"], shown.get("cost")),
+        "cost": row.cost(time.time()) if isinstance(row, Row) and row.price else shown.get("cost"),
         "idle": _idle(row, live, state),
         "snapshot": snapshot,
         "seen": account.kernel.seen if account else None,
@@ -253,12 +253,6 @@ def _below(root: Path, notebook: str) -> str | None:
     if not path.endswith(".ipynb") or not path.startswith(f"{root}{os.sep}"):
         return None
     return Path(path).relative_to(root).as_posix()
-
-
-def _cost(price: float | None, created: float | None, told: float | None) -> float | None:
-    if price is None or created is None:
-        return told
-    return price * max(0.0, time.time() - created) / 3600
 
 
 def _idle(row: Row | Broken | None, live: Sequence[Account], state: str) -> Entry | None:

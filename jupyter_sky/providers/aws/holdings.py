@@ -135,12 +135,11 @@ def terminate(clients: Clients, instances: Sequence[str]) -> None:
     deadline = time.monotonic() + GONE_WITHIN
     pause, left = _FIRST_PAUSE, list(instances)
     while left:
+        wanted = [
+            {"Name": "instance-id", "Values": left},
+            {"Name": "instance-state-name", "Values": list(_LIVING)},
+        ]
         with explained():
-            clients.ec2.terminate_instances(InstanceIds=left)
-            wanted = [
-                {"Name": "instance-id", "Values": left},
-                {"Name": "instance-state-name", "Values": list(_LIVING)},
-            ]
             pages = clients.ec2.get_paginator("describe_instances").paginate(Filters=wanted)
             left = [
                 each["InstanceId"]
@@ -148,6 +147,8 @@ def terminate(clients: Clients, instances: Sequence[str]) -> None:
                 for reservation in page["Reservations"]
                 for each in reservation["Instances"]
             ]
+            if left:
+                clients.ec2.terminate_instances(InstanceIds=left)
         if left and time.monotonic() > deadline:
             raise AWSError(
                 f"{', '.join(left)} in {clients.place} may still be there and cost money: "

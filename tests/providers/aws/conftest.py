@@ -91,10 +91,17 @@ def start(machines: Machines, clients: Clients) -> Iterator[Start]:
     started: list[Cells] = []
     subnet = machines.subnet(clients)
 
-    def make(nodes: int = 4, framework: bool = True, say: Any = print, **options: Any) -> Cells:
+    def make(
+        nodes: int = 4,
+        framework: bool = True,
+        say: Any = print,
+        replace: bool = False,
+        **options: Any,
+    ) -> Cells:
         options = {"python": sys.executable, "user": "root", **options}
         provider = AWS(subnet=subnet, addresses="private", **options)
-        wanted = ClusterSpec(f"aws-{uuid.uuid4().hex[:8]}", nodes=nodes, cpus="4+")
+        name = f"aws-{uuid.uuid4().hex[:8]}"
+        wanted = ClusterSpec(name, nodes=nodes, cpus="4+", replace=replace)
         spec, frame = assemble(wanted, [sky.plugins.torch()] if framework else [])
         cells = Cells(Cluster.start(spec, provider, frame, say))
         started.append(cells)

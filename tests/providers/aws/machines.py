@@ -119,7 +119,12 @@ class Machines:
 
     def _live(self, instance: str, host: Host, behaviour: str) -> None:
         """Boot, and note when the machine powers off by itself."""
-        host.start()
+        try:
+            host.start()
+        except RuntimeError:
+            if instance in self._terminated:
+                return
+            raise
         with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(host.pid).wait()
         if behaviour == "terminate" and instance not in self._terminated:

@@ -58,6 +58,7 @@ def shows_what_it_says(notebook: nbformat.NotebookNode) -> None:
         "4 aws nodes, 4 ranks on CPU, group formed with torch",
         ", $0.80 an hour, ready in",
         "4 ranks have met",
+        "5 aws nodes, 5 ranks on CPU, group formed with torch",
         "GB for at most about",
         "ended, nothing of it is left",
         "kept: the snapshot",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
 
+from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.errors import ClusterLost
 from jupyter_sky.providers.aws.client import Clients
 from tests.cluster.conftest import Cells
+from tests.cluster.test_scaling import assert_is_whole, prepare
 from tests.providers.aws.account import Account, Answer, Call
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.machines import Machines
@@ -51,3 +54,21 @@ def test_an_instance_that_was_terminated_elsewhere(
     [number] = machines.hosts
     said = lost(cells, lambda: clients.ec2.terminate_instances(InstanceIds=[number]) and None)
     assert "ended: it was terminated (User initiated shutdown). Run the cell again" in said
+
+
+def test_another_takes_the_place_of_one_that_aws_took_away(
+    start: Start, machines: Machines, clients: Clients
+) -> None:
+    cells = start(2, replace=True, spot=True, max_cost=40)
+    prepare(cells)
+    first, second = machines.hosts
+    clients.ec2.terminate_instances(InstanceIds=[second])
+    with contextlib.suppress(RankLost):
+        cells.run("pass")
+    assert_is_whole(cells, 2, keep=[0, None])
+    alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    found = clients.ec2.describe_instances(Filters=alive)["Reservations"]
+    there = [each for reservation in found for each in reservation["Instances"]]
+    assert first in [each["InstanceId"] for each in there]
+    assert [each["InstanceLifecycle"] for each in there] == ["spot", "spot"]
+    assert len({each["Placement"]["AvailabilityZone"] for each in there}) == 1

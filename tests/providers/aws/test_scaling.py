@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from jupyter_sky.cluster import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.client import Clients
 from jupyter_sky.providers.folders import home
@@ -28,9 +30,17 @@ def test_instances_come_and_go(
     cells = start(2, max_cost=40)
     prepare(cells)
     before = {host.address: host.run("cat", "/run/jupyter-sky-until") for host in hosts(machines)}
+    # As if it had been up for ten hours.
+    cells.cluster._conductor.meter = (0.0, time.time() - 36000)
     cells.cluster.scale(4)
     assert_is_whole(cells, 4, keep=[0, 1, None, None])
     assert cells.cluster.price == pytest.approx(0.8)
+    cost = cells.cluster.snapshot()["cluster"]["cost"]
+    assert cost == pytest.approx(4.0, rel=0.1), "what came later did not cost earlier"
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    spent, since = row.meter
+    assert row.cost(since + 3600) == pytest.approx(spent + 0.8)
     assert running(clients) == 4
     asked = [call.params for call in account.calls if call.action == "RunInstances"]
     same = ("InstanceType", "KeyName", "Placement.AvailabilityZone", "ImageId")
@@ -89,7 +99,6 @@ def test_a_machine_that_does_not_let_us_in_is_given_back(
 
 
 def test_a_cluster_of_another_kernel_can_be_scaled(start: Start, clients: Clients) -> None:
-    from jupyter_sky.cluster import registry
     from jupyter_sky.cluster.cluster import Cluster
     from tests.cluster.conftest import Cells
 
@@ -105,3 +114,39 @@ def test_a_cluster_of_another_kernel_can_be_scaled(start: Start, clients: Client
     assert Cells(taken).ask("1 + 1") == [2, 2]
     taken.down()
     assert not (home() / "aws" / "keys" / taken.id).exists()
+
+
+def test_a_refused_call_while_it_grows_rents_nothing_more(
+    start: Start, clients: Clients, account: Account
+) -> None:
+    cells = start(1, framework=False, max_cost=40)
+    cells.run("kept = 1")
+    number, refused = 0, []
+
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.number == number:
+            refused.append(call.action)
+            json_spoken = call.action == "GetParameter"
+            return refusal("UnauthorizedOperation", "No ec2:It", "403 Forbidden", json_spoken)
+        return carry_out()
+
+    account.fault = refuse
+    while True:
+        number = len(account.calls) + 1 + len(refused)
+        asked = len(refused)
+        try:
+            cells.cluster.scale(2)
+        except SkyError as error:
+            assert "your AWS user may not do ec2:It" in str(error), refused
+            assert len(refused) == asked + 1
+            account.fault = None
+            assert running(clients) == 1, refused
+            account.fault = refuse
+        else:
+            break
+    account.fault = None
+    # From looking at what there is to the machine that runs; then the others have heard of it.
+    print(f"{len(refused)} refused: {', '.join(refused)}")
+    assert refused[-2:] == ["RunInstances", "DescribeInstances"]
+    assert running(clients) == 2
+    assert cells.ask("globals().get('kept')") == [1, None]
