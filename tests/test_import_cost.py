@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 NODE_FREE = {"boto3", "numpy", "paramiko", "torch"}
 ROOT_FREE = NODE_FREE | {"IPython", "anywidget", "ipywidgets"}
 
@@ -35,3 +37,9 @@ def test_loading_the_extension_brings_no_framework_and_no_cloud() -> None:
         "assert 'sky' in shell.magics_manager.magics['cell'], 'the magic is not there'"
     )
     assert not loaded & NODE_FREE
+
+
+def test_the_server_extension_brings_nothing_that_reaches_machines() -> None:
+    pytest.importorskip("jupyter_server", reason="jupyter_server is not installed")
+    loaded = modules_after("import jupyter_sky.server.routes")
+    assert not loaded & (NODE_FREE | {"anywidget", "ipywidgets"})

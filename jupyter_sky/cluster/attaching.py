@@ -41,6 +41,8 @@ async def attach(
         if welcome["ending"]:
             raise AgentGone("the cluster is about to end")
         _learn(conductor, connection, welcome)
+    # One of an older version says nothing of it.
+    conductor.shared = any(welcome.get("shared") for welcome in welcomes)
     _take_up(conductor, welcomes)
     if not conductor.visits:
         conductor.warnings = handshake.check(conductor.versions)

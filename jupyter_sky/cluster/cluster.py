@@ -271,6 +271,11 @@ class Cluster:
         return self._conductor.spec
 
     @property
+    def shared(self) -> bool:
+        """Whether a notebook was connected to it before this process."""
+        return self._conductor.shared
+
+    @property
     def provider(self) -> Provider:
         """Where its nodes come from."""
         return self._conductor.provider

@@ -45,6 +45,8 @@ class Conductor:
     ----------
     visits
         Whether this is no notebook's: it keeps nothing up and leaves the ranks' group alone.
+    shared
+        Whether a notebook was connected to it already, which looks after the group.
     state
         What is known; replaced at each event.
     warnings
@@ -94,6 +96,7 @@ class Conductor:
         self.frame = frame
         self.limits = limits
         self.visits = visits
+        self.shared = False
         self.outbox = Outbox()
         self.state = ClusterState.new([])
         self.connections: list[Connection] = []
@@ -247,7 +250,10 @@ class Conductor:
                     and all(r.pid != pids.get(r.rank, -1) for r in self.state.ranks)
                 )
             )
-        await self.form()
+        if not self.shared:
+            # Else the notebook has begun with it, or will before its next run: two at once would
+            # keep each other from it.
+            await self.form()
 
     async def down(self, machines: Sequence[Machine] = ()) -> list[str]:
         """End everything, also what is left of ``machines`` that did not answer.

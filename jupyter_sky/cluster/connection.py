@@ -15,7 +15,7 @@ from typing import Any
 
 from jupyter_sky.cluster.upload import Upload
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.machine import AgentGone, Machine
+from jupyter_sky.providers.machine import AgentGone, Machine, MachineGone
 from jupyter_sky.transport import background
 from jupyter_sky.transport.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.frames import Message
@@ -217,6 +217,9 @@ class Connection:
             await asyncio.sleep(pause)
             try:
                 welcome = await self._greet(self.last)
+            except MachineGone as gone:
+                self.give_up(f"ended: {gone}")
+                return
             except AgentGone:
                 self.give_up("ended")
                 return

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import socket
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -88,10 +87,15 @@ class KernelFile:
     begun: float = field(default_factory=lambda: psutil.Process().create_time())
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether the kernel is on another computer, which shares the folder with this one."""
+        return self.computer != socket.gethostname()
+
+    @property
     def is_live(self) -> bool:
-        """Whether the process that wrote it is there, as far as can be told from here."""
-        if self.computer != socket.gethostname():
-            return True
+        """Whether the process that wrote it is there, on this computer."""
+        if self.is_elsewhere:
+            return False
         try:
             # A process id can have gone to somebody else since.
             return abs(psutil.Process(self.pid).create_time() - self.begun) < 1.0
@@ -182,14 +186,6 @@ _KINDS: dict[type, dict[str, tuple[type, ...]]] = {
         "begun": (float, int),
     },
 }
-
-
-def stale(runtime: Path) -> Iterator[Path]:
-    """Find the files of kernels that are gone."""
-    for path in paths(runtime):
-        with contextlib.suppress(Unreadable, OSError):
-            if not read(path).is_live:
-                yield path
 
 
 def _finite(text: str) -> float:

@@ -152,7 +152,11 @@ class Agent:
     @property
     def in_use(self) -> bool:
         """Whether a notebook is connected; who only visits keeps nothing up."""
-        return any(client.uses for client in self.clients)
+        return self.used_beside(None)
+
+    def used_beside(self, client: Client | None) -> bool:
+        """Return whether a notebook is connected, beside this client."""
+        return any(each.uses for each in self.clients if each is not client)
 
     def welcome(self) -> Message:
         """Return what a client that comes anew should know."""

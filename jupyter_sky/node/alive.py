@@ -5,6 +5,7 @@ The system lets go of the lock however an agent ends, and whichever container lo
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -16,7 +17,9 @@ def claim(folder: Path) -> None:
     """Make a folder that of this process, for as long as it lives."""
     new = folder / f"{_NAME}.{os.getpid()}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX)
+    # Where a file system has no locks, nobody takes a folder for abandoned.
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX)
     # Whoever finds the file finds it locked.
     new.rename(folder / _NAME)
 

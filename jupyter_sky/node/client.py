@@ -134,7 +134,9 @@ class Client:
         self.uses = not message.get("visits", False)
         self._agent.idle.look()
         missing = [key for key in message["blobs"] if key not in self._agent.store]
-        self._link.send({"welcome": True, "missing": missing, **self._agent.welcome()})
+        shared = self._agent.used_beside(self)
+        about = {"welcome": True, "missing": missing, "shared": shared}
+        self._link.send({**about, **self._agent.welcome()})
         if message["since"] is not None:
             self._follow(message["since"])
 

@@ -16,7 +16,7 @@ from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook import actions, doctor, offers, snapshot, status
+from jupyter_sky.notebook import actions, cleanup, doctor, offers, snapshot, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
 from jupyter_sky.notebook.leaving import is_leaving
@@ -209,11 +209,11 @@ class Commands:
         if options.remove:
             print(snapshot.remove(self._session.aws().clients(), options.remove))
         else:
-            print(snapshot.make(self._shell, self._running()))
+            print(snapshot.make(self._shell, self._running(options.cluster)))
 
     def _gc(self, options: Namespace) -> None:
-        doctor.collect(options.name)
-        doctor.prune(self._session.hosts(options.hosts or ()), options.unused_for)
+        cleanup.collect(options.name)
+        cleanup.prune(self._session.hosts(options.hosts or ()), options.unused_for)
 
     def _turn(self, options: Namespace) -> None:
         if options.switch in ("on", "off"):

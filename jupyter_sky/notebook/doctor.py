@@ -1,4 +1,4 @@
-"""``%sky doctor`` and ``%sky gc``: what clusters here need, and what dead ones left behind."""
+"""``%sky doctor``: what clusters need, here, on hosts and at AWS, and what mends it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ import socket
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster import leftovers, registry, rentals
+from jupyter_sky.cluster import leftovers, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.policy import policy
 from jupyter_sky.providers.folders import home, runtime
 from jupyter_sky.providers.local import ROOMY, SHARED_MEMORY
 from jupyter_sky.providers.ssh import examine as ssh
-from jupyter_sky.providers.ssh import prune as ssh_prune
 from jupyter_sky.providers.ssh import ways
 from jupyter_sky.providers.ssh.hosts import Target
-from jupyter_sky.providers.ssh.line import lines
 from jupyter_sky.transport.versions import versions
 
 _ENOUGH_FILES = 1024
@@ -75,23 +72,6 @@ def report_ways(targets: Sequence[Target], python: str | None, interface: str | 
     return _print((name, Finding(found, fix)) for name, found, fix in looks)
 
 
-def prune(targets: Sequence[Target], unused_for: float | None) -> None:
-    """Remove environments that nobody uses from hosts, and print what that was."""
-
-    def at(target: Target) -> str:
-        try:
-            pruned = ssh_prune.prune(lines.get(target), unused_for or ssh_prune.UNUSED_FOR)
-        except SkyError as error:
-            return f"cannot be cleaned up: {error}"
-        finally:
-            lines.get(target).close_if_unused()
-        return f"removed {pruned}" if pruned.names else "every environment there is used"
-
-    with ThreadPoolExecutor(max(1, len(targets))) as threads:
-        for target, said in zip(targets, threads.map(at, targets), strict=True):
-            print(f"{target}: {said}")
-
-
 def report_aws(provider: AWS) -> bool:
     """Print what there is at AWS, and the policy that a person needs; say if all is well."""
     print("AWS:")
@@ -111,36 +91,6 @@ def _print(findings: Iterable[tuple[str, Finding]]) -> bool:
         print(f"{text}: {finding.fix}" if finding.fix else text, flush=True)
     print(f"{wrong} of {count} need your attention" if wrong else "all is well")
     return not wrong
-
-
-def collect(identity: str | None = None) -> None:
-    """End and remove what dead clusters left behind, and print what that was.
-
-    Parameters
-    ----------
-    identity
-        A cluster of somebody else's that is to be ended as well, by its id.
-    """
-    left: list[leftovers.Leftover | rentals.Rental] = [*leftovers.find()]
-    rented, trouble = rentals.find()
-    left += [each for each in rented if each.is_abandoned or each.holding.id == identity]
-    for each in left:
-        text = str(each)
-        try:
-            each.remove()
-            print(f"removed {text}")
-        except SkyError as error:
-            trouble.append(f"{error}")
-    if not left and not trouble:
-        print("nothing was left behind")
-    for sentence in [*trouble, *rentals.upkeep()]:
-        print(sentence)
-    for each in rented:
-        if not each.is_known and each not in left:
-            print(
-                f"left alone: {each}, started by {each.holding.by} with another registry; "
-                f"`%sky gc {each.holding.id}` ends it"
-            )
 
 
 def _python() -> Finding:

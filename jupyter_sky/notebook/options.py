@@ -104,7 +104,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     ),
     "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
     "offers": ("show what a cluster can be made of, and what it costs", OFFER_OPTIONS),
-    "snapshot": ("keep the head as an image, from which others start fast", (_REMOVE,)),
+    "snapshot": ("keep the head as an image, from which others start fast", (_REMOVE, _CLUSTER)),
     "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS, _PROVIDER)),
     "gc": (
         "end and remove what was left behind, and what nobody uses",

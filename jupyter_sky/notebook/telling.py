@@ -43,11 +43,12 @@ class Telling:
             os.environ.get("JPY_SESSION_NAME") or shell.user_ns.get("__vsc_ipynb_file__") or ""
         )
         self._idle_since: dict[str, float] = {}
-        self._due = self._over = False
+        self._due: asyncio.TimerHandle | None = None
+        self._over = False
         self._next = 0.0
         self._file = _connection_file(shell)
         if self._file is not None:
-            background.call(self.soon)
+            background.call(self._now)
 
     def add(self, cluster: Cluster, fresh: bool) -> None:
         """Tell of a cluster from now on; ``fresh`` says that nothing has run on it yet."""
@@ -56,21 +57,20 @@ class Telling:
         if fresh:
             self._idle_since[cluster.id] = time.time()
         cluster.listen(self.soon)
-        background.call(self.soon)
+        background.call(self._now)
 
     def note(self, cluster: Cluster, trouble: str) -> None:
         """Tell why the last thing that the sidebar asked for did not work; empty if it did."""
         if self._troubles.get(cluster.id, "") != trouble:
             self._troubles[cluster.id] = trouble
-            background.call(self.soon)
+            background.call(self._now)
 
     def soon(self) -> None:
         """Tell soon, and not too often; in the background thread."""
-        if self._due or self._over:
-            return
-        self._due = True
-        loop = asyncio.get_running_loop()
-        loop.call_at(max(loop.time() + _SOON, self._next), self._begin, loop)
+        if self._due is None and not self._over:
+            loop = asyncio.get_running_loop()
+            when = max(loop.time() + _SOON, self._next)
+            self._due = loop.call_at(when, self._begin, loop)
 
     def close(self) -> None:
         """Take back what was told, because the kernel ends."""
@@ -78,8 +78,15 @@ class Telling:
         if self._file is not None:
             kernels.remove(self._file.parent, _kernel(self._file))
 
+    def _now(self) -> None:
+        """Tell what a person waits for."""
+        if self._due is not None:
+            self._due.cancel()
+        if not self._over:
+            self._begin(asyncio.get_running_loop())
+
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._due = False
+        self._due = None
         self._next = loop.time() + INTERVAL
         # A file can take its time, on a home that comes over a network.
         loop.run_in_executor(None, self._write)

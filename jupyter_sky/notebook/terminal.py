@@ -93,12 +93,22 @@ class Terminal(Commands):
 
     def do(self, command: str, options: Any) -> bool | None:
         """Do a command; where it names no cluster, the only one is meant."""
-        for argument in COMMANDS[command][1]:
+        needs_one = not getattr(options, "remove", None)
+        for argument in COMMANDS[command][1] if needs_one else ():
             if argument.kind is kinds.CLUSTER and getattr(options, argument.field) is None:
                 if command == "up":
                     raise UsageError("a cluster of a terminal needs a name: add `--cluster NAME`.")
                 setattr(options, argument.field, _only_one(command, argument))
         return super().do(command, options)
+
+    def _scale(self, options: Namespace) -> None:
+        with self._session.visit(options.cluster) as cluster:
+            if cluster.shared:
+                raise UsageError(
+                    f"a notebook is connected to {cluster.name} and has to know its nodes: scale "
+                    "it in that notebook, or with the button in JupyterLab's sidebar."
+                )
+        super()._scale(options)
 
     def _attach(self, options: Namespace) -> None:
         with self._session.visit(options.name) as cluster:

@@ -19,6 +19,10 @@ class AgentGone(OSError):
     """An agent has ended: there is nothing to connect to any more."""
 
 
+class MachineGone(AgentGone):
+    """An agent has ended with its machine; the text says why, as in ``"it was terminated"``."""
+
+
 @dataclass(frozen=True)
 class Node:
     """A node of a cluster.

@@ -66,7 +66,8 @@ class Preparation:
     def bars(self) -> Iterator[str]:
         """Yield the lines of a picture of it: one that says how many are ready, and their bars."""
         yield self._headline
-        shown = sorted(self.steps, key=lambda step: step.is_over and not step.failed)[:_MOST]
+        # What is wrong comes first, and what is ready goes first.
+        shown = sorted(self.steps, key=lambda step: (not step.failed, step.is_over))[:_MOST]
         width = max(len(step.node) for step in shown)
         for step in self.steps:
             if step in shown:

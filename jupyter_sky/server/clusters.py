@@ -218,7 +218,9 @@ def _notes(
     for account in told:
         kernel = account.kernel
         name = _kernel(kernel, served, root)["notebook"]
-        if not account.is_live:
+        if kernel.is_elsewhere:
+            yield f"{name} is on {kernel.computer}; what is shown is from {_ago(kernel.seen)} ago."
+        elif not account.is_live:
             yield f"The kernel of {name} has ended; what is shown is from {_ago(kernel.seen)} ago."
         if kernel.jupyter_sky != __version__:
             yield (

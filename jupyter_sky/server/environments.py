@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +70,19 @@ def _interpreter(argv: list[str]) -> str | None:
 
 
 async def _version(python: str) -> str | None:
+    ask = partial(
+        subprocess.run,
+        [python, "-c", _ASK],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        cwd=Path(python).parent,
+        timeout=_WITHIN,
+    )
     try:
-        process = await asyncio.create_subprocess_exec(
-            python, "-c", _ASK, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, cwd=Path(python).parent
-        )
-    except OSError:
+        done = await asyncio.to_thread(ask)
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    try:
-        async with asyncio.timeout(_WITHIN):
-            out, _ = await process.communicate()
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    version = out.decode(errors="replace").strip()
-    return version if process.returncode == 0 and re.fullmatch(r"[\w.+!-]{1,60}", version) else None
+    version = done.stdout.strip()
+    return version if done.returncode == 0 and re.fullmatch(r"[\w.+!-]{1,60}", version) else None

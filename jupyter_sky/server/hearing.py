@@ -21,7 +21,7 @@ class Account:
     flaw
         Why its snapshot cannot be shown; empty if it can.
     is_live
-        Whether the kernel is there.
+        Whether the kernel is there, on this computer.
     """
 
     kernel: KernelFile
@@ -86,7 +86,9 @@ class Hearing:
         """Remove the files of dead kernels that know none of the ``wanted`` clusters."""
         for path, file in self._current():
             kernel = file.kernel
-            if kernel and not kernel.is_live and not wanted & {told.id for told in kernel.clusters}:
+            if kernel is None or kernel.is_live or kernel.is_elsewhere:
+                continue
+            if not wanted & {told.id for told in kernel.clusters}:
                 with contextlib.suppress(OSError):
                     path.unlink()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import threading
 from typing import TYPE_CHECKING, Any
 
 from jupyter_server.base.handlers import JupyterHandler
@@ -11,13 +12,12 @@ from jupyter_server.base.websocket import WebSocketMixin
 from tornado import websocket
 from tornado.web import HTTPError
 
-from jupyter_sky.server import terminal
+from jupyter_sky.server.terminal import Following
 
 if TYPE_CHECKING:
     from jupyter_sky.server.routes import Sky
 
 _LINES = 200
-_PIECE = 64 * 1024
 _MOST = 16  # of one server: each is a process
 
 
@@ -25,11 +25,11 @@ class LiveHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):
     """Sends pieces of a rank's log as they come, until the page or the cluster is gone."""
 
     auth_resource = "jupyter_sky"
-    _following = 0
+    _running = 0
 
     def initialize(self, sky: Sky) -> None:
         self._sky = sky
-        self._task: asyncio.Task[None] | None = None
+        self._following: Following | None = None
 
     async def get(self, *args: Any, **kwargs: Any) -> None:
         """Open it, for who may: there is no page to be sent to for a login."""
@@ -43,43 +43,48 @@ class LiveHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):
     def open(self, identity: str, rank: str) -> None:
         """Begin to follow."""
         super().open()
+        if LiveHandler._running >= _MOST:
+            self._send("", f"{_MOST} logs are open already: close one of them.")
+            self.close()
+            return
+        LiveHandler._running += 1
         tail = self.get_query_argument("tail", "")
         lines = min(int(tail), 10_000) if tail.isascii() and tail.isdecimal() else _LINES
-        self._task = asyncio.create_task(self._follow(rank, max(1, lines)))
+        words = ["logs", rank, "--follow", f"--tail={max(1, lines)}", "--cluster", self._name]
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._loop = asyncio.get_running_loop()
+        self._following = Following(words, self._take, self._over)
+        threading.Thread(target=self._following.follow, name="sky-live", daemon=True).start()
 
     def on_message(self, message: str | bytes) -> None:
         """Nothing is asked on this way."""
 
     def on_close(self) -> None:
         """Follow no longer."""
-        if self._task:
-            self._task.cancel()
+        if self._following:
+            self._following.end()
 
-    async def _follow(self, rank: str, lines: int) -> None:
-        if LiveHandler._following >= _MOST:
-            await self._send("", f"{_MOST} logs are open already: close one of them.")
-            return
-        LiveHandler._following += 1
-        try:
-            await self._pass_on(
-                "logs", rank, "--follow", f"--tail={lines}", "--cluster", self._name
-            )
-        except websocket.WebSocketClosedError:
-            pass
-        finally:
-            LiveHandler._following -= 1
-        self.close()
+    # In the thread that follows
 
-    async def _pass_on(self, *words: str) -> None:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        async with terminal.following(*words) as process:
-            assert process.stdout and process.stderr
-            while data := await process.stdout.read(_PIECE):
-                await self._send(decoder.decode(data), None)
-            said = await process.stderr.read(_PIECE)
-            await process.wait()
-        end = terminal.complaint(said) or "the cluster has ended."
-        await self._send(decoder.decode(b"", True), end)
+    def _take(self, data: bytes) -> None:
+        # A page that is slow slows down what is followed, and nothing piles up here.
+        sending = asyncio.run_coroutine_threadsafe(self._pass_on(data), self._loop)
+        sending.result()
 
-    async def _send(self, text: str, end: str | None) -> None:
-        await self.write_message({"text": text, "end": end})
+    def _over(self, trouble: str) -> None:
+        self._loop.call_soon_threadsafe(self._finish, trouble)
+
+    # In the loop
+
+    async def _pass_on(self, data: bytes) -> None:
+        if self.ws_connection:
+            await self._send(self._decoder.decode(data), None)
+
+    def _finish(self, trouble: str) -> None:
+        LiveHandler._running -= 1
+        if self.ws_connection:
+            self._send(self._decoder.decode(b"", True), trouble or "the cluster has ended.")
+            self.close()
+
+    def _send(self, text: str, end: str | None) -> asyncio.Future[None]:
+        return self.write_message({"text": text, "end": end})

@@ -189,7 +189,7 @@ test('buttons do what they say, where it can be done', () => {
   looker.show(sampleEntry({ state: 'unknown', kernels: [], line: null }));
   assert.deepEqual(
     [...host.querySelectorAll('jp-button[disabled]')].map((button) => button.getAttribute('aria-label')),
-    ['Restart all ranks…', 'Change the number of nodes…', 'Copy the line that makes this cluster']
+    ['Copy the line that makes this cluster']
   );
 });
 

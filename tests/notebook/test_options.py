@@ -238,7 +238,7 @@ LOGS = {"rank": None, "follow": False, "tail": None, "save": None, "cluster": No
         ("interrupt", {"cluster": None}),
         ("auto on", {"switch": "on"}),
         ("auto", {"switch": None}),
-        ("snapshot", {"remove": None}),
+        ("snapshot", {"remove": None, "cluster": None}),
         ("doctor", {"hosts": None, "provider": None}),
         ("gc", {"name": None, "hosts": None, "unused_for": None}),
     ],

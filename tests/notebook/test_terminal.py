@@ -200,11 +200,17 @@ def test_interrupt_and_restart_and_down(opened: Open) -> None:
     assert sky("interrupt").out == f"{row.name}: stopped\n"
     assert "KeyboardInterrupt" in notebook.finish(cell).traceback
     assert sky("interrupt").out == f"{row.name}: nothing is running\n"
+    assert "scale it in that notebook" in sky("scale", "3").err
     notebook.succeed("%%sky\nx = 1")
     said = sky("restart", "1", "--cluster", row.name)
     assert said.out.endswith("rank 1 started anew, with empty namespaces\n")
     notebook.succeed("%%sky --ranks 0\nassert x == 1")
     assert "name 'x' is not defined" in notebook.run("%%sky --ranks 1\nx").traceback
+    cell = notebook.start("%%sky\nprint('on', flush=True)\nwhile True: pass")
+    notebook.until(cell, lambda cell: "on" in cell.stdout)
+    assert sky("restart").out.endswith("ranks 0-1 started anew, with empty namespaces\n")
+    assert "is lost" in notebook.finish(cell).traceback
+    notebook.succeed("%%sky\npass")
     down = sky("down", row.name)
     assert down.out.endswith(f"{row.name}: ended, nothing of it is left\n")
     assert registry.rows() == []

@@ -58,7 +58,7 @@ def test_a_cluster_of_no_notebook(server: Server, alone: Cluster) -> None:
 def test_a_cluster_whose_kernel_was_killed(server: Server, opened: Open) -> None:
     kernel = opened("killed.ipynb")
     kernel.run("%%sky --nodes 2 --cluster orphan\nprint('first words')")
-    entry = server.until("orphan", lambda entry: entry["snapshot"] and entry["kernels"])
+    server.until("orphan", lambda entry: entry["snapshot"] and entry["snapshot"]["output"]["text"])
     os.kill(kernel.pid, signal.SIGKILL)
     entry = server.until("orphan", lambda entry: not entry["kernels"])
     assert entry["state"] == "ready"
@@ -139,6 +139,43 @@ def test_what_does_not_work_is_said_and_stays_to_be_read(server: Server, opened:
     assert noted["note"] == answer.message
     assert server.act(entry, "restart", {"ranks": None}).status == 200
     server.until("wrong", lambda entry: not entry["note"])
+
+
+def test_ranks_are_restarted_while_the_cell_is_busy(server: Server, opened: Open) -> None:
+    kernel = opened("anew.ipynb")
+    kernel.run("%%sky --nodes 2 --cluster anew\nx = 1")
+    cell = kernel.start("%%sky\nprint('on', flush=True)\nwhile True: pass")
+    kernel.until(cell, lambda cell: "on" in cell.stdout)
+    entry = server.until("anew", lambda entry: entry["state"] == "running")
+    assert server.act(entry, "restart", {"ranks": None}).json == {
+        "said": "anew: ranks 0-1 started anew, with empty namespaces"
+    }
+    assert "is lost" in kernel.finish(cell).traceback
+    assert "name 'x' is not defined" in kernel.finish(kernel.start("%%sky\nx")).traceback
+
+
+def test_clusters_are_scaled(server: Server, opened: Open, alone: Cluster) -> None:
+    kernel = opened("scale.ipynb")
+    kernel.run("%%sky --nodes 2 --cluster grows\nx = 1")
+    entry = server.until("grows", lambda entry: entry["kernels"])
+    said = server.act(entry, "scale", {"nodes": 3}).json["said"]
+    assert said.startswith("grows: 3 local nodes, 3 ranks on CPU")
+    entry = server.until("grows", lambda entry: entry["nodes"] == 3)
+    assert entry["line"].startswith("%%sky --nodes 3 ")
+    kernel.run("%%sky --ranks 0-1\nassert x == 1")
+    same = server.act(entry, "scale", {"nodes": 3})
+    assert (same.status, same.message) == (409, "grows has 3 nodes already.")
+    cell = kernel.start("%%sky\nprint('on', flush=True)\nwhile True: pass")
+    kernel.until(cell, lambda cell: "on" in cell.stdout)
+    busy = server.act(entry, "scale", {"nodes": 2})
+    assert busy.status in (400, 409) and "grows" in busy.message
+    server.act(entry, "interrupt")
+    kernel.finish(cell)
+    # Of nobody's cluster the command line does it.
+    alone.close()
+    entry = server.until(alone.name, lambda entry: entry["state"] == "ready")
+    said = server.act(entry, "scale", {"nodes": 1}).json["said"]
+    assert said.startswith(f"{alone.name}: 1 local node, 1 rank on CPU")
 
 
 def test_logs_of_any_rank_also_while_the_cell_is_busy(server: Server, opened: Open) -> None:

@@ -139,6 +139,19 @@ def test_a_file_of_a_process_whose_id_went_to_another_is_stale(
     assert "has ended" in entry["note"]
 
 
+def test_a_kernel_on_another_computer_is_named_and_its_file_stays(
+    server: Server, told: Callable[..., Path]
+) -> None:
+    path = told(samples.snapshot(), computer="another")
+    entry = server.clusters()["shown"]
+    assert entry["kernels"] == []
+    assert entry["note"].startswith("/somewhere/n.ipynb is on another; what is shown is from ")
+    assert entry["snapshot"]["cluster"]["name"] == "digits-3f2a"
+    registry.remove(IDENTITY)
+    assert "shown" not in server.clusters()
+    assert path.exists()
+
+
 def test_a_link_out_of_the_folder_tells_nothing(
     server: Server, told: Callable[..., Path], tmp_path: Path
 ) -> None:

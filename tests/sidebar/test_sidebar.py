@@ -120,6 +120,38 @@ def test_many_ranks_and_what_they_print_do_no_harm(open_notebook: Open, shots: P
     person.page.locator(".lm-TabBar-tab.jp-mod-current", has_text="many.ipynb").wait_for()
 
 
+def test_what_a_person_does_to_a_cluster(open_notebook: Open, shots: Path) -> None:
+    person = open_notebook("lab", "doing")
+    person.run(f"{LOAD}\n%sky up --nodes 2 --cluster doing")
+    person.run("%%sky\nkept = 1")
+    card = person.card("doing", "ready")
+    card.get_by_role("button", expanded=False).focus()
+    person.page.keyboard.press("Enter")
+
+    card.get_by_role("button", name="Restart all ranks").click()
+    person.page.get_by_text("All variables on its ranks are lost.").wait_for()
+    person.confirm("Cancel")
+    person.run("%%sky\nprint('kept', kept)").get_by_text("kept 1").wait_for()
+    card.get_by_role("button", name="Restart all ranks").click()
+    person.confirm("Restart")
+    person.page.locator(".jp-toastContainer").get_by_text("doing: ").first.wait_for()
+    person.run("%%sky\nprint('kept', 'kept' in globals())").get_by_text("kept False").wait_for()
+
+    card.get_by_role("button", name="Change the number of nodes").click()
+    person.page.get_by_role("dialog").get_by_role("spinbutton").fill("3")
+    person.page.screenshot(path=shots / "sidebar-scale.png")
+    person.confirm("Change")
+    card.get_by_text("ready · 3 nodes").wait_for()
+    assert card.get_by_role("option").count() == 3
+
+    person.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    card.get_by_role("button", name="Copy the line").click()
+    person.page.locator(".jp-toastContainer").get_by_text("Copied: %").wait_for()
+    assert "--nodes 3" in person.page.evaluate("navigator.clipboard.readText()")
+    card.get_by_role("button", name="Attach it").click()
+    assert "%sky attach doing" in person.cells()
+
+
 def test_a_new_cluster_begins_with_a_line_in_the_notebook(open_notebook: Open, shots: Path) -> None:
     person = open_notebook("lab", "begin")
     person.sidebar.get_by_text("No cluster is running.").wait_for()

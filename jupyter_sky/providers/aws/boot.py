@@ -16,6 +16,9 @@ FIRST_AGENT_WITHIN = 1200
 NEXT_AGENT_WITHIN = 120
 """Seconds without an agent, once there has been one."""
 
+_UNTIL = "/run/jupyter-sky-until"
+"""When a machine powers off whatever goes on, in seconds since it was switched on."""
+
 # It looks for a process with this very word: what asks for an agent from outside does not count,
 # and neither does `grep` itself, thanks to the brackets.
 _SWITCH = r"""
@@ -30,7 +33,7 @@ _SWITCH = r"""
         limit=$first; test -n "$seen" && limit=$next
         up=$(cut -d. -f1 /proc/uptime)
         test "$quiet" -ge "$limit" && break
-        test "$most" -gt 0 && test $((up - booted)) -ge "$most" && break
+        test -s "$until" && test "$up" -ge "$(cat "$until")" && break
         sleep "$every"
     done
     poweroff || halt -fp
@@ -63,14 +66,9 @@ def user_data(
         Whether it boots from what another machine was.
     """
     private, public = host_key
-    variables = {
-        "first": first,
-        "next": NEXT_AGENT_WITHIN,
-        "most": int(lifetime or 0),
-        "every": every,
-    }
+    variables = {"first": first, "next": NEXT_AGENT_WITHIN, "every": every, "until": _UNTIL}
     given = "\n".join(f"{name}={value}" for name, value in variables.items())
-    switch = f"{given}\nbooted=$(cut -d. -f1 /proc/uptime)\n{_SWITCH}"
+    switch = f"{given}\n{_set_limit(lifetime) if lifetime else ''}\n{_SWITCH}"
     forget = ["cloud-init-per", "instance", "jupyter-sky-forget", "sh", "-c", _FORGET]
     config = {
         "ssh_deletekeys": True,
@@ -81,6 +79,23 @@ def user_data(
     }
     # YAML takes JSON as it is.
     return f"#cloud-config\n{json.dumps(config)}\n"
+
+
+ASK_LIMIT = f"""
+test -s {_UNTIL} || exit 0
+echo $(($(cat {_UNTIL}) - $(cut -d. -f1 /proc/uptime)))
+"""
+"""Prints the seconds until a machine powers off because the money is spent."""
+
+
+def limit(seconds: float) -> str:
+    """Return a script that has a machine power off in so many seconds, whatever goes on."""
+    root = 'root=; test "$(id -u)" = 0 || root="sudo -n"'
+    return f"{root}\n$root sh -c {shlex.quote(_set_limit(seconds))}"
+
+
+def _set_limit(seconds: float) -> str:
+    return f"echo $(($(cut -d. -f1 /proc/uptime) + {int(seconds)})) >{_UNTIL}"
 
 
 def renew_host_key(folder: str = "/etc/ssh") -> str:

@@ -7,7 +7,7 @@ others, and only what was seen to be gone counts as gone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +121,39 @@ def give_back(clients: Clients, identity: str, progress: Callable[[str], None]) 
                 f"again: {trouble or 'it takes very long.'}"
             )
         time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def terminate(clients: Clients, instances: Sequence[str]) -> None:
+    """End some of a cluster's instances, and return when they are seen to be gone.
+
+    Raises
+    ------
+    AWSError
+        When one may still be there.
+    """
+    deadline = time.monotonic() + GONE_WITHIN
+    pause, left = _FIRST_PAUSE, list(instances)
+    while left:
+        with explained():
+            clients.ec2.terminate_instances(InstanceIds=left)
+            wanted = [
+                {"Name": "instance-id", "Values": left},
+                {"Name": "instance-state-name", "Values": list(_LIVING)},
+            ]
+            pages = clients.ec2.get_paginator("describe_instances").paginate(Filters=wanted)
+            left = [
+                each["InstanceId"]
+                for page in pages
+                for reservation in page["Reservations"]
+                for each in reservation["Instances"]
+            ]
+        if left and time.monotonic() > deadline:
+            raise AWSError(
+                f"{', '.join(left)} in {clients.place} may still be there and cost money: "
+                "type `%sky down` to end the whole cluster."
+            )
+        time.sleep(pause if left else 0)
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 

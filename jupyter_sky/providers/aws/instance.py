@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws import boot
 from jupyter_sky.providers.aws.boot import renew_host_key
-from jupyter_sky.providers.aws.client import AWSError, clients_at, explained
+from jupyter_sky.providers.aws.client import AWSError, Clients, clients_at, explained
 from jupyter_sky.providers.aws.keys import Keys, keys_of
 from jupyter_sky.providers.aws.line import know
-from jupyter_sky.providers.machine import AgentGone, Machine, Node
+from jupyter_sky.providers.machine import AgentGone, Machine, MachineGone, Node
 from jupyter_sky.providers.ssh.known_hosts import HostKeyError
 from jupyter_sky.providers.ssh.line import HostError, Line
 from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
@@ -41,6 +42,8 @@ class Instance(SSHMachine):
         A host to go through.
     content
         The key of a snapshot of it.
+    spot
+        Whether AWS may take it away.
     """
 
     id: str = ""
@@ -50,6 +53,7 @@ class Instance(SSHMachine):
     type: str = ""
     bastion: str | None = None
     content: str = ""
+    spot: bool = False
 
     @classmethod
     def on(cls, machine: Machine, **about: Any) -> Instance:
@@ -63,7 +67,7 @@ class Instance(SSHMachine):
 
     def row(self) -> dict[str, Any]:
         """Return what the registry keeps of it; no key is in it."""
-        about = ("id", "cluster", "place", "zone", "type", "bastion", "content")
+        about = ("id", "cluster", "place", "zone", "type", "bastion", "content", "spot")
         return {**super().row(), **{name: getattr(self, name) for name in about}}
 
     async def open(self) -> socket.socket:
@@ -74,24 +78,46 @@ class Instance(SSHMachine):
             raise
         except OSError:
             if reason := await in_thread(self._why_gone):
-                raise AgentGone(reason) from None
+                raise MachineGone(reason) from None
             raise
 
     def _why_gone(self) -> str | None:
         """Return why the instance is no more, if it is."""
+        ec2 = clients_at(self.place).ec2
         try:
             with explained():
-                found = clients_at(self.place).ec2.describe_instances(InstanceIds=[self.id])
+                found = ec2.describe_instances(InstanceIds=[self.id])
+                [said] = found["Reservations"][0]["Instances"]
+                if said["State"]["Name"] not in ("pending", "running"):
+                    why = said.get("StateReason", {}).get("Message", "").rpartition(": ")[2]
+                    return f"it was terminated ({why})" if why else "it was terminated"
+                checks = ec2.describe_instance_status(InstanceIds=[self.id])["InstanceStatuses"]
         except AWSError as error:
             return "it was terminated" if error.code == "InvalidInstanceID.NotFound" else None
-        [said] = found["Reservations"][0]["Instances"]
-        if said["State"]["Name"] in ("pending", "running"):
-            return None
-        return said.get("StateReason", {}).get("Message") or "it was terminated"
+        for kind in ("System", "Instance"):
+            if any(each[f"{kind}Status"]["Status"] == "impaired" for each in checks):
+                return f"it fails AWS's {kind.lower()} status check"
+        return None
 
     async def remove(self) -> None:
         """Do nothing: what is on it goes when it is terminated, which `AWS.release` sees to."""
         self._line.close_if_unused()
+
+    def is_private(self, there: Clients) -> bool:
+        """Return whether it is reached at its private address."""
+        with explained():
+            found = there.ec2.describe_instances(InstanceIds=[self.id])
+        [said] = found["Reservations"][0]["Instances"]
+        return bool(said.get("PrivateIpAddress") == self.host.partition("@")[2])
+
+    def seconds_paid(self) -> float | None:
+        """Return the seconds until it powers off because the money is spent, if it ever does."""
+        said = self._line.run(boot.ASK_LIMIT).split()
+        return float(said[0]) if said else None
+
+    def limit(self, seconds: float) -> None:
+        """Have it power off in so many seconds, whatever goes on."""
+        self._line.run(boot.limit(seconds))
 
     def flush(self) -> None:
         """Have everything on its disk that was written there."""

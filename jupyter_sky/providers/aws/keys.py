@@ -44,9 +44,11 @@ class Keys:
         return path.read_text(), Path(f"{path}.pub").read_text().strip()
 
     def expect(self, addresses: dict[str, str]) -> None:
-        """Have machines known by the keys that they show: public keys by address."""
-        lines = "".join(f"{address} {key}\n" for address, key in addresses.items())
-        _write(self.known_hosts, lines)
+        """Have machines known by the keys that they show, from now on: public keys by address."""
+        known = self.known_hosts.read_text().splitlines() if self.known_hosts.exists() else []
+        kept = [line for line in known if line.partition(" ")[0] not in addresses]
+        new = [f"{address} {key}" for address, key in addresses.items()]
+        _write(self.known_hosts, "\n".join([*kept, *new, ""]))
 
     def remove(self) -> None:
         """Forget the keys."""

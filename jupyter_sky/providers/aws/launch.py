@@ -24,8 +24,7 @@ RUNNING_WITHIN = 300.0
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
 
-# Another zone, or another type, may have what this one lacks.
-_TRY_ELSEWHERE = (
+TRY_ELSEWHERE = (
     "InsufficientInstanceCapacity",
     "InsufficientHostCapacity",
     "InsufficientCapacityOnHost",
@@ -34,12 +33,15 @@ _TRY_ELSEWHERE = (
     "Unsupported",
     "UnfulfillableCapacity",
 )
-_QUOTAS = (
+"""Another zone, or another type, may have what this one lacks."""
+
+QUOTAS = (
     "VcpuLimitExceeded",
     "InstanceLimitExceeded",
     "MaxSpotInstanceCountExceeded",
     "SpotInstanceCountExceeded",
 )
+"""The account may not have more."""
 
 
 @dataclass(frozen=True)
@@ -131,14 +133,14 @@ def _try_all(
             with explained():
                 answer = clients.ec2.run_instances(**asked)
             made = [each["InstanceId"] for each in answer["Instances"]]
-            return _running(clients, order, offer, made, images[kind.name], say)
+            return running(clients, order, offer, made, images[kind.name], say)
         except AWSError as error:
-            if error.code not in (*_QUOTAS, *_TRY_ELSEWHERE):
+            if error.code not in (*QUOTAS, *TRY_ELSEWHERE):
                 raise
             if made:
                 with explained():
                     clients.ec2.terminate_instances(InstanceIds=made)
-            if error.code in _QUOTAS:
+            if error.code in QUOTAS:
                 used_up.add(quota)
                 troubles.append(f"{kind.name}: {error.said} (the quota is `{quota}`)")
             else:
@@ -165,7 +167,7 @@ def _nothing(order: Order, troubles: Sequence[str]) -> str:
     )
 
 
-def _running(
+def running(
     clients: Clients,
     order: Order,
     offer: Offer,
@@ -178,7 +180,7 @@ def _running(
     pause = _FIRST_PAUSE
     while True:
         say(f"starting {len(ids)} × {offer.type.name}")
-        found = _described(clients, ids)
+        found = described(clients, ids)
         for each in found:
             if each["State"]["Name"] not in ("pending", "running"):
                 reason = each.get("StateReason", {})
@@ -214,7 +216,8 @@ def _running(
     ]
 
 
-def _described(clients: Clients, ids: Sequence[str]) -> list[dict[str, Any]]:
+def described(clients: Clients, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what AWS says of instances, as far as it knows them."""
     try:
         with explained():
             pages = clients.ec2.get_paginator("describe_instances").paginate(InstanceIds=list(ids))

@@ -10,7 +10,7 @@ from typing import Any
 from jupyter_sky.providers.aws.instance import Instance, reach, renew
 from jupyter_sky.providers.aws.keys import keys_of
 from jupyter_sky.providers.aws.launch import Rented
-from jupyter_sky.providers.machine import Machine, Progress
+from jupyter_sky.providers.machine import Growth, Machine, Progress, Standing
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
@@ -35,7 +35,7 @@ class NodeMaker:
     grace: float
     spot: bool
 
-    async def __call__(
+    async def launch(
         self,
         rented: Sequence[Rented],
         spec: ClusterSpec,
@@ -43,29 +43,23 @@ class NodeMaker:
         progress: Progress,
     ) -> list[Machine]:
         """Wait until instances let us in, and start an agent on each."""
-        hosts = [f"{each.user}@{each.address}" for each in rented]
-        await self._get_in(rented, hosts, progress)
-        ssh = SSH(hosts, python=self.python, grace=self.grace, spot=self.spot)
-        machines = await ssh.launch(_as_rented(spec, rented[0]), self.identity, preload, progress)
-        return [
-            Instance.on(
-                machine,
-                nodes=tuple(replace(node, price=each.price) for node in machine.nodes),
-                id=each.id,
-                cluster=self.identity,
-                place=self.place,
-                type=each.type,
-                content=each.content,
-                zone=each.zone,
-                bastion=self.bastion,
-            )
-            for machine, each in zip(machines, rented, strict=True)
-        ]
+        ssh = await self._reached(rented, progress)
+        spec = _as_rented(spec, rented[0])
+        machines = await ssh.launch(spec, self.identity, preload, progress)
+        return self._instances(machines, rented)
 
-    async def _get_in(
-        self, rented: Sequence[Rented], hosts: Sequence[str], progress: Progress
-    ) -> None:
+    async def grow(
+        self, rented: Sequence[Rented], standing: Standing, progress: Progress
+    ) -> Growth:
+        """Do the same for instances that join a cluster."""
+        ssh = await self._reached(rented, progress)
+        standing = replace(standing, spec=_as_rented(standing.spec, rented[0]))
+        growth = await ssh.grow(standing, progress)
+        return replace(growth, machines=self._instances(growth.machines, rented))
+
+    async def _reached(self, rented: Sequence[Rented], progress: Progress) -> SSH:
         """Reach instances by the host key that they were told, and have them take another."""
+        hosts = [f"{each.user}@{each.address}" for each in rented]
         keys = keys_of(self.identity)
         _, boot_key = keys.host_key
 
@@ -78,6 +72,24 @@ class NodeMaker:
         shown = await each(renew)
         keys.expect({one.address: key for one, key in zip(rented, shown, strict=True)})
         await each(reach, progress, True)
+        return SSH(hosts, python=self.python, grace=self.grace, spot=self.spot)
+
+    def _instances(self, machines: Sequence[Machine], rented: Sequence[Rented]) -> list[Machine]:
+        return [
+            Instance.on(
+                machine,
+                nodes=tuple(replace(node, price=each.price) for node in machine.nodes),
+                id=each.id,
+                cluster=self.identity,
+                place=self.place,
+                type=each.type,
+                zone=each.zone,
+                content=each.content,
+                bastion=self.bastion,
+                spot=self.spot,
+            )
+            for machine, each in zip(machines, rented, strict=True)
+        ]
 
 
 def _as_rented(spec: ClusterSpec, rented: Rented) -> ClusterSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,8 @@ class Order:
         Who may log in, as CIDR, in place of this computer alone.
     profile
         The name of the instance profile.
+    together
+        Whether the cluster is one of several nodes, which are placed close together.
     lifetime
         Seconds after which instances power off by themselves, as a function of the price of all
         of them an hour.
@@ -55,12 +58,13 @@ class Order:
     private: bool
     ssh_from: str | None
     profile: str | None
+    together: bool
     lifetime: Callable[[float | None], float | None]
     watch_every: int
 
     def is_placed(self, offer: Offer) -> bool:
         """Return whether machines of that type are placed close together."""
-        return offer.type.clusters and self.nodes > 1
+        return offer.type.clusters and self.together
 
     @property
     def name(self) -> str:
@@ -83,7 +87,7 @@ def request(
         "MaxCount": order.nodes,
         "KeyName": order.name,
         # The same question, asked twice after a lost answer, gets the same instances.
-        "ClientToken": f"{order.identity}-{kind.name}-{subnet.zone}",
+        "ClientToken": uuid.uuid4().hex,
         "UserData": boot.user_data(
             keys.host_key,
             lifetime,
@@ -133,7 +137,7 @@ def _interfaces(order: Order, offer: Offer, subnet: Subnet, group: str) -> list[
 
     AWS gives a public address to machines with one interface only.
     """
-    efa = offer.type.efa if order.nodes > 1 else 0
+    efa = offer.type.efa if order.together else 0
     interfaces = []
     for card in range(max(1, efa if order.private else min(efa, 1))):
         interface: dict[str, Any] = {

@@ -9,6 +9,7 @@ from jupyter_sky.providers.aws.tags import ID
 _LOOK = (
     "ec2:DescribeImages",
     "ec2:DescribeInstances",
+    "ec2:DescribeInstanceStatus",
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeInstanceTypes",
     "ec2:DescribeKeyPairs",

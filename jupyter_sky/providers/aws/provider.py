@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.providers.aws import doctor, holdings, launch, offers, snapshots, store
+from jupyter_sky.providers.aws import doctor, holdings, launch, more, offers, snapshots, store
 from jupyter_sky.providers.aws.agree import agree
 from jupyter_sky.providers.aws.choose import Offer, Wish
 from jupyter_sky.providers.aws.client import Clients, clients, clients_at
@@ -18,10 +16,11 @@ from jupyter_sky.providers.aws.instance import Instance
 from jupyter_sky.providers.aws.launch import Rented
 from jupyter_sky.providers.aws.nodes import NodeMaker
 from jupyter_sky.providers.aws.order import Order
+from jupyter_sky.providers.aws.purse import Purse
+from jupyter_sky.providers.aws.stoppable import Stoppable
 from jupyter_sky.providers.aws.tags import tags
-from jupyter_sky.providers.machine import Holding, Machine, Progress
+from jupyter_sky.providers.machine import Growth, Holding, Machine, Progress, Standing
 from jupyter_sky.providers.money import dollars
-from jupyter_sky.providers.preparation import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
@@ -30,10 +29,6 @@ _DEARER = 1.5
 """How much more than the first choice another type may cost that is taken in its place."""
 
 _USUAL_DISK = 100  # GB: the Deep Learning image takes more than half of it
-
-
-class Stopped(SkyError):
-    """The launch was stopped by the person."""
 
 
 @dataclass(frozen=True)
@@ -125,28 +120,47 @@ class AWS:
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
         """Rent instances, wait until they let us in, and make them nodes."""
-        stop = threading.Event()
-
-        def say(text: str | Preparation) -> None:
-            if stop.is_set():
-                raise Stopped("it was stopped.")
-            progress(text)
-
         here = await in_thread(self.clients)
-        work = asyncio.get_running_loop().run_in_executor(
-            None, self._rent, here, spec, identity, say
-        )
+        work = Stoppable(progress)
         try:
-            rented = await asyncio.shield(work)
-            make = NodeMaker(here.place, identity, self.bastion, self.python, self.grace, self.spot)
-            return await make(rented, spec, preload, say)
+            rented = await work.do(lambda: self._rent(here, spec, identity, work.say))
+            make = self._maker(here.place, identity, self.bastion, self.spot)
+            return await make.launch(rented, spec, preload, work.say)
         except BaseException:
-            stop.set()
-            with contextlib.suppress(Exception):
-                await asyncio.shield(work)
+            await work.stop()
             progress("giving everything back")
             await asyncio.shield(self.release(identity, here.place, progress))
             raise
+
+    async def grow(self, standing: Standing, progress: Progress) -> Growth:
+        """Rent more instances like those that the cluster has, in the same zone."""
+        like = standing.machines[0]
+        assert isinstance(like, Instance)
+        there = await in_thread(clients_at, like.place)
+        work = Stoppable(progress)
+        rented: list[Rented] = []
+        purse = await in_thread(Purse.of, standing)
+        try:
+            await work.do(lambda: rented.extend(self._rent_more(there, standing, purse, work.say)))
+            make = self._maker(like.place, like.cluster, like.bastion, like.spot)
+            return await make.grow(rented, standing, work.say)
+        except BaseException:
+            await work.stop()
+            progress("giving back what was rented")
+            numbers = [each.id for each in rented]
+            await asyncio.shield(in_thread(holdings.terminate, there, numbers))
+            await asyncio.shield(in_thread(purse.share_as_before))
+            raise
+
+    async def give_back(self, machines: Sequence[Machine]) -> None:
+        """Terminate instances, and return when AWS says that they are."""
+        places: dict[str, list[str]] = {}
+        for each in machines:
+            assert isinstance(each, Instance)
+            places.setdefault(each.place, []).append(each.id)
+        for place, numbers in places.items():
+            there = await in_thread(clients_at, place)
+            await in_thread(holdings.terminate, there, numbers)
 
     async def release(self, identity: str, place: str | None, progress: Progress) -> None:
         """Terminate the instances of a cluster and remove all else that it has at AWS.
@@ -222,6 +236,9 @@ class AWS:
             max_price=self.max_price,
         )
 
+    def _maker(self, place: str, identity: str, bastion: str | None, spot: bool) -> NodeMaker:
+        return NodeMaker(place, identity, bastion, self.python, self.grace, spot)
+
     # Renting
 
     def _rent(
@@ -237,11 +254,39 @@ class AWS:
             )
         agree(spec.nodes, acceptable, self.max_price, self.ask_above, say)
         store.remember(there.place)
-        order = Order(
+        order = self._order(spec, identity, spec.nodes, acceptable, self._lifetime)
+        rented = launch.rent(there, order, say)
+        say(f"{_described(rented)}, {_an_hour(rented)}")
+        return rented
+
+    def _rent_more(
+        self, there: Clients, standing: Standing, purse: Purse, say: Callable[[str], None]
+    ) -> list[Rented]:
+        like = standing.machines[0]
+        assert isinstance(like, Instance)
+        count, spec = len(standing.numbers), standing.spec
+        say("looking at what another machine costs")
+        offer = more.offer(there, like)
+        if not standing.lost:
+            agree(spec.nodes, [offer], self.max_price, self.ask_above, say)
+        seconds = purse.share_with(count, offer.price)
+        order = self._order(spec, like.cluster, count, [offer], lambda price: seconds)
+        order = replace(order, user=like.host.partition("@")[0], private=like.is_private(there))
+        return more.rent(there, order, like, say)
+
+    def _order(
+        self,
+        spec: ClusterSpec,
+        identity: str,
+        count: int,
+        choice: Sequence[Offer],
+        lifetime: Callable[[float | None], float | None],
+    ) -> Order:
+        return Order(
             identity=identity,
-            nodes=spec.nodes,
+            nodes=count,
             marks=tags(identity, spec.name),
-            offers=acceptable,
+            offers=choice,
             image_id=self.image_id,
             user=self.user,
             installed=snapshots.content(spec.image, self.python, self.image_id),
@@ -250,12 +295,10 @@ class AWS:
             private=self.addresses == "private",
             ssh_from=self.ssh_from,
             profile=self.instance_profile,
-            lifetime=self._lifetime,
+            together=spec.nodes > 1,
+            lifetime=lifetime,
             watch_every=self.watch_every,
         )
-        rented = launch.rent(there, order, say)
-        say(f"{_described(rented)}, {_an_hour(rented)}")
-        return rented
 
     def _lifetime(self, price: float | None) -> float | None:
         if self.max_cost is None or not price:

@@ -226,6 +226,7 @@ class SSH:
         code = send_package(line, here)
         if self.python is not None:
             python = self.python
+            phases.say(name, f"checking {python}", 0.4)
             check_python(line, python)
         else:
             install_system(line, here, spec.image.apt, lambda text: phases.say(name, text, 0.3))

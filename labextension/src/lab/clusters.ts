@@ -24,6 +24,8 @@ export interface IClusters {
   readonly trouble: string | null;
   /** Emitted after each answer. */
   readonly changed: ISignal<IClusters, void>;
+  /** Emitted after an answer with a cluster that is new, gone, or in another state. */
+  readonly statesChanged: ISignal<IClusters, void>;
   /** Whether somebody looks, as at the sidebar; otherwise the server is asked more rarely. */
   seen: boolean;
   find(id: string): Entry | undefined;
@@ -40,11 +42,13 @@ export class Clusters implements IClusters {
   readonly client: Client;
   readonly settings: Settings;
   readonly changed: Signal<IClusters, void> = new Signal<IClusters, void>(this);
+  readonly statesChanged: Signal<IClusters, void> = new Signal<IClusters, void>(this);
   entries: readonly Entry[] | null = null;
   version: string | null = null;
   trouble: string | null = null;
   readonly #poll: Poll;
   #seen = false;
+  #states = '';
 
   constructor(client: Client, settings: Settings) {
     this.client = client;
@@ -96,7 +100,17 @@ export class Clusters implements IClusters {
       this.trouble = (trouble as Error).message;
       throw trouble;
     } finally {
-      this.changed.emit();
+      this.#tell();
+    }
+  }
+
+  #tell(): void {
+    this.changed.emit();
+    const parts = this.entries?.map(({ id, state, nodes, line }) => [id, state, nodes, line]);
+    const states = JSON.stringify(parts);
+    if (states !== this.#states) {
+      this.#states = states;
+      this.statesChanged.emit();
     }
   }
 }

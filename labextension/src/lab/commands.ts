@@ -41,25 +41,26 @@ const plugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('jupyter_sky');
     const notebooks = new Notebooks(app, tracker, trans);
-    const doer = new Doer(app, clusters, notebooks, trans);
+    const actions = new Actions(app, clusters, notebooks, trans);
     for (const action of ACTIONS) {
       const command = commandOf(action);
       app.commands.addCommand(command, {
         label: labelOf(trans, action),
         icon: iconOf(action),
         describedBy: { args: ARGUMENTS },
-        isEnabled: ({ cluster }) => doer.candidates(action, cluster as string).length > 0,
-        execute: ({ cluster }) => doer.run(action, cluster as string)
+        isEnabled: ({ cluster }) => actions.candidates(action, cluster as string).length > 0,
+        execute: ({ cluster }) => actions.run(action, cluster as string)
       });
       palette?.addItem({ command, category: trans.__('Clusters') });
     }
-    clusters.changed.connect(() => app.commands.notifyCommandChanged());
+    clusters.statesChanged.connect(() => app.commands.notifyCommandChanged());
   }
 };
 
 export default plugin;
 
-class Doer {
+/** Does to clusters what a person asks for. */
+class Actions {
   readonly #app: JupyterFrontEnd;
   readonly #clusters: IClusters;
   readonly #notebooks: Notebooks;

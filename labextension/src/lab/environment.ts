@@ -36,11 +36,13 @@ export class EnvironmentNote {
     }
     this.#kernel = kernel;
     // Where the server cannot say, the list of clusters says why.
-    const { client, version } = this.#clusters;
-    const found = kernel ? await client.environment(kernel).catch(() => null) : null;
+    const found = kernel
+      ? await this.#clusters.client.environment(kernel).catch(() => null)
+      : null;
     if (kernel === this.#kernel) {
       // That it is not loaded yet needs no word: who starts a cluster from here loads it.
-      const fits = found === null || found.jupyter_sky === version;
+      const version = this.#clusters.version ?? found?.jupyter_sky;
+      const fits = found === null || (found.jupyter_sky !== null && found.jupyter_sky === version);
       setSentence(this.element, fits ? null : found.note);
     }
   }

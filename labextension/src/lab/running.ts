@@ -3,7 +3,7 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { IRunningSessionManagers, type IRunningSessions } from '@jupyterlab/running';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
-import { Signal } from '@lumino/signaling';
+import type { Entry } from '../api.ts';
 import { leftOf, madeOf, span, stateWord } from '../sidebar/facts.ts';
 import { plain } from '../text.ts';
 import { money } from '../words.ts';
@@ -29,17 +29,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     }
     const { commands } = app;
     const trans = (translator ?? nullTranslator).load('jupyter_sky');
-    const changed = new Signal<object, void>(clusters);
-    // Lab draws its list anew each time, which takes the focus away: only where something changed.
-    let shown = '';
-    clusters.changed.connect(() => {
-      const now = JSON.stringify(clusters.entries?.map(({ id, state, nodes }) => [id, state, nodes]));
-      if (now !== shown) {
-        shown = now;
-        changed.emit();
-      }
-    });
-    const item = (entry: NonNullable<IClusters['entries']>[number]): IRunningSessions.IRunningItem => ({
+    const item = (entry: Entry): IRunningSessions.IRunningItem => ({
       label: () => plain(entry.name),
       labelTitle: () => {
         const left = leftOf(entry);
@@ -66,7 +56,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
         }
       },
       refreshRunning: () => void clusters.refresh(),
-      runningChanged: changed,
+      // Lab draws its list anew each time, which takes the focus away.
+      runningChanged: clusters.statesChanged,
       shutdownLabel: trans.__('End'),
       shutdownAllLabel: trans.__('End All'),
       shutdownAllConfirmationText: trans.__(

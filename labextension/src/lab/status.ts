@@ -67,7 +67,7 @@ class Status extends Widget {
     const entries = this.#clusters.entries ?? [];
     const parts = [totalOf(this.#trans, entries)];
     const [next] = entries
-      .flatMap((entry) => ({ entry, left: leftOf(entry) ?? Infinity }))
+      .map((entry) => ({ entry, left: leftOf(entry) ?? Infinity }))
       .sort((one, other) => one.left - other.left);
     if (next && next.left < Infinity) {
       const left = span(this.#trans, next.left);

@@ -39,13 +39,12 @@ export function labelOf(trans: Translation, action: Action): string {
 }
 
 /** Whether a cluster is in a state in which this can be done. */
-export function isPossible(action: Action, { state, line, kernels }: Entry): boolean {
+export function isPossible(action: Action, { state, line }: Entry): boolean {
   switch (action) {
     case 'interrupt':
       return state === 'running';
     case 'restart':
     case 'scale':
-      return kernels.length > 0 && (state === 'ready' || state === 'running');
     case 'attach':
     case 'log':
       return state !== 'down' && state !== 'starting';

@@ -174,6 +174,8 @@ def _follow(config: dict[str, Any], etc: Path) -> None:
     (etc / "boot").write_text(
         "trap 'exit 0' TERM\n"
         f"mount --bind {ssh} /etc/ssh\n"
+        # Hosts share this machine's disk, and not what is in memory.
+        "mount -t tmpfs tmpfs /run\nmkdir -p /run/sshd\n"
         f"export PATH={power.parent}:$PATH\n"
         f"{commands}\n"
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +18,9 @@ from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import ProtocolError
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
+from tests.notebook.kernels import LiveNotebook
 
+ROOT = Path(__file__).parents[3]
 EASY = b"step 12, loss 0.4711, learning rate 0.001\n" * 200_000
 HARD = np.random.default_rng(0).integers(0, 255, 8_000_000, np.uint8).tobytes()
 
@@ -50,6 +55,24 @@ def test_what_does_not_compress_leaves_as_it_is(slow: Cells) -> None:
     sent = push(slow, HARD)
     assert len(HARD) < sent < 1.02 * len(HARD)
     assert "compression would not help" in slow.cluster.sending_note
+
+
+def test_a_person_sees_what_was_chosen_and_why(lab: Lab, tmp_path: Path) -> None:
+    notebook = LiveNotebook(tmp_path / "n.ipynb", HOME=str(lab.home), PYTHONPATH=str(ROOT))
+    try:
+        notebook.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
+        notebook.succeed("%%sky --hosts lab1 --plugin none\npass")
+        lab.hosts[0].slow_down(20)
+        notebook.succeed(f"data = {EASY[:42]!r} * 1_000_000")
+        said = notebook.succeed("%%sky\nprint(len(data))").shown[0]
+    finally:
+        lab.hosts[0].speed_up()
+        notebook.close()
+    assert re.search(
+        r"sending data \(42.0 MB\): sent in .* s \(compressed to \d+%, because the "
+        r"connection takes \d\.\d MB a second\)",
+        said,
+    ), said
 
 
 def test_between_nodes_it_is_the_link_between_them_that_counts(lab: Lab, start) -> None:

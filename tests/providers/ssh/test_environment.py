@@ -115,6 +115,8 @@ def test_offline_nodes_take_wheels_that_are_sent(lab: Lab, client: Path, shelf: 
 
 
 def test_a_failing_installation_shows_its_last_lines(lab: Lab, client: Path, shelf: Path) -> None:
+    environments = lab.hosts[2].home / ".cache" / "jupyter-sky" / "envs"
+    before = set(environments.glob("*"))
     with (
         wheels.serve(shelf, lab.address, password="s3cret-key") as index,
         pytest.raises(sky.SkyError) as caught,
@@ -125,7 +127,7 @@ def test_a_failing_installation_shows_its_last_lines(lab: Lab, client: Path, she
     assert "`uv pip install` failed" in text
     assert "greeting==2.0" in text
     assert "s3cret-key" not in text
-    assert not list((lab.hosts[2].home / ".cache" / "jupyter-sky" / "envs").iterdir())
+    assert set(environments.glob("*")) == before
 
 
 def test_a_file_of_requirements_and_files_that_go_along(

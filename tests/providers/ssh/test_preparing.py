@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_sky.providers.preparation import Preparation, Step
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
 
@@ -49,6 +50,18 @@ def test_a_node_that_fails_stays_to_be_seen(notebook: LiveNotebook) -> None:
     assert [bar.split()[0] for bar in bars] == ["lab1", "lab2:2222", "lab3"]
     assert ["failed: nothing listens" in bar for bar in bars] == [False, True, False]
     assert "prepared" in bars[0]
+
+
+def test_of_many_nodes_those_are_shown_that_matter() -> None:
+    steps = [Step(f"gpu{n}", "ready", 1.0) for n in range(30)]
+    steps += [Step("slow", "installing 12 packages", 0.4), Step("bad", "no room", 0.4, failed=True)]
+    first, *bars = Preparation(tuple(steps)).bars()
+    assert first == "preparing 32 nodes, 30 ready, 1 failed"
+    assert len(bars) == 17
+    assert bars[-3].endswith("installing 12 packages")
+    assert bars[-2].endswith("failed: no room")
+    assert bars[-1] == "  and 16 more"
+    assert str(Preparation(tuple(steps))) == f"{first}; slow: installing 12 packages"
 
 
 SCRIPT = """

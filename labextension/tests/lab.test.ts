@@ -1,0 +1,84 @@
+import assert from 'node:assert/strict';
+import { mock, test } from 'node:test';
+import type { Environment, Piece } from '../src/api.ts';
+import type { Client } from '../src/lab/client.ts';
+import type { IClusters } from '../src/lab/clusters.ts';
+import { EnvironmentNote } from '../src/lab/environment.ts';
+import { follow } from '../src/lab/follow.ts';
+import type { Notebooks } from '../src/lab/notebooks.ts';
+import './page.ts';
+
+const settled = () => new Promise((resolve) => setImmediate(resolve));
+
+test('what the kernel of a notebook lacks is said until it is there', async () => {
+  const lacks = { loaded: false, jupyter_sky: null, note: 'Type `%pip install jupyter-sky`.' };
+  const has = { loaded: false, jupyter_sky: '0.1.0', note: 'Type `%load_ext jupyter_sky`.' };
+  const older = { loaded: true, jupyter_sky: '0.0.9', note: 'Install the same in both.' };
+  let found: Environment = lacks;
+  let changed = () => {};
+  let asked = 0;
+  const client = { environment: async () => (asked++, found) };
+  const notebooks = { kernel: 'k1', kernelChanged: { connect: (slot: () => void) => (changed = slot) } };
+  const clusters = { client, version: '0.1.0' } as unknown as IClusters;
+  const note = new EnvironmentNote(clusters, notebooks as unknown as Notebooks);
+  const after = async (environment: Environment) => {
+    found = environment;
+    changed();
+    await settled();
+    return note.element.hidden ? null : note.element.textContent;
+  };
+
+  assert.equal(await after(lacks), null, 'nobody looks yet');
+  note.look();
+  await settled();
+  assert.equal(note.element.textContent, 'Type %pip install jupyter-sky.');
+  assert.equal(await after(older), 'Install the same in both.');
+  assert.equal(await after(has), null);
+  const before = asked;
+  assert.equal(await after(lacks), null, 'one that has it is not asked after each cell');
+  assert.equal(asked, before);
+  notebooks.kernel = 'k2';
+  assert.equal(await after(lacks), 'Type %pip install jupyter-sky.');
+});
+
+test('a rank is followed again after a break, but not after its end', (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] });
+  t.after(() => mock.timers.reset());
+  const sockets: { onmessage: Function; onclose: Function; closed: boolean }[] = [];
+  const live = () => {
+    const socket = { onmessage: () => {}, onclose: () => {}, closed: false, close: () => {} };
+    socket.close = () => (socket.closed = true);
+    sockets.push(socket);
+    return socket;
+  };
+  const taken: [string, boolean][] = [];
+  const take = ({ text }: Piece, anew: boolean) => void taken.push([text, anew]);
+  const say = (text: string, end: string | null = null) =>
+    sockets.at(-1)!.onmessage({ data: JSON.stringify({ text, end }) });
+
+  const stop = follow({ live } as unknown as Client, 'c1', 0, 200, take);
+  say('one\n');
+  say('two\n');
+  sockets[0]!.onclose();
+  mock.timers.tick(10_000);
+  assert.equal(sockets.length, 2);
+  say('one\ntwo\n');
+  say('', 'the cluster has ended');
+  sockets[1]!.onclose();
+  mock.timers.tick(10_000);
+  assert.equal(sockets.length, 2);
+  assert.deepEqual(taken, [
+    ['one\n', true],
+    ['two\n', false],
+    ['one\ntwo\n', true],
+    ['', false]
+  ]);
+  stop();
+
+  const end = follow({ live } as unknown as Client, 'c1', 0, 200, take);
+  end();
+  assert.ok(sockets[2]!.closed);
+  sockets[2]!.onclose();
+  mock.timers.tick(10_000);
+  assert.equal(sockets.length, 3);
+});

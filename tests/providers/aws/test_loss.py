@@ -1,0 +1,53 @@
+"""Instances that AWS has taken away, or that have broken: why they are gone is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jupyter_sky.errors import ClusterLost
+from jupyter_sky.providers.aws.client import Clients
+from tests.cluster.conftest import Cells
+from tests.providers.aws.account import Account, Answer, Call
+from tests.providers.aws.conftest import Start
+from tests.providers.aws.machines import Machines
+
+
+def lost(cells: Cells, happen: Callable[[], None]) -> str:
+    """Return what is said when something happens to the machine that a cell runs on."""
+    cells.run("import time")
+    run = cells.start("print('here', flush=True)\ntime.sleep(600)")
+    run.follow(lambda event: happen())
+    with pytest.raises(ClusterLost) as told:
+        run.values()
+    return str(told.value)
+
+
+def test_a_failed_status_check_is_the_end_of_a_machine(
+    start: Start, machines: Machines, account: Account
+) -> None:
+    cells = start(1, framework=False)
+
+    def fail(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        answer = carry_out()
+        if call.action == "DescribeInstanceStatus":
+            body = answer.body.decode()
+            before, mark, after = body.partition("<systemStatus>")
+            answer.body = (before + mark + after.replace("ok", "impaired", 1)).encode()
+        return answer
+
+    def cut() -> None:
+        account.fault = fail
+        next(iter(machines.hosts.values())).cut()
+
+    assert "it fails AWS's system status check" in lost(cells, cut)
+
+
+def test_an_instance_that_was_terminated_elsewhere(
+    start: Start, machines: Machines, clients: Clients
+) -> None:
+    cells = start(1, framework=False)
+    [number] = machines.hosts
+    said = lost(cells, lambda: clients.ec2.terminate_instances(InstanceIds=[number]) and None)
+    assert "ended: it was terminated (User initiated shutdown). Run the cell again" in said
