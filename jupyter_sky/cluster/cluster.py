@@ -19,7 +19,7 @@ from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.providers.machine import AgentGone, Progress, Provider, Scalable
-from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.transport import background
 from jupyter_sky.transport.background import wait_whole
 
@@ -142,6 +142,10 @@ class Cluster:
     def take_up(self) -> Run | None:
         """Return the run that another kernel began and nobody has seen the end of, once."""
         return self._runner.give_unseen()
+
+    def know(self, image: Image) -> None:
+        """Note what is installed on its nodes, which the registry does not keep, for new ones."""
+        self._conductor.spec = replace(self.spec, image=image)
 
     def interrupt(self) -> bool:
         """Stop what the ranks are busy with, whoever started it; say whether there was anything."""

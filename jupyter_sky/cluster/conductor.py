@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,8 @@ class Conductor:
         What the person should know of the nodes and their versions.
     reports
         What each rank used last.
+    versions
+        What is installed on each node, by its host, as far as it has said so.
     doing
         What is being done to the cluster, in words.
     outdated
@@ -116,7 +118,7 @@ class Conductor:
         self._changed = asyncio.Event()
         self.forming = asyncio.Lock()
         self.form_errors: dict[int, dict[str, Any]] = {}
-        self._versions: dict[str, handshake.Versions] = {}
+        self.versions: dict[str, handshake.Versions] = {}
         self.place: str | None = None
         self.meter = (0.0, time.time())
         self.repair: asyncio.Task[None] | None = None
@@ -149,11 +151,6 @@ class Conductor:
     def note(self) -> str:
         """What it is doing, and what is wrong with its links and nodes; empty if nothing is."""
         return "; ".join(filter(None, (self.doing, self._links.note, self._departures.note)))
-
-    @property
-    def versions(self) -> Mapping[str, handshake.Versions]:
-        """What is installed on each node, by its host, as far as it has said so."""
-        return self._versions
 
     # Its life
 
@@ -196,7 +193,7 @@ class Conductor:
             await self.until(lambda: bool(self.state.versions) and self.state.settled)
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
-        self.warnings += handshake.check(self._versions)
+        self.warnings += handshake.check(self.versions)
         if self.frame.together:
             progress("forming the group")
         self.state = replace(self.state, phase="ready")
@@ -225,7 +222,7 @@ class Conductor:
         nodes = [node for machine in machines for node in machine.nodes]
         self.state = self.state.rearranged(sorted(nodes, key=lambda node: node.node))
         hosts = {node.host for node in nodes}
-        self._versions = {host: self._versions[host] for host in hosts & self._versions.keys()}
+        self.versions = {host: self.versions[host] for host in hosts & self.versions.keys()}
         self.outbox.needs.shares_files = all(machine.shares_files for machine in machines)
         for connection in connections:
             connection.on_report = self._on_report
@@ -323,7 +320,7 @@ class Conductor:
             case Formed(generation=generation) if generation > self.state.generation:
                 self.outdated = True
             case Prepared(versions=versions):
-                self._versions.update((node.host, versions) for node in connection.machine.nodes)
+                self.versions.update((node.host, versions) for node in connection.machine.nodes)
             case Formed(rank=rank, error=dict() as error):
                 self.form_errors[rank] = error
             case Leaving():

@@ -20,7 +20,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.fit import check_fit
 from jupyter_sky.notebook.identity import cluster_name
-from jupyter_sky.notebook.options import CellOptions, as_line
+from jupyter_sky.notebook.options import CellOptions, as_line, parse_cell
 from jupyter_sky.notebook.panels import Panels
 from jupyter_sky.notebook.progress import ProgressLine
 from jupyter_sky.providers.aws import AWS
@@ -252,10 +252,14 @@ class Session:
             return None
         provider = _provider_of(row)
         plugins = tuple(row.spec.get("plugins", ()))
-        _, frame = assemble(ClusterSpec(name=name), _plugins(plugins))
+        typed = _typed(row)
+        gpu = row.spec["accelerator"]
+        wanted = ClusterSpec(name=name, accelerator=gpu, image=Image(pip=typed.pip))
+        spec, frame = assemble(wanted, _plugins(plugins))
         cluster = Cluster.attach(row, provider, frame, self.settings.limits())
         if cluster is None:
             return None
+        cluster.know(spec.image)
         with ProgressLine(self._shell, name) as progress:
             progress.say(f"{describe(cluster)}, still up: connected again")
         _warn(cluster)
@@ -264,13 +268,14 @@ class Session:
         self._clusters[name] = cluster
         self.started[name] = CellOptions(
             nodes=row.spec["nodes"],
-            gpu=row.spec["accelerator"],
+            gpu=gpu,
+            pip=typed.pip,
             cpus=row.spec["cpus"],
             memory=row.spec["memory"],
             procs_per_node=row.spec["procs_per_node"],
             plugin=plugins,
             provider=row.provider,
-            hosts=_hosts(row),
+            hosts=typed.hosts or _hosts(row),
             replace=row.spec.get("replace", False),
         )
         self.on_connect(cluster, False)
@@ -347,6 +352,13 @@ def _check_options(options: CellOptions, provider: str) -> None:
         if getattr(options, field):
             option = f"--{field.replace('_', '-')}"
             raise UsageError(f"{option} has no meaning for {provider} nodes: leave it out.")
+
+
+def _typed(row: registry.Row) -> CellOptions:
+    """Return what a person typed for a cluster, as far as that is known."""
+    with contextlib.suppress(UsageError):
+        return parse_cell(row.spec.get("line", ""))
+    return CellOptions()
 
 
 def _hosts(row: registry.Row) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
 from tests.cluster.test_scaling import assert_is_whole, prepare, ranks_on_this_machine
+from tests.conftest import processes_of
 
 
 def kill_agent(cells: Cells, machine: int) -> None:
@@ -86,6 +89,18 @@ def test_without_the_option_the_sentence_says_what_can_be_done(new) -> None:
 
 def test_a_cluster_that_is_being_repaired_can_be_ended(new) -> None:
     cells = new(nodes=2, provider=Local(machines=2), replace=True)
+    row = registry.find(cells.cluster.name)
+    repairing = threading.Event()
+
+    def look() -> None:
+        if "replacing node 1" in cells.cluster.snapshot()["cluster"]["note"]:
+            repairing.set()
+
+    cells.cluster.listen(look)
     kill_agent(cells, 1)
+    assert repairing.wait(30)
     cells.cluster.down()
-    assert registry.find(cells.cluster.name) is None
+    assert registry.find(row.name) is None
+    # What a killed agent had started ends by itself, a moment later.
+    while processes_of(Path(row.id)):
+        time.sleep(0.01)

@@ -8,6 +8,8 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.notebook.conftest import Notebook
@@ -76,3 +78,15 @@ def test_a_cluster_that_another_kernel_has_scaled(two: Notebook) -> None:
     other.scale(3)
     other.close()
     assert counts(two) == ["3"] * 3
+
+
+def test_a_restarted_kernel_knows_what_new_nodes_need(notebook: Notebook) -> None:
+    notebook.run("%config Sky.plugin = 'torch'")
+    notebook.run("%sky up --nodes 1 --pip msgpack")
+    [row] = registry.rows()
+    session = Session(notebook.shell, Sky())
+    found = session.find(row.name)
+    try:
+        assert "msgpack" in found.spec.image.pip and len(found.spec.image.pip) > 1
+    finally:
+        session.close()

@@ -70,7 +70,7 @@ def test_a_lost_node_is_said_and_restart_recovers(lab: Lab, notebook: LiveNotebo
     try:
         lost = notebook.finish(cell)
         assert "the agent of rank 1 on lab2 is gone" in lost.sentence
-        assert "Run the cell again to start a new one." in lost.sentence
+        assert "Run the cell again to start a new one (`%sky restart` does so too)" in lost.sentence
     finally:
         host.start()
     restarted = notebook.succeed("%sky restart")
