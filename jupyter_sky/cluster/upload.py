@@ -65,6 +65,7 @@ class Upload:
             about, packed = await compressor.pack(piece)
             size = memoryview(packed).nbytes
             while self._under_way and self._under_way + size > self._room and not link.closed:
+                self._mark(key)  # where the link got slower, nobody would hear of it otherwise
                 self._moved.clear()
                 await self._moved.wait()
             if link.closed:
