@@ -83,10 +83,13 @@ def _known(login: Login) -> Iterator[paramiko.PKey]:
 
 def _authorities(login: Login) -> Iterator[str]:
     """Yield the keys whose certificates prove a host: type and base64."""
-    for line in _lines(login.known_hosts):
-        match line.split():
-            case ["@cert-authority", patterns, kind, key, *_] if _fits(login, patterns):
-                yield f"{kind} {key}"
+    lines = [line.split() for line in _lines(login.known_hosts)]
+    revoked = {word for words in lines if words[0] == "@revoked" for word in words}
+    for words in lines:
+        match words:
+            case ["@cert-authority", patterns, kind, key, *_]:
+                if key not in revoked and _fits(login, patterns):
+                    yield f"{kind} {key}"
 
 
 def _is_revoked(paths: Sequence[Path], key: paramiko.PKey) -> bool:

@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.machine import Node
 from jupyter_sky.providers.ssh.hosts import parse_one
-from jupyter_sky.providers.ssh.line import HostError, Line, lines
+from jupyter_sky.providers.ssh.line import Line, lines
 from jupyter_sky.providers.ssh.node import end_agent
 from jupyter_sky.providers.ssh.probe import Probe, probe
 
@@ -54,14 +55,14 @@ class SSHMachine:
         bridge = f"{python} -P -m jupyter_sky.node.bridge {path}"
         try:
             return await in_thread(self._line.bridge, f"env PYTHONPATH={code} {bridge}")
-        except HostError as error:
+        except SkyError as error:
             raise OSError(f"{self.host}: {error}") from None
 
     async def remove(self) -> None:
         """Kill an agent that is left, and remove its files."""
         try:
             await in_thread(end_agent, self._line, self.folder, self.blobs)
-        except HostError as error:
+        except SkyError as error:
             raise OSError(f"{self.host}: {error}") from None
         finally:
             self._line.close_if_unused()

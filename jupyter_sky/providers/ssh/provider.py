@@ -266,6 +266,9 @@ class SSH:
                 "env": {**spec.image.env, **host.values},
                 "ranks": place.ranks(host.here.cpus),
             }
+            if standing.lost:
+                # It may be one that was cut off, with its former agent.
+                end_agent(host.line, *folders(standing.identity, place.node.node, host.here))
             about = start_agent(host.line, host.here, settings, host.python, host.code)
             where = {key: about[key] for key in ("addr", "interface", "port")}
             node = replace(place.node, **where)

@@ -24,7 +24,9 @@ test {minutes} -gt 0 || old=
 used=$(mktemp)
 cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ /proc/[0-9]*/maps >"$used" 2>/dev/null
 size() {{
-    find "$1" -type f -links "$2" -printf '%b\n' | awk '{{ sum += $1 }} END {{ print sum * 512 }}'
+    # As a whole number also where awk would print it as a power of ten.
+    find "$1" -type f -links "$2" -printf '%b\n' |
+        awk '{{ sum += $1 }} END {{ printf "%.0f\n", sum * 512 }}'
 }}
 for folder in {ours}/envs/* {ours}/wheels/* {ours}/code/*; do
     test -d "$folder" || continue
