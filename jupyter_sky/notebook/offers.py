@@ -64,7 +64,11 @@ def listing(session: Session, wanted: CellOptions) -> dict[str, Any]:
 
 def _local(session: Session, wanted: CellOptions) -> Iterator[Offer]:
     Local().check(spec(wanted), ())
-    line = replace(wanted, provider=None, nodes=wanted.nodes or 1)
+    settings = session.settings
+    # Where cells go elsewhere by default, it has to be said.
+    elsewhere = settings.hosts or settings.provider not in (None, "local")
+    provider = "local" if elsewhere else None
+    line = replace(wanted, provider=provider, nodes=wanted.nodes or 1)
     processors = f"this computer, {os.cpu_count()} CPUs"
     yield Offer("local", processors, wanted.gpu, None, as_line(line))
 
@@ -76,7 +80,9 @@ def _ssh(session: Session, wanted: CellOptions) -> Iterator[Offer]:
             "`c.Sky.groups = {'lab': ['gpu1', 'gpu2:4']}` in ipython_config.py, or type `--hosts`."
         )
     for name, hosts in session.settings.groups.items():
-        line = as_line(CellOptions(hosts=(name,), gpu=wanted.gpu))
+        other = session.settings.provider not in (None, "ssh")
+        provider = "ssh" if other else None
+        line = as_line(CellOptions(provider=provider, hosts=(name,), gpu=wanted.gpu))
         yield Offer("ssh", f"{name}: {_listed(hosts)}", wanted.gpu, None, line)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -204,7 +204,7 @@ class Session:
         """Return what a cluster starts with whose cell says ``options``."""
         nothing_said = all(getattr(options, field) in (None, ()) for field in _SHAPE)
         if nothing_said and name in self.started:
-            # A local cluster that was lost costs nothing to have again.
+            # What was lost is had again as it was; of what costs money the price is said first.
             return self.started[name]
         options = self.settings.of_clusters(options)
         if nothing_said and not (options.nodes or options.gpu or options.hosts):
@@ -266,16 +266,17 @@ class Session:
         if name not in self.started:  # what this kernel has, it has assigned since
             cluster.outbox.assigned(self._shell.user_ns, self._shell.user_ns)
         self._clusters[name] = cluster
-        self.started[name] = CellOptions(
+        self.started[name] = replace(
+            typed,  # what a new one in its place has to be like, and may cost
             nodes=row.spec["nodes"],
             gpu=gpu,
-            pip=typed.pip,
             cpus=row.spec["cpus"],
             memory=row.spec["memory"],
             procs_per_node=row.spec["procs_per_node"],
             plugin=plugins,
             provider=row.provider,
-            hosts=typed.hosts or _hosts(row),
+            hosts=typed.hosts or (_hosts(row) if row.provider == "ssh" else ()),
+            idle_timeout=row.spec.get("idle_timeout"),
             replace=row.spec.get("replace", False),
         )
         self.on_connect(cluster, False)
