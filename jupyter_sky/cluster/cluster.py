@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
-from jupyter_sky.cluster import registry
+from jupyter_sky.cluster import registry, survey
 from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
@@ -87,6 +87,8 @@ class Cluster:
                 "registry with this computer: use it there, or another name here with "
                 "`--cluster NAME`."
             )
+        if row.is_being_scaled and not visits:
+            raise SkyError(f"cluster {row.name} is being scaled by another notebook: wait for it.")
         conductor = _conductor(row, provider, frame, limits, visits)
         cluster = cls(conductor)
         machines = [provider.machine(machine) for machine in row.machines]
@@ -98,6 +100,15 @@ class Cluster:
             background.wait(conductor.close())
             raise
         except AgentGone:
+            # Whoever looks on, or comes while others replace a node, takes nothing away.
+            if (visits or conductor.spec.replace) and background.wait(
+                survey.answers(row, provider)
+            ):
+                background.wait(conductor.close())
+                raise SkyError(
+                    f"cluster {row.name} has lost a node, which the notebook that uses it sees to; "
+                    f"if there is none, end the cluster with `%sky down {row.name}`."
+                ) from None
             background.wait(conductor.down([*machines, *leaving]))
             return None
         except (OSError, ClusterLost) as error:
@@ -215,7 +226,7 @@ class Cluster:
         except UsageError:
             raise
         except SkyError as error:
-            if not self.alive:
+            if not self.alive or len(self.state.nodes) != has:
                 raise
             raise SkyError(f"{self.name} stays with {count_of_nodes(has)}: {error}") from None
 

@@ -150,6 +150,11 @@ class Connection:
             When it cannot be reached.
         """
         welcome = await self._greet(since)
+        if self._over:
+            # Closed meanwhile: a node must not take it for a notebook that uses it.
+            if self._link:
+                self._link.close()
+            raise ClusterLost("the connection was closed")
         self._up.set()
         if self._link is None or self._link.closed:
             self._closed()
@@ -183,6 +188,9 @@ class Connection:
 
     async def _greet(self, since: int | None) -> Message:
         sock = await self.machine.open()
+        if self._over:
+            sock.close()
+            raise ClusterLost("the connection was closed")
         if self._link:
             self._sent_before += self._link.sent_bytes
         self._hello = asyncio.get_running_loop().create_future()

@@ -89,13 +89,17 @@ class Row:
     @property
     def has_starter(self) -> bool:
         """Whether the process that started it is there, on this computer."""
-        starter = self.spec.get("starter") or {}
-        if starter.get("computer") != socket.gethostname():
-            return False
-        try:
-            return psutil.Process(starter["pid"]).create_time() < self.created
-        except psutil.Error:
-            return False
+        return _is_there(self.spec.get("starter") or {}, self.created)
+
+    @property
+    def is_being_scaled(self) -> bool:
+        """Whether another process of this computer is at it, and machines come or leave."""
+        scaler = self.spec.get("scaler") or {}
+        return bool(
+            self.leaving
+            and scaler.get("pid") != os.getpid()
+            and _is_there(scaler, scaler.get("since", 0.0))
+        )
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,16 @@ class Broken:
 
     id: str
     name: str
+
+
+def _is_there(process: dict[str, Any], since: float) -> bool:
+    """Return whether a process that wrote something then is there, on this computer."""
+    if process.get("computer") != socket.gethostname():
+        return False
+    try:
+        return psutil.Process(process["pid"]).create_time() < since
+    except psutil.Error:
+        return False
 
 
 def starter() -> dict[str, Any]:
@@ -159,11 +173,13 @@ def record_size(
     row = next((row for row in rows() if row.id == identity), None)
     # From now on it costs something else.
     meter = None if row is None or row.price is None else [row.cost(now), now]
+    scaler = {**starter(), "since": now} if leaving else None
+    changes = [nodes, *map(json.dumps, (leaving, meter, scaler))]
     with _open() as database:
         database.execute(
-            "UPDATE clusters SET machines = ?, spec = "
-            "json_set(spec, '$.nodes', ?, '$.leaving', json(?), '$.meter', json(?)) WHERE id = ?",
-            (json.dumps(machines), nodes, json.dumps(leaving), json.dumps(meter), identity),
+            "UPDATE clusters SET machines = ?, spec = json_set(spec, '$.nodes', ?, "
+            "'$.leaving', json(?), '$.meter', json(?), '$.scaler', json(?)) WHERE id = ?",
+            (json.dumps(machines), *changes, identity),
         )
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from jupyter_sky.cluster import scaling
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.endings import remove
-from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.machine import Scalable
 from jupyter_sky.transport.events import RankExited
 
@@ -54,7 +53,7 @@ async def replace_lost(conductor: Conductor) -> None:
         conductor.doing = f"replacing {names}"
         try:
             await _replace(conductor, lost, names)
-        except SkyError as error:
+        except Exception as error:  # whatever it is, who waits has to hear of it
             if {each for each in conductor.connections if each.is_over} == set(lost):
                 conductor.lose(
                     f"cluster {conductor.spec.name} is lost: nothing takes the place of {names} "

@@ -98,6 +98,8 @@ async def grow(
         joining.settle(spec)
     except BaseException as error:
         await joining.undo()
+        if isinstance(error, OSError):
+            raise SkyError(f"a new node does not answer: {error}") from None
         raise joining.trouble or error from None
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.connection import Connection
-from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.machine import AgentGone, Machine, Provider
 from jupyter_sky.transport import background
@@ -89,10 +88,15 @@ async def _look(row: registry.Row, providers: Mapping[str, Provider]) -> Glance:
     machines = [providers[row.provider].machine(each) for each in row.machines]
     try:
         async with asyncio.timeout(ANSWER_WITHIN):
-            welcomes = await asyncio.gather(*map(_greet, machines))
-    except AgentGone:
+            said = await asyncio.gather(*map(_greet, machines), return_exceptions=True)
+    except TimeoutError:
+        return Glance("unreachable")
+    gone = [each for each in said if isinstance(each, AgentGone)]
+    # Others may be about to take the place of some.
+    if gone and (len(gone) == len(machines) or not row.spec.get("replace")):
         return Glance("gone")
-    except (OSError, SkyError, TimeoutError):
+    welcomes = [each for each in said if not isinstance(each, BaseException)]
+    if len(welcomes) < len(machines):
         return Glance("unreachable")
     if not welcomes or any(welcome["ending"] for welcome in welcomes):
         return Glance("ending" if welcomes else "gone")

@@ -54,7 +54,7 @@ class Callers:
     def _ask(self, message: Message) -> Answer:
         try:
             answer = self._agent.request(message)
-        except _INCOMPLETE as error:
+        except Exception as error:
             return _complaint(message, error)
         if isinstance(answer, dict):
             return answer
@@ -64,12 +64,14 @@ class Callers:
 async def _wait(message: Message, answer: Awaitable[Message]) -> Message:
     try:
         return await answer
-    except _INCOMPLETE as error:
+    except Exception as error:
         return _complaint(message, error)
 
 
 def _complaint(message: Message, error: Exception) -> Message:
-    return {"error": f"the request {message.get('op')!r} is incomplete: {error}"}
+    """Say what is wrong: who asked waits for an answer, whatever it is."""
+    trouble = "is incomplete" if isinstance(error, _INCOMPLETE) else "failed"
+    return {"error": f"the request {message.get('op')!r} {trouble}: {error}"}
 
 
 class Client:

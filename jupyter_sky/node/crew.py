@@ -266,15 +266,21 @@ class Crew:
         patience
             Seconds for them to come to its end: where all are there, that is soonest.
         """
+        meant = {process: process.forming for process in self._forming}
+
+        def left() -> list[RankProcess]:
+            # One that forms the next group already is done with this one.
+            return [process for process, group in meant.items() if process.forming == group]
+
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
-        while self._forming and loop.time() < until:
+        while left() and loop.time() < until:
             await asyncio.sleep(_LOOK_EVERY)
-        for process in self._forming:
+        for process in left():
             process.signal(signal.SIGINT)
-        while self._forming:
+        while left():
             await asyncio.sleep(BREAK_AFTER)
-            for process in self._forming:
+            for process in left():
                 # Some wait in C++, and one that had not begun has not heard the interrupt.
                 self._release_one(process, process.forming or 0, False, self._store)
 
@@ -360,7 +366,8 @@ class Crew:
             case "rank_done":
                 self._done(process, message)
             case "formed":
-                process.forming = None
+                if process.forming == message["generation"]:
+                    process.forming = None
                 if message["error"] is None:
                     process.generation = message["generation"]
             case "display":
