@@ -9,11 +9,14 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
+from jupyter_sky.cluster.frame import Frame
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
 from tests.cluster.test_scaling import assert_is_whole, prepare, ranks_on_this_machine
@@ -51,6 +54,19 @@ def test_a_run_in_a_collective_fails_at_once_and_the_next_finds_a_whole_cluster(
     run.follow(lambda event: kill_agent(cells, 1))
     with pytest.raises(RankLost, match="rank 1 is lost: the agent of node 1 ended"):
         run.values()
+    assert_is_whole(cells, 2, keep=[0, None])
+
+
+@pytest.mark.parametrize("visits", [True, False])
+def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, visits: bool) -> None:
+    cells = new(nodes=2, provider=Local(machines=2), replace=True)
+    prepare(cells)
+    row = registry.find(cells.cluster.name)
+    agent = psutil.Process(row.machines[1]["pid"])
+    agent.kill()
+    agent.wait()
+    with pytest.raises(sky.SkyError, match="has lost a node, which the notebook that uses it"):
+        Cluster.attach(row, Local(), Frame(life={}), visits=visits)
     assert_is_whole(cells, 2, keep=[0, None])
 
 

@@ -219,6 +219,14 @@ def test_an_authority_for_other_hosts_says_nothing(lab: Lab, client: Path) -> No
             connect("lab1")
 
 
+def test_an_authority_that_is_revoked_says_nothing(lab: Lab, client: Path) -> None:
+    trust(lab, client, "*")
+    known = client / "known_hosts"
+    known.write_text(known.read_text() + known.read_text().replace("@cert-authority", "@revoked"))
+    with pytest.raises(sky.SkyError, match="host key"):
+        connect("lab1")
+
+
 def test_a_certificate_of_somebody_else_is_refused(lab: Lab, client: Path) -> None:
     make_key(lab.folder / "keys" / "stranger")
     trust(lab, client, "*", authority="stranger")
