@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
@@ -33,7 +35,15 @@ def provider(subnet: str, **options: Any) -> AWS:
     return AWS(subnet=subnet, addresses="private", max_price=100, user="root", **options)
 
 
-def start_and_fail(subnet: str) -> None:
-    """Start a cluster in a process of its own, and give it back."""
+def start_and_fail(subnet: str, variables: Mapping[str, str]) -> None:
+    """Start a cluster in a process of its own, and give it back.
+
+    Parameters
+    ----------
+    variables
+        Those of the environment: who forks such processes may be there from an earlier test.
+    """
+    os.environ.clear()
+    os.environ.update(variables)
     with contextlib.suppress(SkyError):
         start(subnet)

@@ -153,7 +153,7 @@ def test_a_kernel_killed_at_any_call_leaves_nothing_after_gc(
 ) -> None:
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(["boto3", "tests.providers.aws.starting"])
-    kernel = forks.Process(target=start_and_fail, args=(ready,))
+    kernel = forks.Process(target=start_and_fail, args=(ready, dict(os.environ)))
 
     def kill(call: Call, carry_out: Callable[[], Answer]) -> Answer:
         if call.number == number and kernel.pid:

@@ -35,7 +35,7 @@ def run(path: Path, client: Path, lab: Lab) -> nbformat.NotebookNode:
     )
     (client / "config").write_text(f"{config}Host *\n  User root\n")
     profile = client.parent / ".ipython" / "profile_default"
-    profile.mkdir(parents=True)
+    profile.mkdir(parents=True, exist_ok=True)
     settings = f"c = get_config()\nc.Sky.python = {sys.executable!r}\n"
     (profile / "ipython_config.py").write_text(settings)
     notebook = nbformat.read(path, as_version=4)
