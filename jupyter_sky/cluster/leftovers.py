@@ -146,6 +146,8 @@ async def _remove(machines: Sequence[Machine]) -> None:
 
 def _folders(now: float) -> Iterator[tuple[str, Path]]:
     """Find the folders of ours, except those that are so new that they may have no agent yet."""
+    if not hasattr(os, "getuid"):
+        return  # there are no nodes on Windows
     for parent, pattern in ((runtime(), _FOLDER), (SHARED_MEMORY, _BLOBS)):
         for folder in parent.iterdir() if parent.is_dir() else ():
             match = pattern.fullmatch(folder.name)
@@ -187,6 +189,8 @@ def _name(folder: Path) -> str | None:
 
 def _processes() -> Iterator[tuple[str, psutil.Process, bool]]:
     """Find processes of clusters: the id of the cluster, and whether it is an agent."""
+    if not hasattr(os, "getuid"):
+        return
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:

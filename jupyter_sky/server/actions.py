@@ -7,8 +7,10 @@ there is none any more, or it hangs, the cluster's agents are told by ``jupyter 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from jupyter_sky.cluster.registry import Row
@@ -24,27 +26,61 @@ _TELL_AFTER = 30.0
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 """What a cluster can be called."""
 
-_tasks: set[asyncio.Task[str]] = set()
 
+class Actions:
+    """Does things with clusters, and remembers what did not work.
 
-async def act(
-    hearing: Hearing, found: Found, identity: str, action: str, options: Mapping[str, Any]
-) -> str:
-    """Do something with a cluster, and return a sentence about it.
-
-    Raises
-    ------
-    SkyError
-        When it cannot be done.
+    Parameters
+    ----------
+    hearing
+        By which kernels are found.
     """
-    row = found.row(identity)
-    name = row.name if row else identity
-    task = asyncio.create_task(_act(hearing, found, identity, action, options))
-    # It goes on when the page that asked is gone.
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
-    done, _ = await asyncio.wait({task}, timeout=_TELL_AFTER)
-    return task.result() if done else f"{name}: {action} takes its time, and goes on"
+
+    def __init__(self, hearing: Hearing) -> None:
+        self._hearing = hearing
+        self._tasks: set[asyncio.Task[str]] = set()
+        self._failures: dict[str, str] = {}
+
+    async def act(
+        self, found: Found, identity: str, action: str, options: Mapping[str, Any]
+    ) -> str:
+        """Do something with a cluster, and return a sentence about it.
+
+        Raises
+        ------
+        SkyError
+            When it cannot be done.
+        """
+        row = found.row(identity)
+        name = row.name if row else identity
+        task = asyncio.create_task(_act(self._hearing, found, identity, action, options))
+        # It goes on when the page that asked is gone.
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, identity, action))
+        done, _ = await asyncio.wait({task}, timeout=_TELL_AFTER)
+        return task.result() if done else f"{name}: {action} takes its time, and goes on"
+
+    def failures(self, found: Found) -> Mapping[str, str]:
+        """Return why the last action did not work, by the ids of clusters that are still there."""
+        if found.home is not None:
+            there = {row.id for row in found.rows} | set(found.accounts)
+            for identity in self._failures.keys() - there:
+                del self._failures[identity]
+        return self._failures
+
+    def _ended(self, identity: str, action: str, task: asyncio.Task[str]) -> None:
+        # Maybe nobody waits for it any more, who could be told.
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._failures.pop(identity, None)
+        elif isinstance(error, SkyError):
+            self._failures[identity] = str(error)
+        else:
+            self._failures[identity] = f"{action} did not work; the server's log says why."
+            logging.getLogger(__name__).error("%s did not work", action, exc_info=error)
 
 
 async def _act(

@@ -99,7 +99,11 @@ def find(hearing: Hearing) -> Found:
 
 
 def answer(
-    found: Found, states: Mapping[str, str], served: Mapping[str, Served], root: Path
+    found: Found,
+    states: Mapping[str, str],
+    failures: Mapping[str, str],
+    served: Mapping[str, Served],
+    root: Path,
 ) -> dict[str, Any]:
     """Return all clusters as the schema says.
 
@@ -109,6 +113,8 @@ def answer(
         What there is.
     states
         Of clusters that no kernel tells of, by their ids, as far as somebody has looked.
+    failures
+        Why the last action on a cluster did not work, by its id.
     served
         The kernels of this server, by their ids.
     root
@@ -116,7 +122,7 @@ def answer(
     """
     identities = dict.fromkeys(row.id for row in found.rows)
     identities.update(dict.fromkeys(each for each in found.accounts if found.is_elsewhere(each)))
-    entries = [_entry(found, each, states, served, root) for each in identities]
+    entries = [_entry(found, each, states, failures, served, root) for each in identities]
     return {
         "version": 1,
         "jupyter_sky": __version__,
@@ -129,6 +135,7 @@ def _entry(
     found: Found,
     identity: str,
     states: Mapping[str, str],
+    failures: Mapping[str, str],
     served: Mapping[str, Served],
     root: Path,
 ) -> Entry:
@@ -145,11 +152,12 @@ def _entry(
     entry["gpu"] = shown.get("gpu") or entry["gpu"]
     entry["price"] = shown.get("price") if shown.get("price") is not None else entry["price"]
     state = _state(row, live, snapshot, states)
+    failure = failures.get(identity, "")
     return {
         "id": identity,
         **entry,
         "state": state,
-        "note": " ".join(_notes(row, live, told, state, served, root)),
+        "note": " ".join(_notes(row, live, told, state, failure, served, root)),
         "kernels": [_kernel(each.kernel, served, root) for each in live],
         "cost": row.cost(time.time()) if isinstance(row, Row) and row.price else shown.get("cost"),
         "idle": _idle(row, live, state),
@@ -201,6 +209,7 @@ def _notes(
     live: Sequence[Account],
     told: Sequence[Account],
     state: str,
+    failure: str,
     served: Mapping[str, Served],
     root: Path,
 ) -> Iterable[str]:
@@ -231,6 +240,8 @@ def _notes(
             yield f"What {name} tells of it cannot be shown ({account.flaw})."
         if account.told.trouble:
             yield account.told.trouble
+    if failure and failure not in [each.told.trouble for each in told]:
+        yield f"{failure.rstrip('.')}."
     if not told and state in ("ready", "running") and not (row and row.has_starter):
         yield "No notebook is connected to it."
 

@@ -93,15 +93,17 @@ class Hearing:
                     path.unlink()
 
     def _current(self) -> Iterator[tuple[Path, _File]]:
-        before, self._files = self._files, {}
+        # Several threads hear at once: each has a dictionary of its own until it is complete.
+        before, files = self._files, {}
         for path in kernels.paths(self.runtime):
             # Its kernel may end at any moment.
             with contextlib.suppress(OSError):
                 status = path.stat()
                 stamp = (status.st_mtime_ns, status.st_size)
                 known = before.get(path)
-                self._files[path] = known if known and known.stamp == stamp else _read(path, stamp)
-        return iter(list(self._files.items()))
+                files[path] = known if known and known.stamp == stamp else _read(path, stamp)
+        self._files = files
+        return iter(files.items())
 
 
 def _read(path: Path, stamp: tuple[int, int]) -> _File:

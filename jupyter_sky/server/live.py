@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
+from jupyter_server.utils import ensure_async
 from tornado import websocket
 from tornado.web import HTTPError
 
@@ -35,7 +38,8 @@ class LiveHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):
         """Open it, for who may: there is no page to be sent to for a login."""
         if not self.current_user or not self.check_origin():
             raise HTTPError(403)
-        if not self.authorizer.is_authorized(self, self.current_user, "read", self.auth_resource):
+        may = self.authorizer.is_authorized(self, self.current_user, "read", self.auth_resource)
+        if not await ensure_async(may):
             raise HTTPError(403)
         self._name = await self._sky.name(str(args[0]))
         await super().get(*args, **kwargs)
@@ -47,14 +51,14 @@ class LiveHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):
             self._send("", f"{_MOST} logs are open already: close one of them.")
             self.close()
             return
-        LiveHandler._running += 1
         tail = self.get_query_argument("tail", "")
-        lines = min(int(tail), 10_000) if tail.isascii() and tail.isdecimal() else _LINES
+        lines = min(int(tail), 10_000) if re.fullmatch(r"\d{1,9}", tail, re.ASCII) else _LINES
         words = ["logs", rank, "--follow", f"--tail={max(1, lines)}", "--cluster", self._name]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._loop = asyncio.get_running_loop()
         self._following = Following(words, self._take, self._over)
         threading.Thread(target=self._following.follow, name="sky-live", daemon=True).start()
+        LiveHandler._running += 1  # until `_finish`, which every thread that has started calls
 
     def on_message(self, message: str | bytes) -> None:
         """Nothing is asked on this way."""
@@ -78,7 +82,9 @@ class LiveHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):
 
     async def _pass_on(self, data: bytes) -> None:
         if self.ws_connection:
-            await self._send(self._decoder.decode(data), None)
+            # A page that is closed meanwhile ends the process, in `on_close`.
+            with contextlib.suppress(websocket.WebSocketClosedError):
+                await self._send(self._decoder.decode(data), None)
 
     def _finish(self, trouble: str) -> None:
         LiveHandler._running -= 1

@@ -17,7 +17,7 @@ from tornado.web import HTTPError, RequestHandler, authenticated
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.server import clusters, environments, terminal
-from jupyter_sky.server.actions import NAME, act
+from jupyter_sky.server.actions import NAME, Actions
 from jupyter_sky.server.clusters import Found, Served
 from jupyter_sky.server.hearing import Hearing
 from jupyter_sky.server.live import LiveHandler
@@ -55,6 +55,7 @@ class Sky:
         self.root = Path(serverapp.root_dir).resolve()
         self.hearing = Hearing(Path(serverapp.runtime_dir))
         self.looks = Looks()
+        self.actions = Actions(self.hearing)
 
     async def found(self) -> Found:
         """Return what there is by now."""
@@ -152,8 +153,9 @@ class ClustersHandler(Handler):
     async def get(self) -> None:
         found = await self.sky.found()
         states = await self.sky.looks.states(found.unattended)
+        failures = self.sky.actions.failures(found)
         served = await self.sky.served()
-        self.finish(clusters.answer(found, states, served, self.sky.root))
+        self.finish(clusters.answer(found, states, failures, served, self.sky.root))
 
 
 class ActionHandler(Handler):
@@ -165,7 +167,7 @@ class ActionHandler(Handler):
         found = await self.sky.found()
         if not found.row(identity) and not found.live(identity):
             raise HTTPError(404, NO_CLUSTER)
-        said = await act(self.sky.hearing, found, identity, action, options)
+        said = await self.sky.actions.act(found, identity, action, options)
         self.finish({"said": said})
 
     def _options(self, action: str) -> dict[str, Any]:

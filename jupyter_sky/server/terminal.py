@@ -80,6 +80,22 @@ class Following:
 
     def follow(self) -> None:
         """Run it to its end, in the thread that calls this."""
+        said = ""
+        try:
+            said = self._run()
+        except OSError as error:
+            said = f"`jupyter sky {self._words[0]}` cannot be run: {error}"
+        finally:
+            self._over(said)
+
+    def end(self) -> None:
+        """End it; from any thread, also before it has begun."""
+        self._ended = True
+        if self._process:
+            self._process.kill()
+
+    def _run(self) -> str:
+        """Run it, and return the sentence of an error, or nothing."""
         process = self._process = subprocess.Popen(
             _command(self._words),
             stdin=subprocess.DEVNULL,
@@ -88,25 +104,17 @@ class Following:
             env=_environment(),
         )
         _following.add(process)
-        said = b""
         try:
             if self._ended:
                 process.kill()
             assert process.stdout and process.stderr
             while data := os.read(process.stdout.fileno(), _PIECE):
                 self._take(data)
-            said = process.stderr.read()
+            return _complaint(process.stderr.read().decode(errors="replace"))
         finally:
             process.kill()
             process.communicate()
             _following.discard(process)
-            self._over(_complaint(said.decode(errors="replace")))
-
-    def end(self) -> None:
-        """End it; from any thread, also before it has begun."""
-        self._ended = True
-        if self._process:
-            self._process.kill()
 
 
 @atexit.register

@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import os
 import resource
+import sys
 import time
 from pathlib import Path
 
@@ -66,6 +67,20 @@ def test_too_few_open_files_are_named_with_the_fix() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert found == Finding("512 at most", "`ulimit -n 4096` in the shell that starts Jupyter.")
+
+
+def test_nothing_is_asked_for_that_windows_lacks(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_folder(runtime() / "0badc0de-0")
+    checks = examine()
+    assert next(name for name, _ in checks if name == "shared memory")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", "win32")
+        assert next(checks) == ("open files", Finding("any number"))
+    monkeypatch.delattr(os, "getuid")
+    monkeypatch.delattr(psutil.Process, "uids")
+    assert leftovers.find() == []
 
 
 def test_a_broken_registry_is_named_with_the_fix(elsewhere: Path) -> None:

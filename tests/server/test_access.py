@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
+from jupyter_server.auth.authorizer import Authorizer
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
-from tests.server.jupyter import Server
+from tests.server.jupyter import Server, serve
 
 NOBODY = {"Accept": "application/json"}
 GETS = ["clusters", "clusters/0a/logs/0", "kernels/0a", "offers", "anything"]
@@ -59,6 +61,19 @@ def test_nobody_follows_a_log_without_a_token_or_from_another_page(server: Serve
     assert live(server) == 403
     assert live(server, Cookie=cookies, Origin="http://elsewhere.example") == 403
     assert live(server, Cookie=cookies) == 404  # there is no such cluster
+
+
+class Nobody(Authorizer):
+    """Lets nobody do anything, and takes its time to say so."""
+
+    async def is_authorized(self, *args: object) -> bool:
+        return False
+
+
+def test_nothing_is_told_to_who_may_not_read(tmp_path: Path) -> None:
+    with serve(tmp_path, "--ServerApp.authorizer_class=tests.server.test_access.Nobody") as server:
+        assert server.sky("clusters").status == 403
+        assert live(server, Authorization=f"token {server.token}") == 403
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,6 +16,9 @@ import pytest
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.folders import home
+from jupyter_sky.server import actions, clusters
+from jupyter_sky.server.actions import Actions
+from jupyter_sky.server.hearing import Hearing
 from tests.server.jupyter import Kernel, Server
 
 Open = Callable[[str], Kernel]
@@ -139,6 +144,37 @@ def test_what_does_not_work_is_said_and_stays_to_be_read(server: Server, opened:
     assert noted["note"] == answer.message
     assert server.act(entry, "restart", {"ranks": None}).status == 200
     server.until("wrong", lambda entry: not entry["note"])
+
+
+def test_what_fails_with_no_kernel_stays_to_be_read_too(server: Server, alone: Cluster) -> None:
+    entry = server.clusters()[alone.name]
+    answer = server.act(entry, "restart", {"ranks": [7]})
+    assert "there is no rank 7" in answer.message
+    noted = server.until(alone.name, lambda entry: entry["note"])
+    assert noted["note"].startswith(answer.message)
+    assert server.act(entry, "restart", {"ranks": [1]}).status == 200
+    assert answer.message not in server.clusters()[alone.name]["note"]
+
+
+def test_what_fails_later_than_a_page_waits_is_known(
+    alone: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "_TELL_AFTER", 0.0)
+    hearing = Hearing(tmp_path)
+    found = clusters.find(hearing)
+    [row] = [row for row in found.rows if row.name == alone.name]
+
+    async def fail() -> str:
+        does = Actions(hearing)
+        said = await does.act(found, row.id, "restart", {"ranks": [7]})
+        assert said == f"{alone.name}: restart takes its time, and goes on"
+        while not (failures := does.failures(found)):
+            await asyncio.sleep(0.01)
+        kept = failures[row.id]
+        assert not does.failures(replace(found, rows=()))  # the cluster has ended
+        return kept
+
+    assert "there is no rank 7" in asyncio.run(fail())
 
 
 def test_ranks_are_restarted_while_the_cell_is_busy(server: Server, opened: Open) -> None:

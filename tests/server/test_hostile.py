@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from jupyter_sky import __version__
 from jupyter_sky.cluster import kernels, registry
 from jupyter_sky.cluster.kernels import KernelFile, Told
+from jupyter_sky.server.hearing import Hearing
 from tests.panel import samples
 from tests.panel.samples import HOSTILE
 from tests.server.jupyter import Server
@@ -63,6 +65,15 @@ def test_another_version_of_jupyter_sky_is_named(server: Server, told: Callable[
         "install the same in both."
     )
     assert entry["kernels"][0]["jupyter_sky"] == "9.9.9"
+
+
+def test_those_who_ask_at_once_hear_of_every_kernel(tmp_path: Path) -> None:
+    for at in range(100):
+        kernels.write(tmp_path, KernelFile(f"k{at}", "", 0.0, (Told(IDENTITY, {}, None),)))
+    hearing = Hearing(tmp_path)
+    with ThreadPoolExecutor(8) as threads:
+        for found, _ in threads.map(lambda _: hearing.accounts(), range(40)):
+            assert len(found) == 100
 
 
 @pytest.mark.parametrize(

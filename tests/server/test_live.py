@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import psutil
+import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.server import schema
+from jupyter_sky.server.terminal import Following
 from tests.server.jupyter import Kernel, Server
 
 Open = Callable[[str], Kernel]
 
 
-async def follow(server: Server, entry: dict[str, Any], rank: int) -> WebSocketClientConnection:
+async def follow(
+    server: Server, entry: dict[str, Any], rank: int, tail: str = ""
+) -> WebSocketClientConnection:
     """Open the live output of a rank."""
-    path = f"jupyter-sky/api/clusters/{entry['id']}/live/{rank}"
+    path = f"jupyter-sky/api/clusters/{entry['id']}/live/{rank}?tail={tail}"
     url = f"{server.address.replace('http', 'ws', 1)}{path}"
     return await websocket_connect(
         HTTPRequest(url, headers={"Authorization": f"token {server.token}"})
@@ -101,3 +106,25 @@ def test_a_rank_that_is_not_there_is_named(server: Server, alone: Cluster) -> No
         return await piece(await follow(server, entry, 12))
 
     assert asyncio.run(look_in()) == {"text": "", "end": "there is no rank 12: ranks 0-1."}
+
+
+def test_a_tail_that_is_no_number_keeps_no_place(server: Server, alone: Cluster) -> None:
+    entry = server.clusters()[alone.name]
+
+    async def look_in() -> str:
+        for _ in range(20):  # more than can be followed at once
+            connection = await follow(server, entry, 12, "9" * 5000)
+            end = (await piece(connection))["end"]
+            assert await connection.read_message() is None
+        return str(end)
+
+    assert asyncio.run(look_in()) == "there is no rank 12: ranks 0-1."
+
+
+def test_what_cannot_be_started_is_over_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    ends: list[str] = []
+    Following(["logs", "0"], lambda data: None, ends.append).follow()
+    [end] = ends
+    assert end.startswith("`jupyter sky logs` cannot be run: ")
+    assert "/nowhere/python" in end
