@@ -270,6 +270,7 @@ class Session:
             nodes=row.spec["nodes"],
             gpu=gpu,
             pip=typed.pip,
+            max_price=typed.max_price,
             cpus=row.spec["cpus"],
             memory=row.spec["memory"],
             procs_per_node=row.spec["procs_per_node"],
