@@ -9,6 +9,8 @@ from jupyter_sky.providers.aws.choose import Offer
 from jupyter_sky.providers.money import dollars
 from jupyter_sky.transport import background
 
+_ROUNDING = 1e-9  # three times 0.2 is more than 0.6 to a computer
+
 
 def agree(
     nodes: int,
@@ -46,6 +48,32 @@ def agree(
         ) from None
     if answer.strip().lower() not in ("y", "yes"):
         raise UsageError(f"nothing was started; to start without a question, {otherwise}.")
+
+
+def stay_below(max_price: float, nodes: int, before: int, offer: Offer) -> None:
+    """Refuse that a cluster grows beyond the dollars an hour that the person has agreed to.
+
+    Parameters
+    ----------
+    nodes, before
+        How many it shall have, and how many there are.
+    offer
+        What each of them costs from now on.
+    """
+    if offer.price is None:
+        raise UsageError(
+            f"AWS does not tell what {offer.type.name} costs there now, so --max-price cannot "
+            "hold: try later, or start the cluster anew without it."
+        )
+    total = nodes * offer.price
+    if total <= max_price + _ROUNDING:
+        return
+    fitting = int((max_price + _ROUNDING) / offer.price)
+    fewer = f"type `%sky scale {fitting}`, or " if fitting > before else ""
+    raise UsageError(
+        f"{nodes} nodes cost {dollars(total)} an hour, more than --max-price {max_price:g}: "
+        f"{fewer}start the cluster anew with a higher one."
+    )
 
 
 def _described(nodes: int, choice: Sequence[Offer]) -> tuple[str, str, float]:

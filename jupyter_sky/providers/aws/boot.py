@@ -10,8 +10,13 @@ from __future__ import annotations
 import json
 import shlex
 
-FIRST_AGENT_WITHIN = 1200
-"""Seconds after booting in which an agent has to come."""
+from jupyter_sky.providers.ssh.environment import INSTALL_WITHIN
+
+FIRST_AGENT_WITHIN = int(2 * INSTALL_WITHIN) + 600
+"""Seconds after booting in which an agent has to come.
+
+It comes after packages of the system and those of Python, each of which may take its time.
+"""
 
 NEXT_AGENT_WITHIN = 120
 """Seconds without an agent, once there has been one."""

@@ -8,6 +8,7 @@ from typing import Any
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.aws.catalog import InstanceType
 from jupyter_sky.providers.aws.client import AWSError, Clients, explained
+from jupyter_sky.providers.aws.tags import ID, read
 
 _UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{arch}/hvm/ebs-gp3/ami-id"
 _DEEP_LEARNING = (
@@ -64,7 +65,9 @@ def image(clients: Clients, machine: InstanceType, given: str | None, user: str 
             f"the image {number} is for {said['Architecture']}, and {machine.name} is "
             f"{machine.architecture}: name another image, or another --instance-type."
         )
-    return Image(number, user or _user(said), said["RootDeviceName"], _size(said))
+    # A snapshot of ours has its name as a tag, also where it is asked for by its number.
+    snapshot = read(said).get(ID, "")
+    return Image(number, user or _user(said), said["RootDeviceName"], _size(said), snapshot)
 
 
 def _newest(clients: Clients, machine: InstanceType) -> str:

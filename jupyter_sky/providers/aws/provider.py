@@ -9,7 +9,7 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import doctor, holdings, launch, more, offers, snapshots, store
-from jupyter_sky.providers.aws.agree import agree
+from jupyter_sky.providers.aws.agree import agree, stay_below
 from jupyter_sky.providers.aws.choose import Offer, Wish
 from jupyter_sky.providers.aws.client import Clients, clients, clients_at
 from jupyter_sky.providers.aws.instance import Instance
@@ -247,11 +247,8 @@ class AWS:
         say("choosing machines")
         fitting = offers.find(there, self._wish(spec))
         acceptable = [each for each in fitting if _is_as_cheap(each, fitting[0])]
-        if self.max_cost is not None and acceptable[0].price is None:
-            raise UsageError(
-                f"AWS does not tell what {acceptable[0].type.name} costs, so --max-cost cannot "
-                "hold: leave it out, or ask for the permission pricing:GetProducts."
-            )
+        if self.max_cost is not None:
+            acceptable = _where_price_is_known(acceptable)
         agree(spec.nodes, acceptable, self.max_price, self.ask_above, say)
         store.remember(there.place)
         order = self._order(spec, identity, spec.nodes, acceptable, self._lifetime)
@@ -267,6 +264,9 @@ class AWS:
         count, spec = len(standing.numbers), standing.spec
         say("looking at what another machine costs")
         offer = more.offer(there, like)
+        if self.max_price is not None:
+            stay_below(self.max_price, spec.nodes, len(standing.nodes), offer)
+        # What takes the place of a lost node costs what that did.
         if not standing.lost:
             agree(spec.nodes, [offer], self.max_price, self.ask_above, say)
         seconds = purse.share_with(count, offer.price)
@@ -310,6 +310,22 @@ def _is_as_cheap(offer: Offer, first: Offer) -> bool:
     if first.price is None or offer.price is None:
         return first.price is None and offer is first
     return offer.price <= _DEARER * first.price
+
+
+def _where_price_is_known(choice: Sequence[Offer]) -> list[Offer]:
+    """Leave out zones in which ``--max-cost`` cannot hold."""
+    first = choice[0]
+    if first.price is None:
+        instead = "leave it out, or ask for the permission pricing:GetProducts."
+        if first.spot:
+            instead = "leave out --spot, or name another --zone."
+        raise UsageError(
+            f"AWS does not tell what {first.type.name} costs, so --max-cost cannot hold: {instead}"
+        )
+    return [
+        replace(each, prices={zone: p for zone, p in each.prices.items() if p is not None})
+        for each in choice
+    ]
 
 
 def _described(rented: Sequence[Rented]) -> str:

@@ -53,8 +53,13 @@ class Purse:
         """
         if self.until is None:
             return None
+        if price is None:
+            raise UsageError(
+                "AWS does not tell what another node costs there now, so --max-cost cannot hold: "
+                "try later, or start a cluster anew without it."
+            )
         there = sum(node.price or 0.0 for each in self.machines for node in each.nodes)
-        new = there + count * (price or 0.0)
+        new = there + count * price
         left = (self.until - time.monotonic()) * min(1.0, self.price / new)
         if left < _WORTH_IT:
             raise UsageError(

@@ -24,7 +24,7 @@ from jupyter_sky.providers.ssh.package import NEEDED
 from jupyter_sky.providers.ssh.probe import Probe
 
 _LEAST_DISK = 2**30
-_INSTALL_WITHIN = 3600.0  # CUDA's wheels have gigabytes, and nothing is printed while they come
+INSTALL_WITHIN = 3600.0  # CUDA's wheels have gigabytes, and nothing is printed while they come
 
 # What is pickled in one place and unpickled in the other: the same version understands it best.
 _SAME = ("cloudpickle", "numpy")
@@ -124,7 +124,7 @@ def make(line: Line, here: Probe, made_of: Recipe, say: Say) -> str:
     wheels = _send_wheels(line, here, made_of, say)
     say(f"making Python {made_of.python} and installing {made_of.count} packages")
     try:
-        line.run(_script(folder, tool, wheels, made_of), within=_INSTALL_WITHIN)
+        line.run(_script(folder, tool, wheels, made_of), within=INSTALL_WITHIN)
     except CommandError as error:
         raise HostError(f"its environment could not be made:\n    {_indented(error)}") from None
     return python
@@ -151,7 +151,7 @@ def install_system(line: Line, here: Probe, packages: Sequence[str], say: Say) -
             {sudo}apt-get update --quiet=2 </dev/null &&
                 {sudo}apt-get install --quiet=2 --no-install-recommends {words} </dev/null
             """,
-            within=_INSTALL_WITHIN,
+            within=INSTALL_WITHIN,
         )
     except CommandError as error:
         raise HostError(

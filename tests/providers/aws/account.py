@@ -327,6 +327,20 @@ def refusal(
     return Answer(body.encode(), status)
 
 
+def without_spot_price(zone: str) -> Fault:
+    """Have AWS tell what spot costs in all zones but one."""
+
+    def hide(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        answer = carry_out()
+        if call.action == "DescribeSpotPriceHistory":
+            there = f"<availabilityZone>{zone}</availabilityZone>".encode()
+            item = rb"<item>(?:(?!</item>).)*" + there + rb".*?</item>"
+            answer.body = re.sub(item, b"", answer.body, flags=re.DOTALL)
+        return answer
+
+    return hide
+
+
 def _xml(action: str, body: str) -> Answer:
     text = f'<{action}Response xmlns="{_XML}"><requestId>r</requestId>{body}</{action}Response>'
     return Answer(text.encode())

@@ -34,6 +34,12 @@ def look(host: Host) -> None:
                 pause.wait(PATIENCE)
 
 
+def test_machines_wait_for_installations(start: Start, machines: Machines) -> None:
+    start(1, framework=False)
+    [told] = machines.user_data.values()
+    assert f"first={2 * 3600 + 600}\n" in told["bootcmd"][-1][-1]
+
+
 def test_machines_power_off_when_their_agents_are_gone(
     start: Start, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from jupyter_sky.cluster import registry
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws.client import Clients
 from jupyter_sky.providers.folders import home
 from tests.cluster.test_scaling import assert_is_whole, prepare
-from tests.providers.aws.account import Account, Answer, Call, refusal
+from tests.providers.aws.account import Account, Answer, Call, refusal, without_spot_price
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.machines import Machines
 
@@ -79,6 +79,44 @@ def test_what_aws_has_not_leaves_the_cluster_as_it_was(
     with pytest.raises(SkyError, match="1 node: AWS has no 1 more × d3.xlarge in us-east-1a, whe"):
         cells.cluster.scale(2)
     assert_is_whole(cells, 1, keep=[0])
+    assert running(clients) == 1
+
+
+def test_max_price_holds_for_all_nodes_together(
+    start: Start, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = start(1, framework=False, instance_type="d3.2xlarge")
+    # There are cheaper ones, but those that join are like the first.
+    provider = replace(cells.cluster.provider, instance_type=None, max_price=1.2)
+    sentence = r"more than --max-price 1.2: type `%sky scale 3`, or start the cluster anew with a h"
+    with pytest.raises(UsageError, match=rf"4 nodes cost \$1.60 an hour, {sentence}"):
+        cells.cluster.scale(4, provider)
+    cells.cluster.scale(3, provider)
+    with pytest.raises(UsageError, match=r"more than --max-price 1.2: start the cluster anew"):
+        cells.cluster.scale(4, provider)
+    # Who has said nothing of it is asked.
+    questions: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text: questions.append(text) or "n")
+    with pytest.raises(UsageError, match="nothing was started"):
+        cells.cluster.scale(4, replace(provider, max_price=None, ask_above=1.5))
+    assert questions == ["Start 4 × d3.2xlarge for $1.60 an hour? [y/N] "]
+    assert running(clients) == 3
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [
+        ({"max_cost": 40}, "another node costs there now, so --max-cost cannot hold: try later"),
+        ({"max_price": 40}, "d3.xlarge costs there now, so --max-price cannot hold: try later"),
+    ],
+)
+def test_no_limit_holds_where_the_price_is_not_known(
+    start: Start, clients: Clients, account: Account, limit: dict[str, float], sentence: str
+) -> None:
+    cells = start(1, framework=False, spot=True, ask_above=float("inf"), **limit)
+    account.fault = without_spot_price("us-east-1a")
+    with pytest.raises(SkyError, match=f"AWS does not tell what {sentence}"):
+        cells.cluster.scale(2)
     assert running(clients) == 1
 
 

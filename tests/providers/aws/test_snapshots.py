@@ -57,6 +57,8 @@ def test_the_next_cluster_boots_from_what_was_prepared(
     told = machines.user_data[list(machines.hosts)[1]]["bootcmd"]
     assert told[0][:2] == ["cloud-init-per", "instance"]
     assert "/root/.ssh/authorized_keys" in told[0][-1]
+    second.cluster.scale(2)
+    assert machines.user_data[list(machines.hosts)[2]]["bootcmd"][0] == told[0]
     with pytest.raises(UsageError, match=f"`%sky snapshot --remove {made.name}` removes it"):
         make(clients, second)
     # Something else is installed: it does not fit.

@@ -13,7 +13,7 @@ from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.client import Clients
 from jupyter_sky.providers.aws.policy import needed
 from jupyter_sky.providers.spec import ClusterSpec
-from tests.providers.aws.account import Account, Answer, Call, refusal
+from tests.providers.aws.account import Account, Answer, Call, refusal, without_spot_price
 from tests.providers.aws.starting import SPEC, Booting, start
 
 Left = Callable[[], list[str]]
@@ -40,7 +40,7 @@ def refusing(account: Account, wanted: Callable[[Call], str | None]) -> list[Cal
 
 def rent(**options: Any) -> None:
     """Rent four machines in the default network, and give them back."""
-    provider = AWS(ssh_from="192.0.2.1/32", max_price=100, **options)
+    provider = AWS(ssh_from="192.0.2.1/32", **{"max_price": 100, **options})
     said: list[str] = []
 
     def stop_there(text: str) -> None:
@@ -91,6 +91,20 @@ def test_no_capacity_anywhere(account: Account, given_back: None, left: Left) ->
         f"  p4d.24xlarge in us-east-1b: {NO_CAPACITY}",
         f"  p4de.24xlarge in us-east-1b: {NO_CAPACITY}",
     ]
+
+
+def test_max_cost_keeps_to_zones_whose_price_is_known(account: Account, given_back: None) -> None:
+    asked = refusing(account, lambda call: "InsufficientInstanceCapacity")
+    refuse, hide = account.fault, without_spot_price("us-east-1b")
+    account.fault = lambda call, carry_out: hide(call, lambda: refuse(call, carry_out))
+    limits: dict[str, Any] = {"max_price": None, "ask_above": 1000.0, "max_cost": 40.0}
+    with pytest.raises(SkyError, match="AWS has no 4 instances"):
+        rent(spot=True, **limits)
+    zones = {call.params["Placement.AvailabilityZone"] for call in asked}
+    assert zones == {"us-east-1a", "us-east-1c", "us-east-1d"}
+    sentence = r"AWS does not tell what p4d\S+ costs, so --max-cost cannot hold: leave out --spot"
+    with pytest.raises(UsageError, match=sentence):
+        rent(spot=True, zone="us-east-1b", **limits)
 
 
 def test_a_quota_is_named_and_not_tried_again(account: Account, given_back: None) -> None:
