@@ -24,6 +24,9 @@ from jupyter_sky.providers.ssh.line import lines
 from jupyter_sky.providers.ssh.package import NEEDED
 from tests.cluster.conftest import Cells
 from tests.lab import Lab, wheels
+from tests.notebook.kernels import LiveNotebook
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -81,3 +84,14 @@ def start(client: Path) -> Iterator[Callable[..., Cells]]:
     for cells in started:
         if cells.cluster.state.phase != "down":
             cells.cluster.down()
+
+
+@pytest.fixture
+def notebook(lab: Lab, tmp_path: Path) -> Iterator[LiveNotebook]:
+    """A notebook whose nodes use the Python of these tests."""
+    made = LiveNotebook(tmp_path / "n.ipynb", HOME=str(lab.home), PYTHONPATH=str(ROOT))
+    try:
+        made.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
+        yield made
+    finally:
+        made.close()

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
-
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def notebook(lab: Lab, tmp_path: Path) -> Iterator[LiveNotebook]:
-    made = LiveNotebook(tmp_path / "n.ipynb", HOME=str(lab.home), PYTHONPATH=str(ROOT))
-    try:
-        made.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
-        yield made
-    finally:
-        made.close()
 
 
 def test_from_hosts_to_a_formed_group(lab: Lab, notebook: LiveNotebook) -> None:

@@ -6,10 +6,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from jupyter_sky.providers.preparation import Preparation, Step
 from tests.lab import Lab
@@ -17,16 +14,6 @@ from tests.notebook.kernels import LiveNotebook
 
 ROOT = Path(__file__).parents[3]
 HOSTS = ["lab1", "lab2", "lab3", "lab4"]
-
-
-@pytest.fixture
-def notebook(lab: Lab, tmp_path: Path) -> Iterator[LiveNotebook]:
-    made = LiveNotebook(tmp_path / "n.ipynb", HOME=str(lab.home), PYTHONPATH=str(ROOT))
-    try:
-        made.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
-        yield made
-    finally:
-        made.close()
 
 
 def test_a_cell_shows_a_bar_for_each_node(notebook: LiveNotebook) -> None:
