@@ -15,16 +15,11 @@ from jupyter_sky.cluster.departures import Departures
 from jupyter_sky.cluster.endings import end, remove
 from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
+from jupyter_sky.cluster.meter import Meter
 from jupyter_sky.cluster.outbox import Outbox
 from jupyter_sky.cluster.state import ClusterState, reduce
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.machine import (
-    Landlord,
-    Machine,
-    Node,
-    Progress,
-    Provider,
-)
+from jupyter_sky.providers.machine import Landlord, Machine, Node, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import (
     Ending,
@@ -80,7 +75,7 @@ class Conductor:
     place
         Where its machines are rented, if they are.
     meter
-        Dollars that it had cost at a moment, and that moment: the price is the same since.
+        What it had cost when its price changed last.
     """
 
     def __init__(
@@ -120,7 +115,7 @@ class Conductor:
         self.form_errors: dict[int, dict[str, Any]] = {}
         self.versions: dict[str, handshake.Versions] = {}
         self.place: str | None = None
-        self.meter = (0.0, time.time())
+        self.meter = Meter(0.0, time.time())
         self.repair: asyncio.Task[None] | None = None
         self._launch: asyncio.Task[list[Machine]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -144,8 +139,7 @@ class Conductor:
     @property
     def cost(self) -> float | None:
         """Dollars so far; ``None`` as with `price`."""
-        spent, since = self.meter
-        return None if self.price is None else spent + self.price * (time.time() - since) / 3600
+        return self.meter.cost(self.price, time.time())
 
     @property
     def note(self) -> str:
@@ -216,7 +210,7 @@ class Conductor:
         """Have these connections, and what is behind them, be the cluster."""
         if (spent := self.cost) is not None:
             # From now on it costs something else.
-            self.meter = (spent, time.time())
+            self.meter = Meter(spent, time.time())
         self.connections = list(connections)
         machines = [connection.machine for connection in connections]
         nodes = [node for machine in machines for node in machine.nodes]

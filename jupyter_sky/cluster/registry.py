@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from jupyter_sky.cluster.meter import Meter
 from jupyter_sky.providers.folders import home
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -55,15 +56,14 @@ class Row:
         return sum(prices) if prices else None
 
     @property
-    def meter(self) -> tuple[float, float]:
-        """Dollars that it had cost at a moment, and that moment: the price is the same since."""
+    def meter(self) -> Meter:
+        """What it had cost when its price changed last."""
         spent, since = self.spec.get("meter") or (0.0, self.created)
-        return float(spent), float(since)
+        return Meter(float(spent), float(since))
 
     def cost(self, now: float) -> float | None:
         """Return the dollars that it has cost so far; ``None`` as with `price`."""
-        spent, since = self.meter
-        return None if self.price is None else spent + self.price * max(0.0, now - since) / 3600
+        return self.meter.cost(self.price, now)
 
     @property
     def leaving(self) -> list[dict[str, Any]]:

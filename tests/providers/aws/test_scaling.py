@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.meter import Meter
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws.client import Clients
 from jupyter_sky.providers.folders import home
@@ -31,7 +32,7 @@ def test_instances_come_and_go(
     prepare(cells)
     before = {host.address: host.run("cat", "/run/jupyter-sky-until") for host in hosts(machines)}
     # As if it had been up for ten hours.
-    cells.cluster._conductor.meter = (0.0, time.time() - 36000)
+    cells.cluster._conductor.meter = Meter(0.0, time.time() - 36000)
     cells.cluster.scale(4)
     assert_is_whole(cells, 4, keep=[0, 1, None, None])
     assert cells.cluster.price == pytest.approx(0.8)
@@ -39,7 +40,7 @@ def test_instances_come_and_go(
     assert cost == pytest.approx(4.0, rel=0.1), "what came later did not cost earlier"
     row = registry.find(cells.cluster.name)
     assert row is not None
-    spent, since = row.meter
+    spent, since = row.meter.spent, row.meter.since
     assert row.cost(since + 3600) == pytest.approx(spent + 0.8)
     assert running(clients) == 4
     asked = [call.params for call in account.calls if call.action == "RunInstances"]
