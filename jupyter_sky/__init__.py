@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jupyter_sky.providers.ssh.provider import SSH
     from jupyter_sky.transport.interruption import Interruption
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "AWS",

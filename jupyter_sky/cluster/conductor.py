@@ -202,7 +202,10 @@ class Conductor:
         self.rearrange(
             [Connection(each, self.take, self._on_lost, self.visits) for each in machines]
         )
-        return await asyncio.gather(*(each.open(since) for each in self.connections))
+        welcomes = await asyncio.gather(*(each.open(since) for each in self.connections))
+        for welcome in welcomes:
+            handshake.check_agent(welcome)
+        return welcomes
 
     # Who belongs to it
 

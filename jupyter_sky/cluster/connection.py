@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jupyter_sky
 from jupyter_sky.cluster.upload import Upload
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import AgentGone, Machine, MachineGone
@@ -196,7 +197,7 @@ class Connection:
         self._hello = asyncio.get_running_loop().create_future()
         link = self._link = Link(sock, self._receive, self._closed, self._place, SILENCE)
         hello = {"op": "hello", "since": since, "token": self._token, "blobs": [*self._known]}
-        link.send({**hello, "visits": self._visits})
+        link.send({**hello, "visits": self._visits, "version": jupyter_sky.__version__})
         try:
             welcome = await asyncio.wait_for(self._hello, ANSWER_WITHIN)
         except TimeoutError:

@@ -1,17 +1,39 @@
-"""The handshake: do the nodes and this process understand each other's pickles?"""
+"""Version check: do the nodes and this process understand each other's messages and pickles?"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import jupyter_sky
 from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.versions import PACKAGES, versions
 
 Versions = Mapping[str, str]
 
 
 class VersionMismatch(SkyError):
-    """A node has a Python that cannot work with this one."""
+    """A node has a Python, or a jupyter_sky, that cannot work with this process."""
+
+
+def check_agent(welcome: Message) -> None:
+    """Compare the jupyter_sky of an agent with this one, before anything else it says is read.
+
+    Messages and pickles name modules and functions of jupyter_sky, which move between versions.
+
+    Raises
+    ------
+    VersionMismatch
+        When it is another version.
+    """
+    theirs, ours = welcome.get("version", "0.1.0"), jupyter_sky.__version__
+    if theirs != ours:
+        name = welcome["cluster"]
+        raise VersionMismatch(
+            f"cluster {name} was started by jupyter_sky {theirs} and this is {ours}, which cannot "
+            f"use it: end it with `%sky down {name}` and start it anew, or install "
+            f"jupyter_sky {theirs} where the notebook runs."
+        )
 
 
 def check(nodes: Mapping[str, Versions]) -> tuple[str, ...]:
@@ -55,6 +77,11 @@ def compare(here: Versions, there: Versions, host: str = "the node") -> list[str
             f"{host} has Python {other} and the notebook Python {mine}, between which functions "
             f"cannot travel: run the notebook with Python {other}, or start the cluster anew with "
             f"Python {mine} on its nodes."
+        )
+    if here["jupyter_sky"] != there.get("jupyter_sky"):
+        raise VersionMismatch(
+            f"the ranks on {host} have jupyter_sky {there.get('jupyter_sky', '0.1.0')} and the "
+            f"notebook {here['jupyter_sky']}: end the cluster with `%sky down` and start it anew."
         )
     return [
         f"{host} has {name} {theirs} and the notebook {ours}, so that not every object may "

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jupyter_sky
 from jupyter_sky.node import door
 from jupyter_sky.node.changes import Changes, devices_of
 from jupyter_sky.node.client import Callers, Client
@@ -161,6 +162,7 @@ class Agent:
     def welcome(self) -> Message:
         """Return what a client that comes anew should know."""
         return {
+            "version": jupyter_sky.__version__,
             "cluster": self.spec["cluster"],
             "id": self.spec["id"],
             "last": self._journal.last,

@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jupyter_sky
 from jupyter_sky.node.journal import Journal
 from jupyter_sky.transport.blobs import PIECE, file_name, map_privately, pieces
 from jupyter_sky.transport.compression import expand
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 SILENCE = 30.0
 """Seconds without a sign of life after which a client is taken to be gone."""
+
+ANY_VERSION = frozenset({"end", "interrupt", "log"})
+"""What a client of another version may ask for: to read, to stop, and to end."""
 
 _MOST_CALLERS = 64
 _INCOMPLETE = (KeyError, TypeError, ValueError)
@@ -91,6 +95,7 @@ class Client:
         self._journal = journal
         self.uses = False
         self._token = ""
+        self._version = ""
         self._next: int | None = None
         self._piece = memoryview(bytearray(PIECE))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,11 +133,14 @@ class Client:
                 self._follow(message["since"])
             case "fetch":
                 self._start(self._fetch(message))
+            case op if op not in ANY_VERSION and self._version != jupyter_sky.__version__:
+                self._answer(message["id"], {"error": self._refusal()})
             case _:
                 self._answer(message["id"], self._agent.callers.answer(self._token, message))
 
     def _greet(self, message: Message) -> None:
         self._token = message["token"]
+        self._version = message.get("version", "0.1.0")
         self.uses = not message.get("visits", False)
         self._agent.idle.look()
         missing = [key for key in message["blobs"] if key not in self._agent.store]
@@ -141,6 +149,14 @@ class Client:
         self._link.send({**about, **self._agent.welcome()})
         if message["since"] is not None:
             self._follow(message["since"])
+
+    def _refusal(self) -> str:
+        name, ours = self._agent.spec["cluster"], jupyter_sky.__version__
+        return (
+            f"cluster {name} was started by jupyter_sky {ours}, which {self._version} cannot use: "
+            f"end it with `%sky down {name}` and start it anew, or install jupyter_sky {ours} "
+            "where the notebook runs."
+        )
 
     def _follow(self, since: int) -> None:
         self._next = since + 1

@@ -9,15 +9,21 @@ from pathlib import Path
 
 import pytest
 
+import jupyter_sky
+from jupyter_sky import __version__ as VERSION
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster import registry
+from jupyter_sky.cluster import survey as probe
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.handshake import VersionMismatch, check, compare
+from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport import background
 from jupyter_sky.transport.versions import versions
 
-HERE = {"python": "3.12.4", "torch": "2.13.0+cpu", "cloudpickle": "3.1.2"}
+HERE = {"python": "3.12.4", "jupyter_sky": "0.2.0", "torch": "2.13.0+cpu", "cloudpickle": "3.1.2"}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +32,7 @@ HERE = {"python": "3.12.4", "torch": "2.13.0+cpu", "cloudpickle": "3.1.2"}
         HERE,
         {**HERE, "python": "3.12.11"},
         {**HERE, "torch": "2.13.0+cu130"},
-        {"python": "3.12.4", "cloudpickle": "3.1.2"},
+        {"python": "3.12.4", "jupyter_sky": "0.2.0", "cloudpickle": "3.1.2"},
     ],
 )
 def test_what_works_together_is_not_mentioned(there: dict[str, str]) -> None:
@@ -42,6 +48,15 @@ def test_another_minor_python_is_refused_with_what_to_do(python: str) -> None:
         f"gpu1 has Python {minor} and the notebook Python 3.12, between which functions cannot "
         f"travel: run the notebook with Python {minor}, or start the cluster anew with Python "
         "3.12 on its nodes."
+    )
+
+
+def test_ranks_with_another_jupyter_sky_are_refused_with_what_to_do() -> None:
+    with pytest.raises(VersionMismatch) as error:
+        compare(HERE, {**HERE, "jupyter_sky": "0.1.0"}, "gpu1")
+    assert str(error.value) == (
+        "the ranks on gpu1 have jupyter_sky 0.1.0 and the notebook 0.2.0: end the cluster with "
+        "`%sky down` and start it anew."
     )
 
 
@@ -100,3 +115,50 @@ def test_a_kernel_that_is_refused_leaves_the_cluster_as_it_is(
     again = attach(older.name)
     assert again is not None
     again.close()
+
+
+def test_a_cluster_of_another_version_is_refused_and_can_be_ended(
+    older: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = registry.find(older.name)
+    assert row is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(jupyter_sky, "__version__", "9.9")
+        with pytest.raises(VersionMismatch) as error:
+            attach(older.name)
+        assert str(error.value) == (
+            f"cluster {older.name} was started by jupyter_sky {VERSION} and this is 9.9, which "
+            f"cannot use it: end it with `%sky down {older.name}` and start it anew, or install "
+            f"jupyter_sky {VERSION} where the notebook runs."
+        )
+        [glance] = probe.look([row], {"local": Local()})
+        assert glance.phase == "idle"
+        assert Cluster.abandon(row, Local()) == []
+    assert registry.find(older.name) is None
+
+
+def test_an_agent_refuses_a_kernel_of_another_version_itself(
+    older: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = registry.find(older.name)
+    assert row is not None
+    machine = Local().machine(row.machines[0])
+
+    async def ask_as_another_version() -> str:
+        connection = Connection(machine, lambda *event: None, lambda connection: None)
+        with monkeypatch.context() as patch:
+            patch.setattr(jupyter_sky, "__version__", "0.1.0")
+            await connection.open(since=None)
+        try:
+            assert (await connection.request("log", rank=0, tail=1))["size"] >= 0
+            with pytest.raises(SkyError) as error:
+                await connection.request("kill", ranks=[0])
+        finally:
+            connection.close()
+        return str(error.value)
+
+    assert background.wait(ask_as_another_version()) == (
+        f"cluster {older.name} was started by jupyter_sky {VERSION}, which 0.1.0 cannot use: end "
+        f"it with `%sky down {older.name}` and start it anew, or install jupyter_sky {VERSION} "
+        "where the notebook runs."
+    )
