@@ -19,8 +19,9 @@ MAY_IMPORT["node"] = {"transport"}
 MAY_IMPORT["server"] = {"cluster"}
 
 # The root resolves public names lazily, so it reaches every room, and so does what a terminal
-# starts; errors belong to all.
-FREE = {PACKAGE, f"{PACKAGE}.errors", f"{PACKAGE}.__main__"}
+# starts; the ground below all rooms belongs to all, and imports nothing but itself.
+GROUND = {f"{PACKAGE}.{name}" for name in ("errors", "formatting", "paths")}
+FREE = {PACKAGE, f"{PACKAGE}.__main__", *GROUND}
 
 
 def violations(root: Path) -> list[str]:

@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 
 from jupyter_sky.cluster import registry, survey
 from jupyter_sky.cluster.conductor import Conductor
-from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.handshake import VersionMismatch
 from jupyter_sky.cluster.run import Run
@@ -18,6 +17,7 @@ from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
+from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.machine import AgentGone, Progress, Provider, Scalable
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.transport import background
@@ -143,10 +143,10 @@ class Cluster:
         """
         there = self.all_ranks
         if not work.ranks:
-            raise UsageError(f"no rank was chosen: {self.name} has {describe_ranks(there)}.")
+            raise UsageError(f"no rank was chosen: {self.name} has {format_ranks(there)}.")
         if missing := sorted(set(work.ranks) - set(there)):
             raise UsageError(
-                f"there is no rank {missing[0]}: {self.name} has {describe_ranks(there)}."
+                f"there is no rank {missing[0]}: {self.name} has {format_ranks(there)}."
             )
         return Run(self._runner, work)
 
@@ -213,7 +213,7 @@ class Cluster:
         provider = provider or self.provider
         spec, has = replace(self.spec, nodes=nodes), len(self.state.nodes)
         if nodes == has:
-            raise UsageError(f"{self.name} has {count_of_nodes(has)} already.")
+            raise UsageError(f"{self.name} has {format_count(has, 'node')} already.")
         if not isinstance(provider, Scalable):
             raise UsageError(
                 f"{provider.name} nodes cannot join or leave a cluster that is up: end it with "
@@ -228,7 +228,8 @@ class Cluster:
         except SkyError as error:
             if not self.alive or len(self.state.nodes) != has:
                 raise
-            raise SkyError(f"{self.name} stays with {count_of_nodes(has)}: {error}") from None
+            stays = f"{self.name} stays with {format_count(has, 'node')}"
+            raise SkyError(f"{stays}: {error}") from None
 
     def down(self) -> list[str]:
         """End the cluster, everything of it, and forget it.
@@ -336,11 +337,6 @@ class Cluster:
         """How data leaves for the cluster and why, where the connection is slow; or empty."""
         notes = [connection.upload.note for connection in self._conductor.connections]
         return next(filter(None, notes), "")
-
-
-def count_of_nodes(count: int) -> str:
-    """Return a number of nodes in words."""
-    return f"{count} node{'s' * (count != 1)}"
 
 
 def _conductor(

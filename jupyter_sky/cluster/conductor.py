@@ -13,12 +13,12 @@ from jupyter_sky.cluster import attaching, formation, handshake, links, registry
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.departures import Departures
 from jupyter_sky.cluster.endings import end, remove
-from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.frame import Frame, Limits
 from jupyter_sky.cluster.meter import Meter
 from jupyter_sky.cluster.outbox import Outbox
 from jupyter_sky.cluster.state import ClusterState, reduce
 from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.formatting import format_ranks
 from jupyter_sky.providers.machine import Landlord, Machine, Node, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import (
@@ -342,7 +342,7 @@ class Conductor:
             replacing.miss(self, connection)
             self.on_loss()
             return
-        ranks = describe_ranks(connection.ranks)
+        ranks = format_ranks(connection.ranks)
         where = f" on {connection.name}" if connection.machine.nodes[0].name else ""
         self.lose(
             f"cluster {self.spec.name} is lost: the agent of {ranks}{where} {connection.trouble}.",
@@ -395,9 +395,7 @@ class Conductor:
         for connection in self.connections:
             if rank in connection.ranks:
                 return connection
-        raise SkyError(
-            f"cluster {self.spec.name} has no rank {rank}: {describe_ranks(self.ranks)}."
-        )
+        raise SkyError(f"cluster {self.spec.name} has no rank {rank}: {format_ranks(self.ranks)}.")
 
     def node(self, rank: int) -> Node:
         """Return the node of a rank."""

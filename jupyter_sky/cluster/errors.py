@@ -9,11 +9,12 @@ import builtins
 import contextlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.consequences import is_consequence
 
 
@@ -172,23 +173,10 @@ def _summary(failures: Sequence[Failure]) -> list[str]:
         groups.setdefault(failure.signature, []).append(failure)
     lines: list[str] = []
     for (kind, text), members in groups.items():
-        where = describe_ranks([member.rank for member in members])
+        where = format_ranks([member.rank for member in members])
         hosts = sorted({member.host for member in members})
         line = f"on {where} ({', '.join(hosts[:3])}{', …' * (len(hosts) > 3)})"
         lines.append(
             line if not lines else f"{kind}: {text.splitlines()[0] if text else ''} {line}"
         )
     return lines
-
-
-def describe_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks in words: ``rank 3``, ``ranks 0-2, 5``."""
-    numbers = sorted(ranks)
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
-    return f"rank{'s' * (len(numbers) > 1)} {text}"

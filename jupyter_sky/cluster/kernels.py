@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import psutil
 
 from jupyter_sky import __version__
-from jupyter_sky.providers.folders import home
+from jupyter_sky.paths import home
 
 VERSION = 1
 

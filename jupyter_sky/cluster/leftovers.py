@@ -24,8 +24,8 @@ import psutil
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.registry import START_WITHIN
 from jupyter_sky.cluster.survey import look
+from jupyter_sky.paths import runtime
 from jupyter_sky.providers.catalog import providers
-from jupyter_sky.providers.folders import runtime
 from jupyter_sky.providers.local import BLOBS_OF, SHARED_MEMORY
 from jupyter_sky.providers.machine import Landlord, Machine
 from jupyter_sky.transport import background

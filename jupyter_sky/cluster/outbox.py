@@ -20,12 +20,15 @@ from typing import Any
 from jupyter_sky.cluster.ledger import Effects, Held, Ledger
 from jupyter_sky.cluster.needs import Needs
 from jupyter_sky.cluster.packing import Group, Item, Items, connected, pack_together
-from jupyter_sky.cluster.sizes import HUGE, refuse_huge
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.transport import pickling
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.names import CellNames
 from jupyter_sky.transport.sharing import Departures, is_mutable
+
+HUGE = 4_000_000_000
+"""Bytes above which values are sent only if the user says that this is meant."""
 
 _NOTHING = CellNames(frozenset(), frozenset())
 
@@ -344,3 +347,16 @@ class Outbox:
 
 def _shared(items: Iterable[Item]) -> dict[int, tuple[int, Any]]:
     return {key: entry for item in items for key, entry in item.pickled.shared.items()}
+
+
+def refuse_huge(sizes: Mapping[str, int], limit: float | None) -> None:
+    """Raise ``UsageError`` when more than ``limit`` bytes would be sent; name what is large."""
+    total = sum(sizes.values())
+    if limit is None or total <= limit:
+        return
+    largest = sorted(sizes.items(), key=lambda entry: -entry[1])
+    shown = [f"{name} ({format_bytes(size)})" for name, size in largest if size >= 0.1 * total]
+    raise UsageError(
+        f"{format_list(shown)} would be sent, and more than {format_bytes(limit)} is sent only if "
+        "you say so: add `--allow-large` to the cell, or load it inside of the cell."
+    )

@@ -10,16 +10,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.cluster.errors import (
-    Failure,
-    Interrupted,
-    RankLost,
-    TimedOut,
-    describe_ranks,
-    remote_error,
-)
+from jupyter_sky.cluster.errors import Failure, Interrupted, RankLost, TimedOut, remote_error
 from jupyter_sky.cluster.work import Notice, Sending, Work
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport import background
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
 
@@ -247,11 +241,11 @@ class Run:
 
     def _what_stopped(self) -> str:
         seconds = time.monotonic() - self.started
-        text = f"{describe_ranks(self.work.ranks)} stopped after {seconds:.1f} s"
+        text = f"{format_ranks(self.work.ranks)} stopped after {seconds:.1f} s"
         if self._waiting and not self.finished:
             limit = self._runner.conductor.limits.stop
             text += (
-                f"; {describe_ranks(list(self._waiting))} did not react yet: what has not after "
+                f"; {format_ranks(list(self._waiting))} did not react yet: what has not after "
                 f"{limit:g} s is ended, which loses what is in memory there"
             )
         return text + "."

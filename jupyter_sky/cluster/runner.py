@@ -10,13 +10,13 @@ from typing import Any
 from jupyter_sky.cluster import freight, replacing, scaling
 from jupyter_sky.cluster.conductor import Conductor
 from jupyter_sky.cluster.connection import Connection
-from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.outbox import Parcel
 from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.state import running
 from jupyter_sky.cluster.watch import Watch
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
+from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.machine import Progress, Scalable
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited, RunBegan
 from jupyter_sky.transport.frames import Message
@@ -60,7 +60,7 @@ class Runner:
             )
         async with self._turn:
             await self._make_whole()
-            conductor.doing = f"scaling to {nodes} node{'s' * (nodes > 1)}"
+            conductor.doing = f"scaling to {format_count(nodes, 'node')}"
             try:
                 return await scaling.scale(conductor, nodes, provider, progress)
             finally:
@@ -175,7 +175,7 @@ class Runner:
     def _refuse_departed(self, run: Run) -> None:
         if departed := set(run.work.ranks) - set(self.conductor.ranks):
             raise SkyError(
-                f"{describe_ranks(list(departed))} left the cluster before the run began: run it "
+                f"{format_ranks(list(departed))} left the cluster before the run began: run it "
                 "again."
             )
 

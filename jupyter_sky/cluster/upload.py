@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jupyter_sky.cluster.sizes import describe_size
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.transport.blobs import PIECE
 from jupyter_sky.transport.compression import Compressor, Rate
 
@@ -49,7 +49,7 @@ class Upload:
         if rate is None or rate > _SLOW or not self._whole:
             return ""
         share = self._packed / self._whole
-        link = f"the connection takes {describe_size(rate)} a second"
+        link = f"the connection takes {format_bytes(rate)} a second"
         if share < 0.99:
             return f"compressed to {share:.0%}, because {link}"
         return f"{link}, and compression would not help"

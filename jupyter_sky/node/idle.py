@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from jupyter_sky.formatting import format_duration
+
 FIRST_GRACE = 120.0
 """Seconds that a new node waits for its first client."""
 
@@ -124,10 +126,6 @@ class Idle:
             self._arm(max(due, _AGAIN_AFTER))
             return
         if self._timeout is not None and quiet.idle >= self._timeout:
-            self._end(f"nothing ran on it for {_duration(self._timeout)}")
+            self._end(f"nothing ran on it for {format_duration(self._timeout)}")
         else:
-            self._end(f"no notebook used it for {_duration(self._grace)}")
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+            self._end(f"no notebook used it for {format_duration(self._grace)}")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook.choices import choose_ranks
 from jupyter_sky.notebook.scale import scale
 from jupyter_sky.notebook.session import Session
@@ -26,7 +26,7 @@ def restart(cluster: Cluster, chosen: str | Sequence[int] | None) -> str:
     """Start ranks anew, and say so."""
     ranks = choose_ranks(cluster, chosen, "%sky restart")
     cluster.restart(ranks)
-    return f"{cluster.name}: {describe_ranks(ranks)} started anew, with empty namespaces"
+    return f"{cluster.name}: {format_ranks(ranks)} started anew, with empty namespaces"
 
 
 class Actions:

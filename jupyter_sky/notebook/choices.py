@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_ranks
 
 
 def choose_ranks(
@@ -30,7 +30,7 @@ def choose_ranks(
     if wrong := [rank for rank in ranks if rank not in cluster.all_ranks]:
         raise UsageError(
             f"{option}: there is no rank {wrong[0]}, {cluster.name} has "
-            f"{describe_ranks(cluster.all_ranks)}."
+            f"{format_ranks(cluster.all_ranks)}."
         )
     return ranks
 

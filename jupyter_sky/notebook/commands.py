@@ -12,10 +12,10 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.run import Run
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook import actions, cleanup, doctor, offers, snapshot, status
 from jupyter_sky.notebook.auto import Auto
 from jupyter_sky.notebook.choices import check_names, choose_ranks
@@ -101,7 +101,7 @@ class Commands:
         with self._reached(options.cluster) as cluster:
             rank = options.rank or 0
             if rank not in cluster.all_ranks:
-                raise UsageError(f"there is no rank {rank}: {describe_ranks(cluster.all_ranks)}.")
+                raise UsageError(f"there is no rank {rank}: {format_ranks(cluster.all_ranks)}.")
             if options.save:
                 print(save_log(cluster, rank, options.save))
             else:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from jupyter_sky import __version__
 from jupyter_sky.cluster import leftovers, registry
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_bytes
+from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.policy import policy
-from jupyter_sky.providers.folders import home, runtime
 from jupyter_sky.providers.local import ROOMY, SHARED_MEMORY
 from jupyter_sky.providers.ssh import examine as ssh
 from jupyter_sky.providers.ssh import ways
@@ -147,7 +148,7 @@ def _shared_memory() -> Finding:
     if not SHARED_MEMORY.is_dir():
         return Finding("none, data goes over the disk")
     free = shutil.disk_usage(SHARED_MEMORY).free
-    found = f"{_gigabytes(free)} free in {SHARED_MEMORY}"
+    found = f"{format_bytes(free)} free in {SHARED_MEMORY}"
     if free < ROOMY:
         return Finding(found, "give the container more, as in `docker run --shm-size=8g`.")
     return Finding(found)
@@ -169,7 +170,7 @@ def _open_files() -> Finding:
 def _disk() -> Finding:
     folder = runtime()
     free = shutil.disk_usage(folder).free
-    found = f"{_gigabytes(free)} free in {folder}"
+    found = f"{format_bytes(free)} free in {folder}"
     if free < _ENOUGH_DISK:
         return Finding(found, "make room, or set JUPYTER_SKY_HOME to a folder elsewhere.")
     return Finding(found)
@@ -223,7 +224,3 @@ _CHECKS: dict[str, Callable[[], Finding]] = {
     "loopback": _loopback,
     "leftovers": _leftovers,
 }
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 2**30:,.1f} GB"

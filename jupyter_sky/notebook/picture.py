@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.snapshot import Rank, Snapshot
-from jupyter_sky.providers.money import dollars
+from jupyter_sky.formatting import format_bytes, format_count, format_dollars, format_ranks
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
@@ -64,13 +63,16 @@ def _html(snapshot: Snapshot, mark: str) -> Iterator[str]:
 def _heading(snapshot: Snapshot) -> str:
     cluster = snapshot["cluster"]
     count = cluster["nodes"]
-    nodes = f"{count} {cluster['provider']} node{'s' * (count != 1)}"
+    nodes = f"{format_count(count, cluster['provider'] + ' node')}"
     made = f"{nodes} × {cluster['gpu']}" if cluster["gpu"] else f"{nodes}, CPU"
     parts = [f"{cluster['name']}: {cluster['phase']}", made]
     if cluster["generation"]:
         parts.append(f"generation {cluster['generation']}")
     if cluster["price"] is not None and cluster["cost"] is not None:
-        parts += [f"{dollars(cluster['price'])} an hour", f"{dollars(cluster['cost'])} so far"]
+        parts += [
+            f"{format_dollars(cluster['price'])} an hour",
+            f"{format_dollars(cluster['cost'])} so far",
+        ]
     return _plain(", ".join(parts))
 
 
@@ -79,7 +81,10 @@ def _run(snapshot: Snapshot) -> str:
     if run is None:
         return "nothing has run yet"
     state = f"{_STATES[run['state']]} {run['seconds']:.1f} s"
-    parts = [f"{state} on {describe_ranks(run['ranks'])}", f"{_size(snapshot['sent_bytes'])} sent"]
+    parts = [
+        f"{state} on {format_ranks(run['ranks'])}",
+        f"{format_bytes(snapshot['sent_bytes'])} sent",
+    ]
     return ", ".join(parts)
 
 
@@ -91,7 +96,7 @@ def _cells(snapshot: Snapshot, rank: Rank) -> Sequence[str]:
         f"node {rank['node']}",
         _plain(gpus.get(rank["node"]) or "CPU"),
         rank["phase"],
-        f"{_size(memory[0])} of {_size(memory[1])}" if memory else "",
+        f"{format_bytes(memory[0])} of {format_bytes(memory[1])}" if memory else "",
         _plain(rank["trouble"] or rank["line"])[:_LONGEST],
     ]
 
@@ -99,11 +104,3 @@ def _cells(snapshot: Snapshot, rank: Rank) -> Sequence[str]:
 def _plain(text: str) -> str:
     """Return text on one line, without escapes and control characters."""
     return " ".join(_INVISIBLE.sub("", _ESCAPE.sub("", text)).split())
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

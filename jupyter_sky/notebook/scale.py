@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.cluster import Cluster, count_of_nodes
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.options import as_line
 from jupyter_sky.notebook.session import Session, describe
 from jupyter_sky.providers.machine import Progress
@@ -72,7 +73,8 @@ def scale(
         has = len(cluster.state.nodes)
         as_before = ", as before" if has == before else " now"
         raise Interrupted(
-            f"the scaling of {cluster.name} was stopped: it has {count_of_nodes(has)}{as_before}."
+            f"the scaling of {cluster.name} was stopped: it has {format_count(has, 'node')}"
+            f"{as_before}."
         ) from None
     finally:
         options = replace(options, nodes=len(cluster.state.nodes))

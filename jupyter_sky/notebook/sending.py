@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.sizes import describe_size
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.notebook.progress import ProgressLine
 
 LARGE = 32_000_000
@@ -36,7 +36,7 @@ class SendingLine:
         largest = sorted(sizes, key=lambda name: -sizes[name])
         # What is small beside the rest is not what takes the time.
         named = [name for name in largest if sizes[name] >= total / 20]
-        self._what = ", ".join(f"{name} ({describe_size(sizes[name])})" for name in named)
+        self._what = ", ".join(f"{name} ({format_bytes(sizes[name])})" for name in named)
         self._step = -1
 
     def update(self, sent: int, total: int) -> None:

@@ -17,6 +17,7 @@ from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_count, format_dollars
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.fit import check_fit
 from jupyter_sky.notebook.identity import cluster_name
@@ -27,7 +28,6 @@ from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.machine import Provider
-from jupyter_sky.providers.money import dollars
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.hosts import Target, parse
@@ -312,12 +312,12 @@ def describe(cluster: Cluster) -> str:
     nodes, ranks = len(cluster.state.nodes), len(cluster.all_ranks)
     gpus = sorted({node.gpu for node in cluster.state.nodes if node.gpu})
     versions = dict(cluster.state.versions)
-    parts = [f"{nodes} {cluster.provider.name} node{'s' * (nodes > 1)}"]
-    parts.append(f"{ranks} rank{'s' * (ranks > 1)} on {', '.join(gpus) if gpus else 'CPU'}")
+    parts = [format_count(nodes, f"{cluster.provider.name} node")]
+    parts.append(f"{format_count(ranks, 'rank')} on {', '.join(gpus) if gpus else 'CPU'}")
     if cluster.frame.together and ranks > 1:
         parts.append(f"group formed with torch {versions.get('torch', '')}".rstrip())
     if (price := cluster.price) is not None:
-        parts.append(f"{dollars(price)} an hour")
+        parts.append(f"{format_dollars(price)} an hour")
     return ", ".join(parts)
 
 

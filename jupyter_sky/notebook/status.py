@@ -9,11 +9,10 @@ from typing import Any
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import describe_ranks
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.survey import Glance, look
+from jupyter_sky.formatting import aligned, format_dollars, format_duration, format_ranks
 from jupyter_sky.providers.catalog import providers
-from jupyter_sky.providers.money import dollars
 
 _HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "running")
 
@@ -60,26 +59,15 @@ def report(clusters: Iterable[Cluster], current: str) -> str:
             row.provider,
             _size(row),
             glances[row.id].phase,
-            duration(now - row.created) if glances[row.id].phase != "gone" else "",
+            format_duration(now - row.created) if glances[row.id].phase != "gone" else "",
             _cost(row, now),
             _running(known.get(row.id), glances[row.id]),
         )
         for row in rows
     ]
-    text = "\n".join(_aligned([_HEAD, *lines]))
+    text = "\n".join(aligned([_HEAD, *lines]))
     here = next((each for each in known.values() if each.name == current), None)
     return "\n".join([text, *_ranks(here.state)]) if here else text
-
-
-def duration(seconds: float) -> str:
-    """Return a time in two words: ``"12 s"``, ``"3 min"``, ``"2.5 h"``, ``"4 d"``."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.0f} d"
 
 
 def _glances(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[Glance]:
@@ -106,24 +94,21 @@ def _size(row: registry.Row) -> str:
 
 def _cost(row: registry.Row, now: float) -> str:
     cost = row.cost(now)
-    return "" if cost is None else f"{dollars(cost)}, {dollars(row.price or 0.0)} an hour"
+    return (
+        ""
+        if cost is None
+        else f"{format_dollars(cost)}, {format_dollars(row.price or 0.0)} an hour"
+    )
 
 
 def _running(cluster: Cluster | None, glance: Glance) -> str:
     if not glance.busy:
         return "`%sky gc` removes what is left" if glance.phase == "gone" else ""
     run = cluster.snapshot()["run"] if cluster else None
-    where = describe_ranks(glance.busy)
+    where = format_ranks(glance.busy)
     if run is None or run["state"] != "running":
         return where
-    return f"{run['title'] or 'a cell'}, {where}, for {duration(run['seconds'])}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+    return f"{run['title'] or 'a cell'}, {where}, for {format_duration(run['seconds'])}"
 
 
 def _ranks(state: ClusterState) -> Iterator[str]:
@@ -135,5 +120,5 @@ def _ranks(state: ClusterState) -> Iterator[str]:
         where = f"node {number}"
         if node.name or not node.addr.startswith("127."):
             where += f" ({node.host})"
-        what = [describe_ranks([rank.rank for rank in group]), where, node.gpu or "CPU", phase]
+        what = [format_ranks([rank.rank for rank in group]), where, node.gpu or "CPU", phase]
         yield "   " + "  ".join([*what, *([f"({trouble})"] if trouble else [])])

@@ -21,9 +21,10 @@ from traitlets.config.loader import ConfigFileNotFound, PyFileConfigLoader
 from jupyter_sky import __version__
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import Interrupted, RemoteError, describe_ranks
+from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.run import Run
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook import kinds
 from jupyter_sky.notebook.arguments import Argument, HelpRequested
 from jupyter_sky.notebook.auto import Auto
@@ -116,7 +117,7 @@ class Terminal(Commands):
             if run is None:
                 print(f"{cluster.name}: nothing runs; `jupyter sky logs` shows what was written")
                 return
-            where = describe_ranks(run.work.ranks)
+            where = format_ranks(run.work.ranks)
             print(
                 f"{cluster.name}: `{run.work.title or 'a run'}` on {where}; Ctrl-C leaves it "
                 "running",

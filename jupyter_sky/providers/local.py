@@ -22,9 +22,10 @@ from typing import Any
 import psutil
 
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_count
+from jupyter_sky.paths import runtime
 from jupyter_sky.providers import devices
 from jupyter_sky.providers.certificates import Credentials, mint
-from jupyter_sky.providers.folders import runtime
 from jupyter_sky.providers.installed import differences
 from jupyter_sky.providers.machine import (
     AgentGone,
@@ -146,7 +147,7 @@ class Local:
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
         """Start the agents, each with its share of the nodes."""
-        progress(f"starting {spec.nodes} local node{'s' * (spec.nodes > 1)}")
+        progress(f"starting {format_count(spec.nodes, 'local node')}")
         nodes = devices.share(spec, devices.gpus())
         shares = _shares(nodes, self.machines)
         names = [f"machine {index}" for index in range(len(shares))]
@@ -156,7 +157,7 @@ class Local:
     async def grow(self, standing: Standing, progress: Progress) -> Growth:
         """Have the last agent stand for more nodes, or start others where there may be more."""
         kept, come = devices.share_with_more(standing, devices.gpus())
-        progress(f"starting {len(come)} local node{'s' * (len(come) > 1)}")
+        progress(f"starting {format_count(len(come), 'local node')}")
         anew = {node.node: node for node in kept}
         machines = [
             machine.with_nodes([anew[node.node] for node in machine.nodes])

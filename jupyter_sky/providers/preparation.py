@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from jupyter_sky.formatting import format_count
+
 _BAR = 20  # characters
 _MOST = 16  # nodes with a bar; of more, those that are behind
 _WORTH_SAYING = 2.0  # seconds that a node is at one thing
@@ -59,7 +61,7 @@ class Preparation:
         count = len(self.steps)
         ready = sum(step.share >= 1 for step in self.steps)
         failed = sum(step.failed for step in self.steps)
-        parts = [f"preparing {count} node{'s' * (count > 1)}"]
+        parts = [f"preparing {format_count(count, 'node')}"]
         parts += [f"{ready} ready"] * bool(ready) + [f"{failed} failed"] * bool(failed)
         return ", ".join(parts)
 

@@ -20,6 +20,7 @@ from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.kernels import KernelFile
 from jupyter_sky.cluster.registry import Broken, Row
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_duration
 from jupyter_sky.server.hearing import Account, Hearing
 
 Entry = dict[str, Any]
@@ -228,9 +229,9 @@ def _notes(
         kernel = account.kernel
         name = _kernel(kernel, served, root)["notebook"]
         if kernel.is_elsewhere:
-            yield f"{name} is on {kernel.computer}; what is shown is from {_ago(kernel.seen)} ago."
+            yield f"{name} is on {kernel.computer}; what is shown is {_age(kernel)} old."
         elif not account.is_live:
-            yield f"The kernel of {name} has ended; what is shown is from {_ago(kernel.seen)} ago."
+            yield f"The kernel of {name} has ended; what is shown is {_age(kernel)} old."
         if kernel.jupyter_sky != __version__:
             yield (
                 f"{name} has jupyter_sky {kernel.jupyter_sky}, and this server {__version__}: "
@@ -282,6 +283,5 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _ago(seen: float) -> str:
-    seconds = max(0.0, time.time() - seen)
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+def _age(kernel: KernelFile) -> str:
+    return format_duration(max(0.0, time.time() - kernel.seen))

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
+from jupyter_sky.formatting import format_bytes
+
 if TYPE_CHECKING:
     import socket
 
@@ -40,7 +42,7 @@ def encode(message: Mapping[str, Any], payload_size: int = 0) -> bytes:
         message, use_bin_type=True, unicode_errors="surrogatepass", default=_plain
     )
     if len(body) > LARGEST_MESSAGE:
-        raise ProtocolError(f"a message of {len(body) / 1e6:,.0f} MB is too large")
+        raise ProtocolError(f"a message of {format_bytes(len(body))} is too large")
     return PREFIX.pack(len(body), payload_size) + body
 
 

@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster.errors import RankLost, describe_ranks
+from jupyter_sky.cluster.errors import RankLost
+from jupyter_sky.formatting import format_ranks
 
 
 def test_the_original_type_with_rank_and_traceback(cells) -> None:
@@ -96,8 +97,8 @@ def test_names_are_sent_again_to_a_rank_that_came_back(new) -> None:
 
 
 def test_ranks_in_words() -> None:
-    assert describe_ranks([3]) == "rank 3"
-    assert describe_ranks([5, 1, 0, 2]) == "ranks 0-2, 5"
+    assert format_ranks([3]) == "rank 3"
+    assert format_ranks([5, 1, 0, 2]) == "ranks 0-2, 5"
 
 
 def _plain(text: str) -> str:

@@ -19,8 +19,8 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_duration
 from jupyter_sky.notebook.options import COMMANDS
-from jupyter_sky.notebook.status import duration
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.notebook.conftest import Notebook
@@ -132,7 +132,7 @@ def test_status_of_what_is_not_there(notebook: Notebook, stranger: Cluster) -> N
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "60 min"), (9000, "2.5 h"), (4e5, "5 d")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 # %sky logs

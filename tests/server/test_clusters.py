@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.providers.folders import home
+from jupyter_sky.paths import home
 from jupyter_sky.server import actions, clusters
 from jupyter_sky.server.actions import Actions
 from jupyter_sky.server.hearing import Hearing
@@ -68,7 +68,7 @@ def test_a_cluster_whose_kernel_was_killed(server: Server, opened: Open) -> None
     entry = server.until("orphan", lambda entry: not entry["kernels"])
     assert entry["state"] == "ready"
     assert entry["snapshot"]["output"]["text"] == "first words\n"
-    assert entry["note"].startswith("The kernel of killed.ipynb has ended; what is shown is from ")
+    assert entry["note"].startswith("The kernel of killed.ipynb has ended; what is shown is ")
     assert server.act(entry, "down").json == {"said": "orphan: ended, nothing of it is left"}
     assert "orphan" not in server.clusters()
     # What the killed kernel told is of no use any more.

@@ -156,7 +156,7 @@ def test_a_kernel_on_another_computer_is_named_and_its_file_stays(
     path = told(samples.snapshot(), computer="another")
     entry = server.clusters()["shown"]
     assert entry["kernels"] == []
-    assert entry["note"].startswith("/somewhere/n.ipynb is on another; what is shown is from ")
+    assert entry["note"].startswith("/somewhere/n.ipynb is on another; what is shown is ")
     assert entry["snapshot"]["cluster"]["name"] == "digits-3f2a"
     registry.remove(IDENTITY)
     assert "shown" not in server.clusters()

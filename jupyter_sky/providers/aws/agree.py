@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers.aws.choose import Offer
-from jupyter_sky.providers.money import dollars
 from jupyter_sky.transport import background
 
 _ROUNDING = 1e-9  # three times 0.2 is more than 0.6 to a computer
@@ -71,7 +71,7 @@ def stay_below(max_price: float, nodes: int, before: int, offer: Offer) -> None:
     fitting = int((max_price + _ROUNDING) / offer.price)
     fewer = f"type `%sky scale {fitting}`, or " if fitting > before else ""
     raise UsageError(
-        f"{nodes} nodes cost {dollars(total)} an hour, more than --max-price {max_price:g}: "
+        f"{nodes} nodes cost {format_dollars(total)} an hour, more than --max-price {max_price:g}: "
         f"{fewer}start the cluster anew with a higher one."
     )
 
@@ -83,7 +83,7 @@ def _described(nodes: int, choice: Sequence[Offer]) -> tuple[str, str, float]:
     if first.price is None:
         return what, "at a price that AWS does not tell", float("inf")
     known = [price for offer in choice for price in offer.prices.values() if price is not None]
-    cost, most = f"for {dollars(nodes * first.price)} an hour", nodes * max(known)
+    cost, most = f"for {format_dollars(nodes * first.price)} an hour", nodes * max(known)
     if most > nodes * first.price:
-        cost += f" (at most {dollars(most)}, if another type has to do)"
+        cost += f" (at most {format_dollars(most)}, if another type has to do)"
     return what, cost, most

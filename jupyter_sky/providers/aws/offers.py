@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
+from jupyter_sky.formatting import aligned, format_dollars
 from jupyter_sky.providers.aws import prices
 from jupyter_sky.providers.aws.catalog import catalog
 from jupyter_sky.providers.aws.choose import Offer, Wish, choose, fitting_types
 from jupyter_sky.providers.aws.client import Clients
-from jupyter_sky.providers.money import dollars
 
 _SHOWN = 12
 
@@ -32,7 +30,7 @@ def table(clients: Clients, wish: Wish) -> str:
     spot = prices.spot(clients, fitting)
     offers = choose(wish, known, usual, spot)
     rows = [_HEAD, *(_row(offer, wish.nodes, usual, spot) for offer in offers[:_SHOWN])]
-    lines = list(_aligned(rows))
+    lines = list(aligned(rows))
     if len(offers) > _SHOWN:
         lines.append(f"and {len(offers) - _SHOWN} more that cost more")
     nodes = f"{wish.nodes} nodes" if wish.nodes > 1 else "one node"
@@ -59,13 +57,7 @@ def _row(
         f"{kind.gpus} × {kind.gpu}" if kind.gpu else "",
         f"{kind.cpus}",
         f"{kind.memory:.0f} GB",
-        dollars(nodes * usual[kind.name]) if kind.name in usual else "unknown",
-        dollars(nodes * min(spots)) if spots else "",
+        format_dollars(nodes * usual[kind.name]) if kind.name in usual else "unknown",
+        format_dollars(nodes * min(spots)) if spots else "",
         ", ".join(zone.removeprefix(kind.zones[0][:-1]) for zone in kind.zones),
     )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers.aws import doctor, holdings, launch, more, offers, snapshots, store
 from jupyter_sky.providers.aws.agree import agree, stay_below
 from jupyter_sky.providers.aws.choose import Offer, Wish
@@ -20,7 +21,6 @@ from jupyter_sky.providers.aws.purse import Purse
 from jupyter_sky.providers.aws.stoppable import Stoppable
 from jupyter_sky.providers.aws.tags import tags
 from jupyter_sky.providers.machine import Growth, Holding, Machine, Progress, Standing
-from jupyter_sky.providers.money import dollars
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
@@ -335,4 +335,4 @@ def _described(rented: Sequence[Rented]) -> str:
 
 def _an_hour(rented: Sequence[Rented]) -> str:
     prices = [each.price for each in rented if each.price is not None]
-    return f"{dollars(sum(prices))} an hour" if prices else "price unknown"
+    return f"{format_dollars(sum(prices))} an hour" if prices else "price unknown"

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers import spec
 from jupyter_sky.providers.aws.catalog import InstanceType
 from jupyter_sky.providers.aws.client import AWSError, Clients, explained, near
 from jupyter_sky.providers.aws.image import Image
 from jupyter_sky.providers.aws.tags import ID, read, specification
-from jupyter_sky.providers.money import dollars
 from jupyter_sky.providers.ssh.environment import recipe
 
 MADE_WITHIN = 3600.0
@@ -64,7 +64,7 @@ class Snapshot:
         return sum(self.disks.values())
 
     def __str__(self) -> str:
-        cost = dollars(GB_MONTH * self.gigabytes)
+        cost = format_dollars(GB_MONTH * self.gigabytes)
         when = f" of {self.made[:10]}" if self.made else ""
         return f"{self.name}{when}, {self.gigabytes} GB for at most about {cost} a month"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from jupyter_sky.providers.folders import home
+from jupyter_sky.paths import home
 
 
 def folder() -> Path:

@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.spec import Image, PipIndex
 from jupyter_sky.providers.ssh import uv
 from jupyter_sky.providers.ssh.line import CommandError, HostError, Line
@@ -220,7 +221,7 @@ def _send_wheels(line: Line, here: Probe, made_of: Recipe, say: Say) -> str | No
         return None
     size = sum(path.stat().st_size for path in made_of.wheels)
     what = f"sending {len(made_of.wheels)} wheels"
-    say(f"{what} ({size / 1e6:,.0f} MB)")
+    say(f"{what} ({format_bytes(size)})")
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:  # wheels are compressed already
         for path in made_of.wheels:
@@ -232,7 +233,7 @@ def _send_wheels(line: Line, here: Probe, made_of: Recipe, say: Say) -> str | No
         f"umask 077; mkdir -p {place} && tar -xf - -C {place}",
         content,
         sent=lambda count: say(
-            f"{what} ({20 * count // len(content) * 5} % of {size / 1e6:,.0f} MB)"
+            f"{what} ({20 * count // len(content) * 5} % of {format_bytes(size)})"
         ),
     )
     return folder

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.certificates import Credentials, mint
 from jupyter_sky.providers.machine import Growth, Machine, Progress, Standing
 from jupyter_sky.providers.spec import ClusterSpec
@@ -232,7 +233,7 @@ class SSH:
             install_system(line, here, spec.image.apt, lambda text: phases.say(name, text, 0.3))
             python = make(line, here, made_of, lambda text: phases.say(name, text, 0.4))
         if files:
-            phases.say(name, f"sending files ({len(files) / 1e6:,.1f} MB)", 0.7)
+            phases.say(name, f"sending files ({format_bytes(len(files))})", 0.7)
             send_files(line, work_folder(here, spec.name), files)
         values = shell_values(line, spec.image.shell_vars)
         phases.say(name, "prepared", 0.8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.ssh.line import Line
 from jupyter_sky.providers.ssh.probe import probe
 
@@ -67,9 +68,9 @@ class Pruned:
         parts = [
             f"{count} {name if count == 1 else _plural(name)}" for name, count in counts.items()
         ]
-        text = f"{', '.join(parts)}, {_size(self.freed)} given back"
+        text = f"{', '.join(parts)}, {format_bytes(self.freed)} given back"
         if self.shared > self.freed / 10:
-            text += f" ({_size(self.shared)} more are in uv's cache: `uv cache clean` there)"
+            text += f" ({format_bytes(self.shared)} more are in uv's cache: `uv cache clean` there)"
         return text
 
 
@@ -93,7 +94,3 @@ def prune(line: Line, unused_for: float = UNUSED_FOR) -> Pruned:
 def _plural(name: str) -> str:
     first, _, rest = name.partition(" ")
     return f"{first}s {rest}".rstrip()
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"

@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_sky.providers.folders import home
+from jupyter_sky.paths import home
 from jupyter_sky.providers.ssh.line import HostError, Line
 from jupyter_sky.providers.ssh.probe import Probe
 

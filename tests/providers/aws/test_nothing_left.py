@@ -12,8 +12,8 @@ import pytest
 
 from jupyter_sky.cluster import registry, rentals
 from jupyter_sky.errors import SkyError
+from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.client import Clients
-from jupyter_sky.providers.folders import home
 from tests.providers.aws.account import Account, Answer, Call, CutConnection, refusal
 from tests.providers.aws.starting import SPEC, Booting, provider, start, start_and_fail
 

@@ -10,8 +10,8 @@ import pytest
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.errors import SkyError
+from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.client import Clients
-from jupyter_sky.providers.folders import home
 from tests.lab import Lab
 from tests.providers.aws.account import Account
 from tests.providers.aws.conftest import Start

@@ -1,0 +1,60 @@
+"""Numbers as a user reads them: sizes, times, money, ranks, lists, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+
+def format_bytes(count: float) -> str:
+    """Return a number of bytes: ``"1.5 GB"``, ``"8.4 MB"``, ``"12.0 kB"``, ``"7 B"``."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{count / unit:,.1f} {name}"
+    return f"{count:.0f} B"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time: ``"12 s"``, ``"3 min"``, ``"2.5 h"``, ``"4 d"``."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.0f} d"
+
+
+def format_dollars(amount: float) -> str:
+    """Return an amount of money: ``"$1,234.50"``, ``"$0.0123"``."""
+    return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${amount:.4f}"
+
+
+def format_count(count: int, noun: str) -> str:
+    """Return a number of things: ``"1 node"``, ``"4 local nodes"``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks: ``"rank 3"``, ``"ranks 0-2, 5"``."""
+    numbers = sorted(ranks)
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    return f"rank{'s' * (len(numbers) > 1)} {text}"
+
+
+def format_list(words: Sequence[str]) -> str:
+    """Return words as a sentence lists them: ``"a, b and c"``."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the rows of a table, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
