@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jupyter_sky.providers.aws.provider import AWS
     from jupyter_sky.providers.local import Local
     from jupyter_sky.providers.ssh.provider import SSH
-    from jupyter_sky.transport.interruption import Interruption
+    from jupyter_sky.transport.preemption import Interruption
 
 __version__ = "0.2.0.dev0"
 
@@ -70,7 +70,7 @@ _HOMES = {
     "ComputePool": "jupyter_sky.api.pool:ComputePool",
     "Image": "jupyter_sky.api.image:Image",
     "InstanceInfo": "jupyter_sky.api.instance:InstanceInfo",
-    "Interruption": "jupyter_sky.transport.interruption:Interruption",
+    "Interruption": "jupyter_sky.transport.preemption:Interruption",
     "Local": "jupyter_sky.providers.local:Local",
     "PipIndex": "jupyter_sky.api.image:PipIndex",
     "Plugin": "jupyter_sky.api.plugin:Plugin",

@@ -1,1 +1,1 @@
-"""The Python face: what a person imports as `sky`."""
+"""The Python interface: what a user imports as `sky`."""

@@ -6,8 +6,8 @@ import os
 from typing import TypeVar
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.transport import interruption
-from jupyter_sky.transport.interruption import Hook
+from jupyter_sky.transport import preemption
+from jupyter_sky.transport.preemption import Hook
 
 F = TypeVar("F", bound=Hook)
 
@@ -42,8 +42,8 @@ def on_interruption(function: F) -> F:
             "@sky.on_interruption is for the nodes: write it in a cell that begins with %%sky."
         )
     name = getattr(function, "__qualname__", repr(function))
-    interruption.hooks[:] = [
-        hook for hook in interruption.hooks if getattr(hook, "__qualname__", repr(hook)) != name
+    preemption.hooks[:] = [
+        hook for hook in preemption.hooks if getattr(hook, "__qualname__", repr(hook)) != name
     ]
-    interruption.hooks.append(function)
+    preemption.hooks.append(function)
     return function

@@ -1,1 +1,1 @@
-"""A running cluster as the notebook sees it: its life, runs, events, the registry on disk."""
+"""A running cluster as the notebook sees it: `Cluster` is the face of this package."""

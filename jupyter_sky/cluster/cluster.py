@@ -20,8 +20,8 @@ from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.machine import AgentGone, Progress, Provider, Scalable
 from jupyter_sky.providers.spec import ClusterSpec, Image
-from jupyter_sky.transport import background
-from jupyter_sky.transport.background import wait_whole
+from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.event_loop import wait_whole
 
 USUAL = Limits()
 _LINES = 200  # of a rank's log in a snapshot
@@ -55,11 +55,11 @@ class Cluster:
         warnings = provider.check(spec, frame.preload)
         conductor = Conductor(spec, uuid.uuid4().hex[:8], provider, frame, limits)
         conductor.warnings = warnings
-        background.wait(conductor.record())
+        event_loop.wait(conductor.record())
         try:
-            background.wait(conductor.start(progress))
+            event_loop.wait(conductor.start(progress))
         except BaseException:
-            background.wait(conductor.down())
+            event_loop.wait(conductor.down())
             raise
         return cls(conductor)
 
@@ -94,26 +94,26 @@ class Cluster:
         machines = [provider.machine(machine) for machine in row.machines]
         leaving = [provider.machine(machine) for machine in row.leaving]
         try:
-            background.wait(conductor.attach(machines, leaving))
+            event_loop.wait(conductor.attach(machines, leaving))
         except VersionMismatch:
             # Its nodes are well, and another kernel can use them.
-            background.wait(conductor.close())
+            event_loop.wait(conductor.close())
             raise
         except AgentGone:
             # Whoever looks on, or comes while others replace a node, takes nothing away.
-            if (visits or conductor.spec.replace) and background.wait(
+            if (visits or conductor.spec.replace) and event_loop.wait(
                 survey.answers(row, provider)
             ):
-                background.wait(conductor.close())
+                event_loop.wait(conductor.close())
                 raise SkyError(
                     f"cluster {row.name} has lost a node, which the notebook that uses it sees to; "
                     f"if there is none, end the cluster with `%sky down {row.name}`."
                 ) from None
-            background.wait(conductor.down([*machines, *leaving]))
+            event_loop.wait(conductor.down([*machines, *leaving]))
             return None
         except (OSError, ClusterLost) as error:
             # It may be busy, or asleep: nothing of it is touched.
-            background.wait(conductor.close())
+            event_loop.wait(conductor.close())
             raise SkyError(
                 f"cluster {row.name} is there but does not answer ({error}): try again, or end it "
                 f"with `%sky down {row.name}`."
@@ -131,7 +131,7 @@ class Cluster:
         """
         conductor = _conductor(row, provider, Frame(life={}), USUAL)
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
-        return background.wait(conductor.down(machines))
+        return event_loop.wait(conductor.down(machines))
 
     def run(self, work: Work) -> Run:
         """Return a run, which begins when somebody follows it; runs of a cluster take turns.
@@ -162,7 +162,7 @@ class Cluster:
         """Stop what the ranks are busy with, whoever started it; say whether there was anything."""
         busy = {rank.run for rank in self.state.ranks if rank.run}
         for run in busy:
-            background.call(self._runner.stop, run)
+            event_loop.call(self._runner.stop, run)
         return bool(busy)
 
     def calm(self, within: float) -> bool:
@@ -173,14 +173,14 @@ class Cluster:
                 await self._conductor.until(lambda: not any(rank.run for rank in self.state.ranks))
 
         try:
-            background.wait(until_calm())
+            event_loop.wait(until_calm())
         except (TimeoutError, SkyError):
             return False
         return True
 
     def restart(self, ranks: Sequence[int] | None = None) -> None:
         """End rank processes and start fresh ones, with empty namespaces."""
-        background.wait(self._conductor.restart(self.all_ranks if ranks is None else ranks))
+        event_loop.wait(self._conductor.restart(self.all_ranks if ranks is None else ranks))
 
     def scale(
         self, nodes: int, provider: Provider | None = None, progress: Progress = lambda text: None
@@ -239,18 +239,18 @@ class Cluster:
         list of str
             The nodes that could not be reached; what is left there ends by itself.
         """
-        return background.wait(self._conductor.down())
+        return event_loop.wait(self._conductor.down())
 
     def close(self) -> None:
         """Let go of the cluster; it goes on until its time is over."""
-        background.wait(self._conductor.close())
+        event_loop.wait(self._conductor.close())
 
     def log(self, rank: int, tail: int | None = None, offset: int = 0) -> tuple[bytes, int]:
         """Return a part of a rank's log, and the log's size in bytes."""
         request = self._conductor.connection(rank).request(
             "log", rank=rank, tail=tail, offset=offset, limit=4 * 1024 * 1024
         )
-        answer = background.wait(request)
+        answer = event_loop.wait(request)
         return answer["data"], answer["size"]
 
     def snapshot(self, rank: int | None = None) -> Snapshot:

@@ -17,11 +17,11 @@ import jupyter_sky
 from jupyter_sky.cluster.upload import Upload
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.machine import AgentGone, Machine, MachineGone
-from jupyter_sky.transport import background
+from jupyter_sky.serialization.pickling import load_with_memo
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
-from jupyter_sky.transport.pickling import load_with_memo
 
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank; broken links do not count."""
@@ -364,7 +364,7 @@ class Connection:
 
         def part(data: Any) -> Any:
             if isinstance(data, dict):
-                return background.wait(self.fetch(data["blob"], data["size"]))
+                return event_loop.wait(self.fetch(data["blob"], data["size"]))
             return bytearray(data)
 
         buffers = [part(buffer) for buffer in packed["buffers"]]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.cluster import freight
 from jupyter_sky.errors import SkyError
+from jupyter_sky.serialization.pickling import main_namespace
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.pickling import main_namespace
 
 if TYPE_CHECKING:
     from jupyter_sky.cluster.conductor import Conductor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_sky.transport.cells import shell_of
+from jupyter_sky.serialization.cell_sources import shell_of
 
 _BY_PYTHON = frozenset(
     {"__builtins__", "__builtin__", "__name__", "__doc__", "__loader__", "__spec__", "get_ipython"}

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.packing import Item
-from jupyter_sky.transport.names import CellNames
 
 
 @dataclass(frozen=True)

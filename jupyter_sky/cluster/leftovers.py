@@ -28,7 +28,7 @@ from jupyter_sky.paths import runtime
 from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.local import BLOBS_OF, SHARED_MEMORY
 from jupyter_sky.providers.machine import Landlord, Machine
-from jupyter_sky.transport import background
+from jupyter_sky.transport import event_loop
 
 _REMOVE_WITHIN = 15.0
 
@@ -86,7 +86,7 @@ class Leftover:
                 process.kill()
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
-        background.wait(_remove(self.machines))
+        event_loop.wait(_remove(self.machines))
         registry.remove(self.id)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.ledger import Ledger
 from jupyter_sky.cluster.packing import Item, Items, Standpoint
 from jupyter_sky.errors import UsageError
-from jupyter_sky.transport.names import CellNames
 
 
 class Needs:

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import Any
 
+from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.ledger import Effects, Held, Ledger
 from jupyter_sky.cluster.needs import Needs
 from jupyter_sky.cluster.packing import Group, Item, Items, connected, pack_together
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
-from jupyter_sky.transport import pickling
+from jupyter_sky.serialization import pickling
+from jupyter_sky.serialization.object_tokens import Departures, is_mutable
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.names import CellNames
-from jupyter_sky.transport.sharing import Departures, is_mutable
 
 HUGE = 4_000_000_000
 """Bytes above which values are sent only if the user says that this is meant."""

@@ -10,13 +10,13 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
+from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.given import is_given
-from jupyter_sky.transport import blobs, pickling
+from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization.object_tokens import Departures, Places, Tokens
+from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.user_modules import Place, trees
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.modules import Place, trees
-from jupyter_sky.transport.names import CellNames
-from jupyter_sky.transport.pickling import Pickled
-from jupyter_sky.transport.sharing import Departures, Places, Tokens
 
 _CLASS, _MODULE, _PLACE = "class ", "module ", "place "
 

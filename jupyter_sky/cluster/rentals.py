@@ -13,7 +13,7 @@ from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.survey import look
 from jupyter_sky.providers.catalog import providers
 from jupyter_sky.providers.machine import Holding, Landlord
-from jupyter_sky.transport import background
+from jupyter_sky.transport import event_loop
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Rental:
     def remove(self) -> None:
         """Give it back, and return when it is gone."""
         held = self.holding
-        background.wait(self.landlord.release(held.id, held.place, lambda text: None))
+        event_loop.wait(self.landlord.release(held.id, held.place, lambda text: None))
         registry.remove(held.id)
 
 
@@ -57,7 +57,7 @@ def find() -> tuple[list[Rental], list[str]]:
     trouble: list[str] = []
     for provider in providers().values():
         if isinstance(provider, Landlord):
-            holdings, unseen = background.wait(provider.holdings())
+            holdings, unseen = event_loop.wait(provider.holdings())
             found += _of(provider, holdings)
             trouble += unseen
     return found, trouble
@@ -66,7 +66,7 @@ def find() -> tuple[list[Rental], list[str]]:
 def upkeep() -> list[str]:
     """Clear up what serves several clusters, and return what of it costs, a sentence each."""
     landlords = [each for each in providers().values() if isinstance(each, Landlord)]
-    return [text for each in landlords for text in background.wait(each.upkeep())]
+    return [text for each in landlords for text in event_loop.wait(each.upkeep())]
 
 
 def _of(landlord: Landlord, holdings: Sequence[Holding]) -> list[Rental]:

@@ -14,7 +14,7 @@ from jupyter_sky.cluster.errors import Failure, Interrupted, RankLost, TimedOut,
 from jupyter_sky.cluster.work import Notice, Sending, Work
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.transport import background
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Run:
         if not self._begun:
             self._begun = True
             self._runner.conductor.outbox.sent(self.work.parcel)
-            background.call(self._runner.start, self)
+            event_loop.call(self._runner.start, self)
 
     def listen(self, show: Sink, over: Callable[[], None], timeout: float | None = None) -> None:
         """Have the run followed in the background instead, and wait until its data has left.
@@ -96,7 +96,7 @@ class Run:
 
         try:
             self.begin()
-            background.call(take_over)
+            event_loop.call(take_over)
             while not self.left.wait(_SLICE):
                 pass
         except KeyboardInterrupt:
@@ -106,7 +106,7 @@ class Run:
     def stop(self) -> None:
         """Stop the run and return at once."""
         self._stopped_by_person = True
-        background.call(self._runner.give_up, self)
+        event_loop.call(self._runner.give_up, self)
 
     def follow(
         self,
@@ -230,14 +230,14 @@ class Run:
                 yield event
 
     def _stop(self, show: Sink) -> None:
-        background.call(self._runner.give_up, self)
+        event_loop.call(self._runner.give_up, self)
         try:
             # What ranks say to it is heard too.
             for event in self._queued(time.monotonic() + STOPPED_WITHIN):
                 show(event)
         except KeyboardInterrupt:
             # A second Stop means now.
-            background.call(self._runner.kill, self)
+            event_loop.call(self._runner.kill, self)
 
     def _what_stopped(self) -> str:
         seconds = time.monotonic() - self.started

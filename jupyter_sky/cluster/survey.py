@@ -10,7 +10,7 @@ from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.machine import AgentGone, Machine, Provider
-from jupyter_sky.transport import background
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.frames import Message
 
 ANSWER_WITHIN = 2.0
@@ -50,7 +50,7 @@ def look(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> lis
     async def look_at_all() -> list[Glance]:
         return await asyncio.gather(*(_look(row, providers) for row in rows))
 
-    return background.wait(look_at_all())
+    return event_loop.wait(look_at_all())
 
 
 def look_here(rows: Sequence[registry.Row]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes
-from jupyter_sky.transport.blobs import PIECE
+from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import Compressor, Rate
 
 if TYPE_CHECKING:

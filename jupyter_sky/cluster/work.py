@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.outbox import Parcel
-from jupyter_sky.transport.cells import Cells
+from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.frames import Message
 
 

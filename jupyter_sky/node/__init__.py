@@ -1,1 +1,1 @@
-"""What runs on a node: agent, zygote, ranks."""
+"""What runs on a node: its agent, and the ranks that the agent supervises."""

@@ -30,7 +30,7 @@ from jupyter_sky.node.metrics import Metrics
 from jupyter_sky.node.peers import Peers, Stream
 from jupyter_sky.node.relay import Relay
 from jupyter_sky.node.store import Store, default_disk, default_limit
-from jupyter_sky.transport import blobs
+from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.events import Ending, Forgotten, Leaving, RunBegan
 from jupyter_sky.transport.frames import Message
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import jupyter_sky
 from jupyter_sky.node.journal import Journal
-from jupyter_sky.transport.blobs import PIECE, file_name, map_privately, pieces
+from jupyter_sky.serialization.blobs import PIECE, file_name, map_privately, pieces
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import HIGH_WATER, Link

@@ -7,7 +7,7 @@ import threading
 import traceback
 
 from jupyter_sky.node.interrupts import Interrupts
-from jupyter_sky.transport import interruption
+from jupyter_sky.transport import preemption
 from jupyter_sky.transport.frames import Message
 
 _HEARD_WITHIN = 1.0  # seconds; inside of a collective the main thread hears nothing
@@ -15,11 +15,11 @@ _HEARD_WITHIN = 1.0  # seconds; inside of a collective the main thread hears not
 
 def say(rank: int, message: Message, interrupts: Interrupts) -> None:
     """Call the hooks of this rank, in a thread of their own, while its main thread stands still."""
-    hooks = list(interruption.hooks)
+    hooks = list(preemption.hooks)
     if not hooks:
         return
     ranks = tuple(message["ranks"])
-    notice = interruption.Interruption(message["kind"], message["at"], ranks, rank in ranks)
+    notice = preemption.Interruption(message["kind"], message["at"], ranks, rank in ranks)
     done = threading.Event()
 
     def call() -> None:
@@ -27,7 +27,7 @@ def say(rank: int, message: Message, interrupts: Interrupts) -> None:
         try:
             for hook in hooks:
                 try:
-                    interruption.call(hook, notice)
+                    preemption.call(hook, notice)
                 except BaseException:
                     traceback.print_exc()
             sys.stdout.flush()

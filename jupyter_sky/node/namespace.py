@@ -8,12 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import jupyter_sky
+from jupyter_sky.analysis.namespace_diff import Writes
 from jupyter_sky.node.sources import Sources, now
-from jupyter_sky.transport import blobs, cells, pickling
+from jupyter_sky.serialization import blobs, cell_sources, pickling
+from jupyter_sky.serialization.object_tokens import Tokens, arrivals
+from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.pickling import Pickled
-from jupyter_sky.transport.sharing import Tokens, arrivals
-from jupyter_sky.transport.writes import Writes
 
 
 class Namespace:
@@ -70,7 +71,7 @@ class Namespace:
                 self.arrived.append(group["shipment"])
 
     def _bind(self, group: Message) -> None:
-        cells.learn(group["cells"])
+        cell_sources.learn(group["cells"])
         received = self._load(group)
         values = received if group["together"] else [received]
         bound = dict(zip(group["names"], values, strict=True))
@@ -140,7 +141,7 @@ def own_frames(traceback: TracebackType | None) -> int:
     return count
 
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(jupyter_sky.__file__).parent)
 
 
 def _is_ours(file: str) -> bool:

@@ -26,7 +26,7 @@ from jupyter_sky.node import collectives, environment, farewell
 from jupyter_sky.node.interrupts import Interrupts
 from jupyter_sky.node.namespace import Namespace, own_frames
 from jupyter_sky.node.shell import RankShell
-from jupyter_sky.transport import blobs, cells
+from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport.events import Display, Event, Formed, RankDone
 from jupyter_sky.transport.frames import BlockingFrames, Message
 
@@ -223,7 +223,7 @@ class Rank:
                     _cancel_tasks()
                 raise error
             return None
-        cells.learn(message["cells"])
+        cell_sources.learn(message["cells"])
         try:
             call = blobs.unpack(message["call"], self._folder)
             return call()

@@ -18,8 +18,8 @@ from traitlets import Type
 from traitlets.config import Config
 
 from jupyter_sky.node import keyboard
-from jupyter_sky.transport import cells
-from jupyter_sky.transport.consequences import is_consequence
+from jupyter_sky.serialization import cell_sources
+from jupyter_sky.transport.error_report import is_consequence
 
 _LONGEST = 20_000  # characters of an error's text
 
@@ -63,12 +63,12 @@ class _Compiler(CachingCompiler):
     title = ""
 
     def format_code_name(self, name: str) -> tuple[str, str] | None:
-        title = cells.titles.get(name)
+        title = cell_sources.titles.get(name)
         return ("Cell", title) if title else super().format_code_name(name)
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         name = super().get_code_name(raw_code, transformed_code, number)
-        cells.titles[name] = self.title
+        cell_sources.titles[name] = self.title
         return name
 
 
@@ -237,10 +237,12 @@ def _has_group(error: BaseException | None) -> bool:
 def _group_lines(error: BaseException) -> list[str]:
     """Return the traceback of an error that has an exception group, which IPython cannot make."""
     frames = error.__traceback__
-    while frames and frames.tb_next and frames.tb_frame.f_code.co_filename not in cells.titles:
+    while (
+        frames and frames.tb_next and frames.tb_frame.f_code.co_filename not in cell_sources.titles
+    ):
         frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
-    for name, title in cells.titles.items():
+    for name, title in cell_sources.titles.items():
         text = text.replace(f'File "{name}"', f"Cell {title}")
     return text.splitlines()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import blake3
 
-from jupyter_sky.transport.modules import imported_by, is_own, own_file
+from jupyter_sky.serialization.user_modules import imported_by, is_own, own_file
 
 
 @dataclass

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import blake3
 
-from jupyter_sky.transport.blobs import file_name
+from jupyter_sky.serialization.blobs import file_name
 
 
 class Store:

@@ -1,1 +1,1 @@
-"""What a person touches in IPython: the magics, their options, and how output is shown."""
+"""What a user touches in IPython: the magics, and the session behind them."""

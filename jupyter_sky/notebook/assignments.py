@@ -7,9 +7,9 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.analysis.cell_names import analyse
+from jupyter_sky.analysis.namespace_diff import Writes
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.transport.names import analyse
-from jupyter_sky.transport.writes import Writes
 
 
 @dataclass(frozen=True)

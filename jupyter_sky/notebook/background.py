@@ -14,7 +14,7 @@ from IPython import get_ipython
 from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.run import Run
-from jupyter_sky.transport import background
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.events import Display, Output
 
 _KEPT = 64 * 1024  # bytes of output that the display shows, at most
@@ -114,7 +114,7 @@ class BackgroundRun:
     def _update_soon(self) -> None:
         if not self._due:
             self._due = True
-            background.loop().call_later(_EVERY, self._update)
+            event_loop.loop().call_later(_EVERY, self._update)
 
     def _update(self) -> None:
         self._due = False

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
+from jupyter_sky.analysis.cell_names import analyse
 from jupyter_sky.api import accelerators
 from jupyter_sky.errors import UsageError
-from jupyter_sky.transport.names import analyse
 
 _SWITCHES = ("on", "off", "status")
 _PROVIDERS = ("local", "ssh", "aws")

@@ -10,6 +10,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
+from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.run import Run
@@ -27,8 +28,7 @@ from jupyter_sky.notebook.render import Renderer
 from jupyter_sky.notebook.results import bind
 from jupyter_sky.notebook.sending import SendingLine
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.transport import cells
-from jupyter_sky.transport.names import CellNames, analyse
+from jupyter_sky.serialization import cell_sources
 
 
 @magics_class
@@ -130,7 +130,7 @@ def _place(shell: InteractiveShell) -> CellPlace:
     title = ""
     frame = sys._getframe().f_back
     while frame:
-        title = cells.title(frame.f_code.co_filename, shell.user_ns) or title
+        title = cell_sources.title(frame.f_code.co_filename, shell.user_ns) or title
         frame = frame.f_back
     typed = (shell.history_manager.input_hist_raw or [""])[-1]
     code = typed.lstrip()

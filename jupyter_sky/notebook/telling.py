@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster import kernels
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.transport import background
+from jupyter_sky.transport import event_loop
 
 INTERVAL = 1.0
 """Seconds between two files, while something changes."""
@@ -48,7 +48,7 @@ class Telling:
         self._next = 0.0
         self._file = _connection_file(shell)
         if self._file is not None:
-            background.call(self._now)
+            event_loop.call(self._now)
 
     def add(self, cluster: Cluster, fresh: bool) -> None:
         """Tell of a cluster from now on; ``fresh`` says that nothing has run on it yet."""
@@ -57,13 +57,13 @@ class Telling:
         if fresh:
             self._idle_since[cluster.id] = time.time()
         cluster.listen(self.soon)
-        background.call(self._now)
+        event_loop.call(self._now)
 
     def note(self, cluster: Cluster, trouble: str) -> None:
         """Tell why the last thing that the sidebar asked for did not work; empty if it did."""
         if self._troubles.get(cluster.id, "") != trouble:
             self._troubles[cluster.id] = trouble
-            background.call(self._now)
+            event_loop.call(self._now)
 
     def soon(self) -> None:
         """Tell soon, and not too often; in the background thread."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+import jupyter_sky
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.paths import runtime
@@ -36,7 +37,7 @@ from jupyter_sky.providers.machine import (
     Standing,
 )
 from jupyter_sky.providers.spec import ClusterSpec, Image
-from jupyter_sky.transport.modules import is_own
+from jupyter_sky.serialization.user_modules import is_own
 
 SHARED_MEMORY = Path("/dev/shm")
 ROOMY = 2**30
@@ -373,7 +374,7 @@ def _shell_variables(commands: Mapping[str, str]) -> dict[str, str]:
 
 
 def _import_path() -> str:
-    package = str(Path(__file__).parents[2])
+    package = str(Path(jupyter_sky.__file__).parents[1])
     return os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
 
 

@@ -1,1 +1,1 @@
-"""How things travel: frames on links, pickling of values, blobs."""
+"""The wire between notebook and nodes: frames, links with a heartbeat, events, compression."""

@@ -175,7 +175,7 @@ class Leaving(Event):
     Attributes
     ----------
     kind
-        As in `jupyter_sky.transport.interruption.Interruption`.
+        As in `jupyter_sky.transport.preemption.Interruption`.
     at
         When, as ``time.time`` tells it; ``None`` if that is not known.
     ranks

@@ -20,7 +20,7 @@ from jupyter_sky.cluster.handshake import VersionMismatch, check, compare
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport import background
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.versions import versions
 
 HERE = {"python": "3.12.4", "jupyter_sky": "0.2.0", "torch": "2.13.0+cpu", "cloudpickle": "3.1.2"}
@@ -157,7 +157,7 @@ def test_an_agent_refuses_a_kernel_of_another_version_itself(
             connection.close()
         return str(error.value)
 
-    assert background.wait(ask_as_another_version()) == (
+    assert event_loop.wait(ask_as_another_version()) == (
         f"cluster {older.name} was started by jupyter_sky {VERSION}, which 0.1.0 cannot use: end "
         f"it with `%sky down {older.name}` and start it anew, or install jupyter_sky {VERSION} "
         "where the notebook runs."

@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from jupyter_sky.transport import pickling
+from jupyter_sky.serialization import pickling
 
 Run = Callable[[str], dict[str, Any]]
 

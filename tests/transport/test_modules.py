@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.transport.modules import LARGE, Place, Tree, home, is_own, own_file, trees
+from jupyter_sky.serialization.user_modules import LARGE, Place, Tree, home, is_own, own_file, trees
 
 Write = Callable[..., None]
 

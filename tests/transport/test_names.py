@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from jupyter_sky.transport.names import CellNames, analyse
+from jupyter_sky.analysis.cell_names import CellNames, analyse
 
 
 def names(text: str) -> set[str]:

@@ -26,8 +26,8 @@ import pytest
 import torch
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.transport import blobs, pickling
-from jupyter_sky.transport.pickling import Pickled, dump, load
+from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization.pickling import Pickled, dump, load
 
 
 def trip(value: Any) -> Any:

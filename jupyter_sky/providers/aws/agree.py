@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers.aws.choose import Offer
-from jupyter_sky.transport import background
+from jupyter_sky.transport import event_loop
 
 _ROUNDING = 1e-9  # three times 0.2 is more than 0.6 to a computer
 
@@ -41,8 +41,8 @@ def agree(
         return
     otherwise = "say `--max-price` with the dollars an hour that you agree to"
     try:
-        answer = background.ask(input, f"Start {what} {cost}? [y/N] ")
-    except (background.NobodyWaits, EOFError, NotImplementedError):
+        answer = event_loop.ask(input, f"Start {what} {cost}? [y/N] ")
+    except (event_loop.NobodyWaits, EOFError, NotImplementedError):
         raise UsageError(
             f"{what} {cost} is more than ${ask_above:g}, and there is nobody to ask: {otherwise}."
         ) from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.ssh.config import Login
-from jupyter_sky.transport import background
+from jupyter_sky.transport import event_loop
 
 if TYPE_CHECKING:
     import paramiko
@@ -120,8 +120,8 @@ def _unlock(path: Path, login: Login) -> paramiko.PKey | None:
                 return _load(path, None, login)
             again = "That was not it. " if attempt else ""
             try:
-                said = background.ask(getpass.getpass, f"{again}Passphrase for {path}: ")
-            except (background.NobodyWaits, EOFError, NotImplementedError):
+                said = event_loop.ask(getpass.getpass, f"{again}Passphrase for {path}: ")
+            except (event_loop.NobodyWaits, EOFError, NotImplementedError):
                 return None
             if not said:
                 return None

@@ -14,7 +14,7 @@ import jupyter_sky as sky
 from jupyter_sky.providers.ssh.config import login
 from jupyter_sky.providers.ssh.hosts import parse_one
 from jupyter_sky.providers.ssh.line import Line
-from jupyter_sky.transport import background
+from jupyter_sky.transport import event_loop
 from tests.lab import Lab
 from tests.lab.host import make_key
 
@@ -34,7 +34,7 @@ def connect(host: str) -> str:
 
         return await asyncio.to_thread(hello)
 
-    return background.wait(elsewhere())
+    return event_loop.wait(elsewhere())
 
 
 def write(client: Path, text: str) -> None:

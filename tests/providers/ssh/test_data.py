@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jupyter_sky.transport.blobs import PIECE
+from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import ProtocolError
 from tests.cluster.conftest import Cells

@@ -17,16 +17,16 @@ import pickle
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.transport import sharing
-from jupyter_sky.transport.obstacles import obstacle
-from jupyter_sky.transport.pickler import (
+from jupyter_sky.serialization import object_tokens
+from jupyter_sky.serialization.diagnosis import obstacle
+from jupyter_sky.serialization.object_tokens import Tokens
+from jupyter_sky.serialization.pickler import (
     LinkingPickler,
     Pickled,
     Pickler,
     class_identity,
     main_namespace,
 )
-from jupyter_sky.transport.sharing import Tokens
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -128,7 +128,7 @@ class _Linked:
 
     def __reduce__(self) -> Any:
         buffers = [pickle.PickleBuffer(buffer) for buffer in self._linked.buffers]
-        return sharing.restore, (self._tokens, self._linked.stream, buffers, self._copies)
+        return object_tokens.restore, (self._tokens, self._linked.stream, buffers, self._copies)
 
 
 def load(stream: Buffer, buffers: Iterable[Buffer] = (), tokens: Tokens | None = None) -> Any:
@@ -144,7 +144,7 @@ def load(stream: Buffer, buffers: Iterable[Buffer] = (), tokens: Tokens | None =
     if tokens is None:
         return pickle.loads(stream, buffers=buffers)
     value, memo = load_with_memo(stream, buffers)
-    sharing.arrivals.note(tokens, memo)
+    object_tokens.arrivals.note(tokens, memo)
     return value
 
 

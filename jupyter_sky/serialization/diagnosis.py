@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.transport.modules import own_file
+from jupyter_sky.serialization.user_modules import own_file
 
 Parts = Iterator[tuple[str, Any]]
 Try = Callable[[Any], object]

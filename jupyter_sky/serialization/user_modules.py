@@ -24,6 +24,8 @@ from types import ModuleType
 
 import blake3
 
+import jupyter_sky
+
 LARGE = 1_000_000
 """Bytes above which a file beside a module is data, or a checkpoint, and stays where it is."""
 
@@ -50,7 +52,7 @@ def is_own(path: str) -> bool:
 @functools.cache
 def _foreign_folders() -> tuple[str, ...]:
     library = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders = [*library, site.getusersitepackages(), str(Path(__file__).parents[1])]
+    folders = [*library, site.getusersitepackages(), str(Path(jupyter_sky.__file__).parent)]
     places = {*folders, *(str(Path(folder).resolve()) for folder in folders)}
     return tuple(place + os.sep for place in places)
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jupyter_sky.transport.syntax import defaults, parameters
+from jupyter_sky.analysis.ipython_syntax import defaults, parameters
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from jupyter_sky.transport.flow import Flow
-from jupyter_sky.transport.syntax import parse
+from jupyter_sky.analysis.data_flow import Flow
+from jupyter_sky.analysis.ipython_syntax import parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ import blake3
 import cloudpickle
 from cloudpickle import cloudpickle as _internals
 
-from jupyter_sky.transport import cells, sharing
-from jupyter_sky.transport.cells import Cells
-from jupyter_sky.transport.reducers import reduce, reduce_cell
+from jupyter_sky.serialization import cell_sources, object_tokens
+from jupyter_sky.serialization.cell_sources import Cells
+from jupyter_sky.serialization.reducers import reduce, reduce_cell
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Pickled:
     def shared(self) -> dict[int, tuple[int, Any]]:
         """The objects in the value that other values may have as well, as in ``memo``."""
         memo = self.memo
-        if len(memo) > sharing.MOST:  # bulk data; only the value itself counts
+        if len(memo) > object_tokens.MOST:  # bulk data; only the value itself counts
             memo = {id(self._value): memo[id(self._value)]} if id(self._value) in memo else {}
-        return {key: entry for key, entry in memo.items() if sharing.is_mutable(entry[1])}
+        return {key: entry for key, entry in memo.items() if object_tokens.is_mutable(entry[1])}
 
 
 class _MainNamespace:
@@ -137,7 +137,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             frozenset(self.needs),
             frozenset(self.modules),
             self.classes,
-            cells.find(self.files, self._main),
+            cell_sources.find(self.files, self._main),
             self.left_out,
             self,
             self._value,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import blake3
 
+from jupyter_sky.serialization.object_tokens import Tokens
+from jupyter_sky.serialization.pickling import Pickled, load
 from jupyter_sky.transport.frames import Message, ProtocolError
-from jupyter_sky.transport.pickling import Pickled, load
-from jupyter_sky.transport.sharing import Tokens
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -1,0 +1,1 @@
+"""What a cell reads and binds, found in its code."""

@@ -1,0 +1,1 @@
+"""Values as bytes: pickling, shared objects, blobs, and the user's own modules."""
