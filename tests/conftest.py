@@ -41,7 +41,7 @@ def home() -> Iterator[Path]:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Return the agents, zygotes and ranks whose files are below ``folder``."""
+    """Return the agents, fork servers and ranks whose files are below ``folder``."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         if any(str(folder) in part for part in process.info["cmdline"] or ()):

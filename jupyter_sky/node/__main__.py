@@ -34,22 +34,23 @@ def main(folder: Path) -> None:
 def _become_agent(folder: Path, tell: int) -> None:
     _redirect(folder / "agent.log")
     spec = json.loads((folder / "spec.json").read_text())
-    # The zygote's imports take longest, so it starts before anything else is imported here.
-    ours, zygote = _start_zygote(folder, spec)
+    # The fork server's imports take longest, so it starts before anything else is imported here.
+    ours, fork_server = _start_fork_server(folder, spec)
 
-    from jupyter_sky.node import agent, alive, route, sweep
+    from jupyter_sky.node.agent import server, stale_files
+    from jupyter_sky.node.network import interfaces
 
-    sweep.sweep(folder.parent)
+    stale_files.sweep(folder.parent)
     for mine in (folder, Path(spec["blobs"])):
-        alive.claim(mine)
-    addr, interface = route.place(spec["peer"], spec["interface"])
+        stale_files.claim(mine)
+    addr, interface = interfaces.place(spec["peer"], spec["interface"])
 
     def ready(port: int) -> None:
         about = {"pid": os.getpid(), "addr": addr, "interface": interface, "port": port}
         os.write(tell, json.dumps(about).encode())
         os.close(tell)
 
-    agent.main(folder, spec, addr, ours, zygote, ready)
+    server.main(folder, spec, addr, ours, fork_server, ready)
 
 
 def _redirect(log: Path) -> None:
@@ -59,11 +60,11 @@ def _redirect(log: Path) -> None:
     os.dup2(fd, 2)
 
 
-def _start_zygote(folder: Path, spec: dict[str, Any]) -> tuple[socket.socket, int]:
+def _start_fork_server(folder: Path, spec: dict[str, Any]) -> tuple[socket.socket, int]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.set_inheritable(True)
-    zygote = [sys.executable, "-P", "-m", "jupyter_sky.node.zygote"]
-    command = [*zygote, str(theirs.fileno()), str(folder)]
+    fork_server = [sys.executable, "-P", "-m", "jupyter_sky.node.fork_server"]
+    command = [*fork_server, str(theirs.fileno()), str(folder)]
     pid = os.posix_spawn(sys.executable, command, {**os.environ, **spec["env"]})
     theirs.close()
     return ours, pid

@@ -39,7 +39,7 @@ def _fields(kind: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Prepared(Event):
-    """The zygote has imported what it was asked to, or says in ``missing`` what it could not."""
+    """The fork server has imported what it should; ``missing`` says what it could not."""
 
     versions: dict[str, str]
     missing: dict[str, str]

@@ -23,7 +23,7 @@ from tests.conftest import processes_of
 
 
 def everything(cells) -> list[psutil.Process]:
-    """Return agent, zygote and ranks of a cluster."""
+    """Return agent, fork server and ranks of a cluster."""
     machine = json.loads(json.dumps(registry.find(cells.cluster.name).machines[0]))
     agent = psutil.Process(machine["pid"])
     return [agent, *agent.children(recursive=True)]
@@ -91,7 +91,7 @@ def test_plugins_leave_when_the_cluster_goes_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_killing_agent_or_zygote_ends_everything(new, victim: int) -> None:
+def test_killing_agent_or_fork_server_ends_everything(new, victim: int) -> None:
     cells = new()
     processes = everything(cells)
     row = registry.find(cells.cluster.name).machines[0]

@@ -62,10 +62,10 @@ def assert_is_whole(cells: Cells, nodes: int, keep: Sequence[int | None]) -> Non
 def ranks_on_this_machine(cells: Cells) -> int:
     """Count the processes of a cluster that are ranks."""
     row = registry.find(cells.cluster.name)
-    zygotes = [
+    fork_servers = [
         child for machine in row.machines for child in psutil.Process(machine["pid"]).children()
     ]
-    return sum(len(zygote.children()) for zygote in zygotes)
+    return sum(len(fork_server.children()) for fork_server in fork_servers)
 
 
 def test_ranks_come_and_those_that_are_there_keep_their_variables(new) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_sky.node.gate import BURST, RATE, TAIL, Gate
+from jupyter_sky.node.supervisor.rate_limiter import BURST, RATE, TAIL, Gate
 
 
 class Clock:

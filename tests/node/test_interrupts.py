@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jupyter_sky.node.interrupts import Interrupts
+from jupyter_sky.node.rank.interrupts import Interrupts
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jupyter_sky.node.journal import Journal
+from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.transport.frames import PREFIX, decode_message
 
 

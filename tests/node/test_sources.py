@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.node.sources import Sources, now
+from jupyter_sky.node.rank.module_reloader import Sources, now
 
 Write = Callable[[str, str], None]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.node.store import Store
+from jupyter_sky.node.blobs.store import Store
 from jupyter_sky.serialization.blobs import digest, map_privately
 from jupyter_sky.transport.frames import ProtocolError
 

@@ -139,7 +139,7 @@ def test_gc_ends_and_removes_what_a_dead_cluster_left(notebook: Notebook) -> Non
     )
     [machine] = registry.rows()[0].machines
     others = kill_agent()
-    assert len(others) == 5  # the zygote, two ranks, and what each of them started
+    assert len(others) == 5  # the fork server, two ranks, and what each of them started
     assert "dead: its entry in the registry, 5 processes" in notebook.run("%sky doctor")
     said = notebook.run("%sky gc")
     assert "removed dead: its entry in the registry, 5 processes, " in said

@@ -15,7 +15,7 @@ from jupyter_sky.providers.ssh.hosts import Target
 from jupyter_sky.providers.ssh.line import HostError, Line, lines
 from jupyter_sky.providers.ssh.probe import probe
 
-_PROGRAM = Path(jupyter_sky.__file__).parent / "node" / "door.py"
+_PROGRAM = Path(jupyter_sky.__file__).parent / "node" / "network" / "port_check.py"
 
 Look = tuple[str, str, str]
 """The name of a look, what was found, and what to do about it."""

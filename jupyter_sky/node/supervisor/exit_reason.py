@@ -6,7 +6,7 @@ import contextlib
 import signal
 from pathlib import Path
 
-from jupyter_sky.node.process import RankProcess
+from jupyter_sky.node.supervisor.rank_process import RankProcess
 
 
 class Endings:

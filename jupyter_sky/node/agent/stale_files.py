@@ -1,23 +1,49 @@
-"""Sweep out what dead agents left, before another one starts.
+"""Stale folders: each agent locks a file in its own, and what no living process locks is removed.
 
-An agent removes its files when it ends. One that was killed leaves them, and shared memory that
-nobody gives back is taken from all until the machine starts again.
+The system releases the lock however an agent ends, and other containers see it held.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from jupyter_sky.node.alive import is_abandoned
-
+_NAME = "alive"
 _SHARED_MEMORY = Path("/dev/shm")
 _OURS = "jupyter-sky-*"
 _NEVER_USED_AFTER = 3600.0  # seconds; who makes a folder there starts an agent at once
+
+
+def claim(folder: Path) -> None:
+    """Make a folder that of this process, for as long as it lives."""
+    new = folder / f"{_NAME}.{os.getpid()}"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT, 0o600)
+    # Where a file system has no locks, nobody takes a folder for abandoned.
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    # Whoever finds the file finds it locked.
+    new.rename(folder / _NAME)
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Return whether the process is gone that a folder belonged to; not if it never did to one."""
+    try:
+        fd = os.open(folder / _NAME, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(fd)
 
 
 def sweep(runtime: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jupyter_sky
 from jupyter_sky.analysis.namespace_diff import Writes
-from jupyter_sky.node.sources import Sources, now
+from jupyter_sky.node.rank.module_reloader import Sources, now
 from jupyter_sky.serialization import blobs, cell_sources, pickling
 from jupyter_sky.serialization.object_tokens import Tokens, arrivals
 from jupyter_sky.serialization.pickling import Pickled

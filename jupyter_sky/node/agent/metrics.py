@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from jupyter_sky.node.process import RankProcess
+from jupyter_sky.node.supervisor.rank_process import RankProcess
 
 _LONGEST_LINE = 300
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from jupyter_sky.node.gate import Gate, Shown
-from jupyter_sky.node.process import RankProcess
+from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.node.supervisor.rate_limiter import Gate, Shown
 from jupyter_sky.transport.events import Output
 from jupyter_sky.transport.frames import Message
 

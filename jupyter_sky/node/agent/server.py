@@ -20,22 +20,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jupyter_sky
-from jupyter_sky.node import door
-from jupyter_sky.node.changes import Changes, devices_of
-from jupyter_sky.node.client import Callers, Client
-from jupyter_sky.node.crew import END_WITHIN, Crew
-from jupyter_sky.node.idle import Idle, Quiet
-from jupyter_sky.node.journal import Journal
-from jupyter_sky.node.metrics import Metrics
-from jupyter_sky.node.peers import Peers, Stream
-from jupyter_sky.node.relay import Relay
-from jupyter_sky.node.store import Store, default_disk, default_limit
+from jupyter_sky.node.agent.client_session import Callers, Client
+from jupyter_sky.node.agent.idle import Idle, Quiet
+from jupyter_sky.node.agent.journal import Journal
+from jupyter_sky.node.agent.metrics import Metrics
+from jupyter_sky.node.agent.requests import Changes, devices_of
+from jupyter_sky.node.blobs.relay import Relay
+from jupyter_sky.node.blobs.store import Store, default_disk, default_limit
+from jupyter_sky.node.network import port_check
+from jupyter_sky.node.network.peers import Peers, Stream
+from jupyter_sky.node.supervisor.supervisor import END_WITHIN, Crew
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.events import Ending, Forgotten, Leaving, RunBegan
 from jupyter_sky.transport.frames import Message
 
 if TYPE_CHECKING:
-    from jupyter_sky.node.notices import Notice
+    from jupyter_sky.node.agent.spot_notices import Notice
 
 REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
@@ -53,20 +53,20 @@ class Agent:
         The node's folder, with ``spec.json``.
     spec
         What the provider wants here, from ``spec.json``.
-    zygote
-        Socket to the zygote.
-    zygote_pid
+    fork_server
+        Socket to the fork server.
+    fork_server_pid
         Its process id.
     """
 
     def __init__(
-        self, folder: Path, spec: dict[str, Any], zygote: socket.socket, zygote_pid: int
+        self, folder: Path, spec: dict[str, Any], fork_server: socket.socket, fork_server_pid: int
     ) -> None:
         self.spec = spec
         self._folder = folder
-        self._zygote = zygote
-        self._zygote_pid = zygote_pid
-        self.crew = Crew(spec["ranks"], zygote, folder / "logs", self._publish, self.end)
+        self._fork_server = fork_server
+        self._fork_server_pid = fork_server_pid
+        self.crew = Crew(spec["ranks"], fork_server, folder / "logs", self._publish, self.end)
         self._journal = Journal(folder / "journal", self._read_log)
         blob_folder = Path(spec["blobs"])
         self.store = Store(
@@ -122,9 +122,9 @@ class Agent:
         self.idle.look()
         tasks = [loop.create_task(self._report()), loop.create_task(self._keep())]
         if self.spec.get("spot"):
-            from jupyter_sky.node import notices
+            from jupyter_sky.node.agent import spot_notices
 
-            tasks.append(loop.create_task(notices.watch(self._warn)))
+            tasks.append(loop.create_task(spot_notices.watch(self._warn)))
         await self._ended.wait()
         for task in tasks:
             task.cancel()
@@ -301,11 +301,11 @@ class Agent:
         return {"failed": await self.peers.reach(message["peers"])}
 
     async def _on_open_door(self, message: Message) -> Message:
-        return {"port": door.open_door(message["addr"], message["callers"])}
+        return {"port": port_check.open_door(message["addr"], message["callers"])}
 
     async def _on_try_doors(self, message: Message) -> Message:
         doors = {node: (addr, port) for node, addr, port in message["doors"]}
-        return {"failed": await asyncio.to_thread(door.try_doors, doors)}
+        return {"failed": await asyncio.to_thread(port_check.try_doors, doors)}
 
     async def _on_end(self, message: Message) -> Message:
         await asyncio.shield(self.end())
@@ -358,8 +358,8 @@ class Agent:
         deadline = time.monotonic() + END_WITHIN
         while any(p.pid for p in self.crew.ranks.values()) and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
-        self._zygote.close()
-        await asyncio.get_running_loop().run_in_executor(None, _reap, self._zygote_pid)
+        self._fork_server.close()
+        await asyncio.get_running_loop().run_in_executor(None, _reap, self._fork_server_pid)
         self.store.remove()
         shutil.rmtree(self._folder, ignore_errors=True)
         # The answer to whoever asked for the end still has to leave.
@@ -389,13 +389,13 @@ def main(
     folder: Path,
     spec: dict[str, Any],
     addr: str,
-    zygote: socket.socket,
-    zygote_pid: int,
+    fork_server: socket.socket,
+    fork_server_pid: int,
     ready: Callable[[int], None],
 ) -> None:
     """Run the agent of ``folder`` until it ends; ``ready`` is told its port for other agents."""
 
     async def serve() -> None:
-        await Agent(folder, spec, zygote, zygote_pid).serve(addr, ready)
+        await Agent(folder, spec, fork_server, fork_server_pid).serve(addr, ready)
 
     asyncio.run(serve())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.node import route
+from jupyter_sky.node.network import interfaces
 from jupyter_sky.transport.frames import Message
 
 if TYPE_CHECKING:
-    from jupyter_sky.node.agent import Agent
+    from jupyter_sky.node.agent.server import Agent
 
 
 class Changes:
@@ -63,7 +63,7 @@ class Changes:
             self._agent.peers.trust(message["authority"])
             return self._door
         # Alone so far, it was nobody's peer, and there was no way to decide where it stands.
-        addr, interface = route.place(message["peer"], self._agent.spec["interface"])
+        addr, interface = interfaces.place(message["peer"], self._agent.spec["interface"])
         port = await self._agent.meet(message["credentials"]).listen(addr)
         self._door = {"addr": addr, "interface": interface, "port": port}
         return self._door

@@ -6,7 +6,7 @@ import sys
 import threading
 import traceback
 
-from jupyter_sky.node.interrupts import Interrupts
+from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.transport import preemption
 from jupyter_sky.transport.frames import Message
 

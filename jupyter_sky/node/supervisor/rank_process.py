@@ -10,8 +10,8 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jupyter_sky.node.gate import Gate
-from jupyter_sky.node.logs import Log
+from jupyter_sky.node.supervisor.log_file import Log
+from jupyter_sky.node.supervisor.rate_limiter import Gate
 from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.link import Link
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
+import getpass
 import os
 import subprocess
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
@@ -17,7 +19,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from jupyter_sky.node import keyboard
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.error_report import is_consequence
 
@@ -211,7 +212,7 @@ class RankShell(InteractiveShell):
 
 
 def make_shell() -> RankShell:
-    """Return the shell of this process; made once in the zygote and inherited by every rank."""
+    """Return the shell of this process; made in the fork server, inherited by each rank."""
     config = Config()
     config.HistoryManager.enabled = False
     config.InteractiveShell.cache_size = 0
@@ -220,7 +221,7 @@ def make_shell() -> RankShell:
     # No outputs are kept here; that the last one seems to be an empty text would only mislead.
     for name in ("_", "__", "___"):
         shell.user_ns.pop(name, None)
-    keyboard.refuse()
+    refuse_keyboard()
     # Figures are displayed, as in a notebook's kernel.
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     # What IPython says of `sys.exit()` holds for a terminal.
@@ -278,3 +279,30 @@ def _plain(value: Any, depth: int = 4) -> Any:
         return repr(value)[:1000]
     except Exception:
         return f"<{type(value).__qualname__}>"
+
+
+def refuse_keyboard() -> None:
+    """Have `input`, `getpass` and `breakpoint` say in this process that nobody is there."""
+    builtins.input = _no_input
+    getpass.getpass = _no_password
+    sys.breakpointhook = _no_debugger
+
+
+def _no_input(prompt: object = "") -> NoReturn:
+    raise RuntimeError(
+        "input() has no keyboard on a node. Ask in a cell of the notebook, and use the answer here."
+    )
+
+
+def _no_password(prompt: str = "", stream: object = None, **options: object) -> NoReturn:
+    raise RuntimeError(
+        "getpass() has no keyboard on a node. Ask in a cell of the notebook, and use the answer "
+        "here."
+    )
+
+
+def _no_debugger(*args: object, **kwargs: object) -> NoReturn:
+    raise RuntimeError(
+        "breakpoint() has no keyboard on a node. Print what you want to see, or bring it to the "
+        "notebook with --out and look at it there."
+    )

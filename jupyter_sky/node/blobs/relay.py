@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from jupyter_sky.node.peers import Peers, Stream
-from jupyter_sky.node.store import Store
+from jupyter_sky.node.blobs.store import Store
+from jupyter_sky.node.network.peers import Peers, Stream
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import Compressor, Rate, expand
 from jupyter_sky.transport.frames import Message, ProtocolError

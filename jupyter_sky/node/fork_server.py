@@ -1,4 +1,4 @@
-"""The zygote: imports what ranks need once, and forks them.
+"""The fork server: imports what ranks need once, and forks them.
 
 It never touches CUDA and has one thread, so that forking it is safe. It is the parent of the ranks,
 reaps them, and outlives a killed agent by the moment it takes to end them and to remove what they
@@ -40,7 +40,7 @@ def main(agent_fd: int, folder: Path) -> None:
     """Serve the agent at the other end of ``agent_fd``; its spec is in ``folder``."""
     agent = socket.socket(fileno=agent_fd)
     spec = json.loads((folder / "spec.json").read_text())
-    # During the imports nobody listens to the agent; if it ends then, so does the zygote.
+    # During the imports nobody listens to the agent; if it ends then, so does the fork server.
     end_with_parent()
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -72,7 +72,7 @@ def _prepare(spec: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             importlib.import_module(name)
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"
-    from jupyter_sky.node import rank, shell  # noqa: F401 - every rank needs them
+    from jupyter_sky.node.rank import rank, shell  # noqa: F401 - every rank needs them
     from jupyter_sky.transport.versions import versions
 
     made = shell.make_shell()
@@ -84,7 +84,7 @@ def _prepare(spec: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 class _Nursery:
-    """The loop of the zygote: forks what the agent asks for, reaps, watches the agent."""
+    """The loop of the fork server: forks what the agent asks for, reaps, watches the agent."""
 
     def __init__(
         self, agent: socket.socket, wakeup: socket.socket, shell: Any, spec: dict[str, Any]
@@ -124,13 +124,13 @@ class _Nursery:
         return True
 
     def _fork(self, order: dict[str, Any], fds: list[int]) -> int:
-        zygote = os.getpid()
+        fork_server = os.getpid()
         pid = os.fork()
         if pid:
             return pid
         code = 1
         try:
-            self._become_rank(zygote, order, fds)
+            self._become_rank(fork_server, order, fds)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -140,12 +140,12 @@ class _Nursery:
                 sys.stdout.flush()
             os._exit(code)
 
-    def _become_rank(self, zygote: int, order: dict[str, Any], fds: list[int]) -> None:
-        from jupyter_sky.node import rank
+    def _become_rank(self, fork_server: int, order: dict[str, Any], fds: list[int]) -> None:
+        from jupyter_sky.node.rank import rank
 
         os.setsid()
         end_with_parent()
-        if os.getppid() != zygote:
+        if os.getppid() != fork_server:
             return
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -175,7 +175,7 @@ class _Nursery:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     return
-                # As the reaper of this subtree the zygote also gets what ranks left behind.
+                # As the reaper of this subtree the fork server also gets what ranks left behind.
                 if pid in self._ranks:
                     self._ranks.discard(pid)
                     end_group(pid)
@@ -212,7 +212,7 @@ def end_descendants(of: int | None = None) -> None:
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                # What a rank leaves behind becomes a child of the zygote; its variables tell whose.
+                # A process that a rank left is our child now; its variables tell whose it was.
                 if of is None or process.environ().get(_RANK_PID) == str(of):
                     process.kill()
 

@@ -22,10 +22,10 @@ from typing import Any
 from IPython.core.async_helpers import get_asyncio_loop
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.node import collectives, environment, farewell
-from jupyter_sky.node.interrupts import Interrupts
-from jupyter_sky.node.namespace import Namespace, own_frames
-from jupyter_sky.node.shell import RankShell
+from jupyter_sky.node.rank import collective_abort, env_vars, preemption_hooks
+from jupyter_sky.node.rank.interrupts import Interrupts
+from jupyter_sky.node.rank.namespace import Namespace, own_frames
+from jupyter_sky.node.rank.shell import RankShell
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport.events import Display, Event, Formed, RankDone
 from jupyter_sky.transport.frames import BlockingFrames, Message
@@ -41,7 +41,7 @@ class Rank:
     rank
         Its number in the group.
     shell
-        Its IPython shell, inherited from the zygote.
+        Its IPython shell, inherited from the fork server.
     commands
         Socket of the main thread.
     side
@@ -112,7 +112,7 @@ class Rank:
                 case "break":
                     self._break(message)
                 case "leaving":
-                    farewell.say(self.rank, message, self._interrupts)
+                    preemption_hooks.say(self.rank, message, self._interrupts)
 
     def _break(self, message: Message) -> None:
         with self._ending:
@@ -122,7 +122,7 @@ class Rank:
             if busy != message["run"] or (self._interrupts.heard and not message["force"]):
                 return
             store = message["store"] and tuple(message["store"])
-            broken = collectives.break_group(message["siblings"], message["addresses"], store)
+            broken = collective_abort.break_group(message["siblings"], message["addresses"], store)
             self._broken = self._broken or broken
             # Once more, for a run that had not begun when the first interrupt came.
             self._interrupts.repeat(message["force"])
@@ -153,7 +153,7 @@ class Rank:
         self._send(Formed(self.rank, generation, error))
 
     def _enter(self, message: Message) -> None:
-        os.environ.update(environment.variables(message["topology"], self.rank))
+        os.environ.update(env_vars.variables(message["topology"], self.rank))
         if self._head is not None:
             # The plugin that forms the group takes the descriptor over.
             os.environ["JUPYTER_SKY_HEAD_FD"] = str(self._head.detach())

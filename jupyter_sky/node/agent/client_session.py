@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jupyter_sky
-from jupyter_sky.node.journal import Journal
+from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.serialization.blobs import PIECE, file_name, map_privately, pieces
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import HIGH_WATER, Link
 
 if TYPE_CHECKING:
-    from jupyter_sky.node.agent import Agent
+    from jupyter_sky.node.agent.server import Agent
 
 SILENCE = 30.0
 """Seconds without a sign of life after which a client is taken to be gone."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgpack
 
-from jupyter_sky.node.endings import Endings, last_words
-from jupyter_sky.node.gate import Gate
-from jupyter_sky.node.logs import Log
-from jupyter_sky.node.process import RankProcess
-from jupyter_sky.node.showing import Publish, Showing
+from jupyter_sky.node.supervisor.exit_reason import Endings, last_words
+from jupyter_sky.node.supervisor.log_file import Log
+from jupyter_sky.node.supervisor.output_forwarder import Publish, Showing
+from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.node.supervisor.rate_limiter import Gate
 from jupyter_sky.transport.events import Event, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.frames import Message
 
@@ -40,14 +40,14 @@ class Crew:
     ----------
     places
         ``rank`` and ``env`` of each rank.
-    zygote
-        Socket to the zygote, which forks them.
+    fork_server
+        Socket to the fork server, which forks them.
     logs
         Folder of their logs.
     publish
         Takes what happens, as it goes over the wire.
     on_lost
-        Called when the zygote has ended, and all ranks with it.
+        Called when the fork server has ended, and all ranks with it.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Crew:
     logs
         Their logs, also of ranks that are there no more.
     prepared
-        The versions of what the zygote has imported; ``None`` until it has.
+        The versions of what the fork server has imported; ``None`` until it has.
     ending
         Set when ranks are expected to end.
     """
@@ -64,7 +64,7 @@ class Crew:
     def __init__(
         self,
         places: list[dict[str, Any]],
-        zygote: socket.socket,
+        fork_server: socket.socket,
         logs: Path,
         publish: Publish,
         on_lost: Callable[[], object],
@@ -78,7 +78,7 @@ class Crew:
         self._places: dict[int, dict[str, Any]] = {}
         self._forks: deque[RankProcess] = deque()
         self._leaving: list[RankProcess] = []
-        self._zygote = zygote
+        self._fork_server = fork_server
         self._publish = publish
         self._showing = Showing(publish)
         self._on_lost = on_lost
@@ -103,9 +103,9 @@ class Crew:
     # Start and loss
 
     def start(self) -> None:
-        """Have all ranks forked, as soon as the zygote is ready to."""
-        self._zygote.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._zygote, self._hear_zygote)
+        """Have all ranks forked, as soon as the fork server is ready to."""
+        self._fork_server.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._fork_server, self._hear_fork_server)
         for rank in self.ranks:
             self._fork(rank)
 
@@ -142,21 +142,21 @@ class Crew:
 
     def _fork(self, rank: int) -> None:
         order = {"rank": rank, "env": self._places[rank]["env"]}
-        # The zygote answers in the order in which it is asked.
+        # The fork server answers in the order in which it is asked.
         self._forks.append(self.ranks[rank])
         with self.ranks[rank].descriptors() as fds:
-            socket.send_fds(self._zygote, [msgpack.packb(order)], fds)
+            socket.send_fds(self._fork_server, [msgpack.packb(order)], fds)
 
-    def _hear_zygote(self) -> None:
+    def _hear_fork_server(self) -> None:
         while True:
             try:
-                data = self._zygote.recv(64 * 1024)
+                data = self._fork_server.recv(64 * 1024)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
                 data = b""
             if not data:
-                self._lose_zygote()
+                self._lose_fork_server()
                 return
             message = msgpack.unpackb(data)
             if "forked" in message:
@@ -170,13 +170,13 @@ class Crew:
                 self.prepared = message["prepared"]
                 self._tell(Prepared(message["prepared"], message["missing"]))
 
-    def _lose_zygote(self) -> None:
+    def _lose_fork_server(self) -> None:
         # Its ranks ended with it. There is nothing to go on with: what it had imported is gone.
-        asyncio.get_running_loop().remove_reader(self._zygote)
+        asyncio.get_running_loop().remove_reader(self._fork_server)
         for process in self.ranks.values():
             if process.pid:
                 process.signal(signal.SIGKILL)
-                self._bury(process, "its node's zygote ended", again=False)
+                self._bury(process, "its node's fork server ended", again=False)
         self._on_lost()
 
     def _lose(self, pid: int, status: int) -> None:

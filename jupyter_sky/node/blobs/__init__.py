@@ -1,0 +1,1 @@
+"""Content-addressed data on a node, and passing it on to other nodes."""

@@ -1,0 +1,1 @@
+"""Between agents: mutual TLS, port checks, the choice of an address."""

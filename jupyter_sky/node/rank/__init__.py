@@ -1,0 +1,1 @@
+"""What runs inside a rank's process: its main loop, IPython shell, namespace, interrupts."""
