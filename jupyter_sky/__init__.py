@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jupyter_sky.errors import ClusterLost, SkyError, UsageError
     from jupyter_sky.plugins import integrations
     from jupyter_sky.providers.aws.provider import AWS
-    from jupyter_sky.providers.local import Local
+    from jupyter_sky.providers.local.provider import Local
     from jupyter_sky.providers.ssh.provider import SSH
     from jupyter_sky.transport.preemption import Interruption
 
@@ -71,7 +71,7 @@ _HOMES = {
     "Image": "jupyter_sky.api.image:Image",
     "InstanceInfo": "jupyter_sky.api.instance:InstanceInfo",
     "Interruption": "jupyter_sky.transport.preemption:Interruption",
-    "Local": "jupyter_sky.providers.local:Local",
+    "Local": "jupyter_sky.providers.local.provider:Local",
     "PipIndex": "jupyter_sky.api.image:PipIndex",
     "Plugin": "jupyter_sky.api.plugin:Plugin",
     "RemoteError": "jupyter_sky.cluster.errors:RemoteError",

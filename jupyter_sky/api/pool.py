@@ -24,7 +24,7 @@ from jupyter_sky.transport.events import Display, Output
 
 if TYPE_CHECKING:
     from jupyter_sky.api.compute import PendingCompute
-    from jupyter_sky.providers.machine import Provider
+    from jupyter_sky.providers.base import Provider
 
 R = TypeVar("R")
 

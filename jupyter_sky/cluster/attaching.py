@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jupyter_sky.cluster import handshake, scaling
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.state import reduce, running
-from jupyter_sky.providers.machine import AgentGone, Machine
+from jupyter_sky.providers.base import AgentGone, Machine
 from jupyter_sky.transport.events import Formed, Prepared, RankStarted, RunBegan, decode_event
 from jupyter_sky.transport.frames import Message
 

@@ -18,7 +18,7 @@ from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
-from jupyter_sky.providers.machine import AgentGone, Progress, Provider, Scalable
+from jupyter_sky.providers.base import AgentGone, Progress, Provider, Scalable
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.event_loop import wait_whole

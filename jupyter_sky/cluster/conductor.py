@@ -19,7 +19,7 @@ from jupyter_sky.cluster.outbox import Outbox
 from jupyter_sky.cluster.state import ClusterState, reduce
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.providers.machine import Landlord, Machine, Node, Progress, Provider
+from jupyter_sky.providers.base import Landlord, Machine, Node, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import (
     Ending,

@@ -16,7 +16,7 @@ from typing import Any
 import jupyter_sky
 from jupyter_sky.cluster.upload import Upload
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.machine import AgentGone, Machine, MachineGone
+from jupyter_sky.providers.base import AgentGone, Machine, MachineGone
 from jupyter_sky.serialization.pickling import load_with_memo
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.events import Event, Forgotten, decode_event

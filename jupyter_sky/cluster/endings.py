@@ -7,7 +7,7 @@ import contextlib
 
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.machine import Machine
+from jupyter_sky.providers.base import Machine
 
 END_WITHIN = 10.0
 """Seconds for an agent to end everything of it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.machine import Node
+from jupyter_sky.providers.base import Node
 
 DIRECT = 1024 * 1024
 """Bytes, to all nodes together, up to which a blob goes to each from here: that is sooner."""

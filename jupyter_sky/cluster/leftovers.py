@@ -25,9 +25,9 @@ from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.registry import START_WITHIN
 from jupyter_sky.cluster.survey import look
 from jupyter_sky.paths import runtime
-from jupyter_sky.providers.catalog import providers
-from jupyter_sky.providers.local import BLOBS_OF, SHARED_MEMORY
-from jupyter_sky.providers.machine import Landlord, Machine
+from jupyter_sky.providers import providers
+from jupyter_sky.providers.base import Landlord, Machine
+from jupyter_sky.providers.local.provider import BLOBS_OF, SHARED_MEMORY
 from jupyter_sky.transport import event_loop
 
 _REMOVE_WITHIN = 15.0

@@ -12,7 +12,7 @@ from typing import Any
 
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.machine import Node
+from jupyter_sky.providers.base import Node
 
 _BRIEF = 0.5
 """Seconds for which a broken link is not worth a word."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.survey import look
-from jupyter_sky.providers.catalog import providers
-from jupyter_sky.providers.machine import Holding, Landlord
+from jupyter_sky.providers import providers
+from jupyter_sky.providers.base import Holding, Landlord
 from jupyter_sky.transport import event_loop
 
 

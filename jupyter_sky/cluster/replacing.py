@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jupyter_sky.cluster import scaling
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.endings import remove
-from jupyter_sky.providers.machine import Scalable
+from jupyter_sky.providers.base import Scalable
 from jupyter_sky.transport.events import RankExited
 
 if TYPE_CHECKING:

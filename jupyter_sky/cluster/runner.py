@@ -17,7 +17,7 @@ from jupyter_sky.cluster.watch import Watch
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
-from jupyter_sky.providers.machine import Progress, Scalable
+from jupyter_sky.providers.base import Progress, Scalable
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited, RunBegan
 from jupyter_sky.transport.frames import Message
 

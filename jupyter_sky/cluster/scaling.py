@@ -17,7 +17,7 @@ from jupyter_sky.cluster import formation, handshake, links, registry
 from jupyter_sky.cluster.connection import Connection
 from jupyter_sky.cluster.endings import end, remove
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.machine import Growth, Machine, Progress, Scalable, Standing
+from jupyter_sky.providers.base import Growth, Machine, Progress, Scalable, Standing
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import Ending, Event
 from jupyter_sky.transport.frames import Message

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from jupyter_sky.providers.machine import Node
+from jupyter_sky.providers.base import Node
 from jupyter_sky.transport.events import Event, Formed, Prepared, RankDone, RankExited, RankStarted
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.providers.base import AgentGone, Machine, Provider
 from jupyter_sky.providers.local import Local
-from jupyter_sky.providers.machine import AgentGone, Machine, Provider
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.frames import Message
 

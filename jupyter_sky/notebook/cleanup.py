@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from jupyter_sky.cluster import leftovers, rentals
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.ssh import prune as ssh
-from jupyter_sky.providers.ssh.hosts import Target
-from jupyter_sky.providers.ssh.line import lines
+from jupyter_sky.providers.ssh.connection.connection import lines
+from jupyter_sky.providers.ssh.connection.targets import Target
+from jupyter_sky.providers.ssh.setup import prune as ssh
 
 
 def collect(identity: str | None = None) -> None:

@@ -16,11 +16,11 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.aws import AWS
-from jupyter_sky.providers.aws.policy import policy
-from jupyter_sky.providers.local import ROOMY, SHARED_MEMORY
-from jupyter_sky.providers.ssh import examine as ssh
-from jupyter_sky.providers.ssh import ways
-from jupyter_sky.providers.ssh.hosts import Target
+from jupyter_sky.providers.aws.iam_policy import policy
+from jupyter_sky.providers.local.provider import ROOMY, SHARED_MEMORY
+from jupyter_sky.providers.ssh import doctor as ssh
+from jupyter_sky.providers.ssh import network_check
+from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.transport.versions import versions
 
 _ENOUGH_FILES = 1024
@@ -69,7 +69,7 @@ def report_host(target: Target, python: str | None) -> bool:
 def report_ways(targets: Sequence[Target], python: str | None, interface: str | None) -> bool:
     """Print whether hosts reach each other, and say if all do; parameters as in `sky.SSH`."""
     print("between them:")
-    looks = ways.examine(targets, python, interface)
+    looks = network_check.examine(targets, python, interface)
     return _print((name, Finding(found, fix)) for name, found, fix in looks)
 
 

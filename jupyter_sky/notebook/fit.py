@@ -9,7 +9,7 @@ from jupyter_sky.api import accelerators
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options import CellOptions
-from jupyter_sky.providers.ssh.hosts import parse
+from jupyter_sky.providers.ssh.connection.targets import parse
 
 
 def check_fit(cluster: Cluster, options: CellOptions, hosts: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from types import TracebackType
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
-from jupyter_sky.providers.preparation import Preparation
+from jupyter_sky.providers.progress import Preparation
 
 _AGAIN_AFTER = 1.0  # seconds; what takes long shows that it goes on
 

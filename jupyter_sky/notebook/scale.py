@@ -13,8 +13,8 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.options import as_line
 from jupyter_sky.notebook.session import Session, describe
-from jupyter_sky.providers.machine import Progress
-from jupyter_sky.providers.ssh.hosts import parse
+from jupyter_sky.providers.base import Progress
+from jupyter_sky.providers.ssh.connection.targets import parse
 
 
 def scale(

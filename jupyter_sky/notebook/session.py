@@ -24,13 +24,13 @@ from jupyter_sky.notebook.identity import cluster_name
 from jupyter_sky.notebook.options import CellOptions, as_line, parse_cell
 from jupyter_sky.notebook.panels import Panels
 from jupyter_sky.notebook.progress import ProgressLine
+from jupyter_sky.providers import providers
 from jupyter_sky.providers.aws import AWS
-from jupyter_sky.providers.catalog import providers
+from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.local import Local
-from jupyter_sky.providers.machine import Provider
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.providers.ssh import SSH
-from jupyter_sky.providers.ssh.hosts import Target, parse
+from jupyter_sky.providers.ssh.connection.targets import Target, parse
 
 _SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts", "plugin")
 """What a cell says of a cluster that none is started without."""

@@ -8,9 +8,9 @@ from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.progress import ProgressLine
-from jupyter_sky.providers.aws import snapshots
-from jupyter_sky.providers.aws.client import Clients, clients_at
-from jupyter_sky.providers.aws.instance import Instance
+from jupyter_sky.providers.aws.clients import Clients, clients_at
+from jupyter_sky.providers.aws.ec2 import snapshots
+from jupyter_sky.providers.aws.ec2.instance import Instance
 
 
 def make(shell: InteractiveShell, cluster: Cluster) -> str:

@@ -12,7 +12,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.survey import Glance, look
 from jupyter_sky.formatting import aligned, format_dollars, format_duration, format_ranks
-from jupyter_sky.providers.catalog import providers
+from jupyter_sky.providers import providers
 
 _HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "running")
 

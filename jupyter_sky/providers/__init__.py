@@ -1,1 +1,18 @@
-"""Where nodes come from: one provider a module, and what they are asked for in `spec`."""
+"""Where nodes come from: a package for each provider, and what they have in common in `base`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jupyter_sky.providers.base import Provider
+
+
+def providers() -> Mapping[str, Provider]:
+    """Return the providers as they are without settings; they find machines from the registry."""
+    from jupyter_sky.providers.aws import AWS
+    from jupyter_sky.providers.local.provider import Local
+    from jupyter_sky.providers.ssh import SSH
+
+    return {"local": Local(), "ssh": SSH(), "aws": AWS()}

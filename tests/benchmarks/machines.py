@@ -15,7 +15,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.frame import Limits
 from jupyter_sky.errors import ClusterLost
 from jupyter_sky.plugins import torch
-from jupyter_sky.providers.machine import Progress
+from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from tests.benchmarks.measure import Base, Row, Target, seconds, spread

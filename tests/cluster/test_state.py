@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jupyter_sky.cluster.state import ClusterState, reduce
-from jupyter_sky.providers.machine import Node
+from jupyter_sky.providers.base import Node
 from jupyter_sky.transport.events import Formed, RankExited, RankStarted
 
 

@@ -17,7 +17,7 @@ from jupyter_sky.cluster import leftovers, registry
 from jupyter_sky.cluster.registry import START_WITHIN
 from jupyter_sky.notebook.doctor import Finding, examine
 from jupyter_sky.paths import home, runtime
-from jupyter_sky.providers.local import SHARED_MEMORY
+from jupyter_sky.providers.local.provider import SHARED_MEMORY
 from tests.notebook.conftest import Notebook
 
 LONG_AGO = time.time() - 2 * START_WITHIN

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import network, prices, snapshots
-from jupyter_sky.providers.aws.catalog import catalog
-from jupyter_sky.providers.aws.client import Clients, clients, explained
+from jupyter_sky.providers.aws.clients import Clients, clients, explained
+from jupyter_sky.providers.aws.ec2 import network, snapshots
+from jupyter_sky.providers.aws.market import prices
+from jupyter_sky.providers.aws.market.instance_types import catalog
 
 
 def examine(region: str | None, profile: str | None) -> Iterator[tuple[str, str, str]]:

@@ -9,18 +9,20 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_dollars
-from jupyter_sky.providers.aws import doctor, holdings, launch, more, offers, snapshots, store
-from jupyter_sky.providers.aws.agree import agree, stay_below
-from jupyter_sky.providers.aws.choose import Offer, Wish
-from jupyter_sky.providers.aws.client import Clients, clients, clients_at
-from jupyter_sky.providers.aws.instance import Instance
-from jupyter_sky.providers.aws.launch import Rented
-from jupyter_sky.providers.aws.nodes import NodeMaker
-from jupyter_sky.providers.aws.order import Order
-from jupyter_sky.providers.aws.purse import Purse
-from jupyter_sky.providers.aws.stoppable import Stoppable
-from jupyter_sky.providers.aws.tags import tags
-from jupyter_sky.providers.machine import Growth, Holding, Machine, Progress, Standing
+from jupyter_sky.providers.aws import doctor, local_store
+from jupyter_sky.providers.aws.budget import Purse
+from jupyter_sky.providers.aws.cancellable import Stoppable
+from jupyter_sky.providers.aws.clients import Clients, clients, clients_at
+from jupyter_sky.providers.aws.ec2 import launch, scale_out, snapshots, teardown
+from jupyter_sky.providers.aws.ec2.bootstrap import NodeMaker
+from jupyter_sky.providers.aws.ec2.instance import Instance
+from jupyter_sky.providers.aws.ec2.launch import Rented
+from jupyter_sky.providers.aws.ec2.launch_request import Order
+from jupyter_sky.providers.aws.ec2.tags import tags
+from jupyter_sky.providers.aws.market import offers
+from jupyter_sky.providers.aws.market.confirmation import agree, stay_below
+from jupyter_sky.providers.aws.market.selection import Offer, Wish
+from jupyter_sky.providers.base import Growth, Holding, Machine, Progress, Standing
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
@@ -148,7 +150,7 @@ class AWS:
             await work.stop()
             progress("giving back what was rented")
             numbers = [each.id for each in rented]
-            await asyncio.shield(in_thread(holdings.terminate, there, numbers))
+            await asyncio.shield(in_thread(teardown.terminate, there, numbers))
             await asyncio.shield(in_thread(purse.share_as_before))
             raise
 
@@ -160,7 +162,7 @@ class AWS:
             places.setdefault(each.place, []).append(each.id)
         for place, numbers in places.items():
             there = await in_thread(clients_at, place)
-            await in_thread(holdings.terminate, there, numbers)
+            await in_thread(teardown.terminate, there, numbers)
 
     async def release(self, identity: str, place: str | None, progress: Progress) -> None:
         """Terminate the instances of a cluster and remove all else that it has at AWS.
@@ -171,17 +173,17 @@ class AWS:
             When something may still be there.
         """
         there = await in_thread(clients_at, place) if place else await in_thread(self.clients)
-        await in_thread(holdings.give_back, there, identity, progress)
+        await in_thread(teardown.give_back, there, identity, progress)
 
     async def holdings(self) -> tuple[list[Holding], list[str]]:
         """Return what clusters have where there has ever been one, and what cannot be looked at."""
         found: dict[str, Holding] = {}
         trouble = []
-        for place in store.places():
+        for place in local_store.places():
             try:
                 there = await in_thread(clients_at, place)
-                for each in await in_thread(holdings.find, there):
-                    is_ours = each.owner == store.owner()
+                for each in await in_thread(teardown.find, there):
+                    is_ours = each.owner == local_store.owner()
                     holding = Holding(each.id, each.name, place, each.what, is_ours, each.by)
                     # One account may be known by several profiles.
                     found.setdefault(each.id, holding)
@@ -208,7 +210,7 @@ class AWS:
     async def upkeep(self) -> list[str]:
         """Remove what is left of snapshots, and say which are there and what they cost."""
         said = []
-        for place in store.places():
+        for place in local_store.places():
             try:
                 there = await in_thread(clients_at, place)
                 for each in await in_thread(snapshots.every, there):
@@ -250,7 +252,7 @@ class AWS:
         if self.max_cost is not None:
             acceptable = _where_price_is_known(acceptable)
         agree(spec.nodes, acceptable, self.max_price, self.ask_above, say)
-        store.remember(there.place)
+        local_store.remember(there.place)
         order = self._order(spec, identity, spec.nodes, acceptable, self._lifetime)
         rented = launch.rent(there, order, say)
         say(f"{_described(rented)}, {_an_hour(rented)}")
@@ -263,7 +265,7 @@ class AWS:
         assert isinstance(like, Instance)
         count, spec = len(standing.numbers), standing.spec
         say("looking at what another machine costs")
-        offer = more.offer(there, like)
+        offer = scale_out.offer(there, like)
         if self.max_price is not None:
             stay_below(self.max_price, spec.nodes, len(standing.nodes), offer)
         # What takes the place of a lost node costs what that did.
@@ -272,7 +274,7 @@ class AWS:
         seconds = purse.share_with(count, offer.price)
         order = self._order(spec, like.cluster, count, [offer], lambda price: seconds)
         order = replace(order, user=like.host.partition("@")[0], private=like.is_private(there))
-        return more.rent(there, order, like, say)
+        return scale_out.rent(there, order, like, say)
 
     def _order(
         self,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.machine import Node
-from jupyter_sky.providers.ssh.hosts import parse_one
-from jupyter_sky.providers.ssh.line import Line, lines
-from jupyter_sky.providers.ssh.node import end_agent
-from jupyter_sky.providers.ssh.probe import Probe, probe
+from jupyter_sky.providers.base import Node
+from jupyter_sky.providers.ssh.connection.connection import Line, lines
+from jupyter_sky.providers.ssh.connection.targets import parse_one
+from jupyter_sky.providers.ssh.setup.agent import end_agent
+from jupyter_sky.providers.ssh.setup.probe import Probe, probe
 
 T = TypeVar("T")
 

@@ -13,16 +13,14 @@ from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_bytes
-from jupyter_sky.providers.certificates import Credentials, mint
-from jupyter_sky.providers.machine import Growth, Machine, Progress, Standing
+from jupyter_sky.providers.base import Growth, Machine, Progress, Standing
+from jupyter_sky.providers.mtls import Credentials, mint
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh import hosts as host_names
-from jupyter_sky.providers.ssh.environment import Recipe, install_system, make, recipe
-from jupyter_sky.providers.ssh.files import archive, check_files, send_files, shell_values
-from jupyter_sky.providers.ssh.hosts import Target
-from jupyter_sky.providers.ssh.line import HostError, Line, lines
+from jupyter_sky.providers.ssh.connection import targets as host_names
+from jupyter_sky.providers.ssh.connection.connection import HostError, Line, lines
+from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
-from jupyter_sky.providers.ssh.node import (
+from jupyter_sky.providers.ssh.setup.agent import (
     check_python,
     end_agent,
     folders,
@@ -30,9 +28,11 @@ from jupyter_sky.providers.ssh.node import (
     start_agent,
     work_folder,
 )
-from jupyter_sky.providers.ssh.phases import Phases
-from jupyter_sky.providers.ssh.plan import Place, check_size, plan
-from jupyter_sky.providers.ssh.probe import Probe, probe
+from jupyter_sky.providers.ssh.setup.environment import Recipe, install_system, make, recipe
+from jupyter_sky.providers.ssh.setup.files import archive, check_files, send_files, shell_values
+from jupyter_sky.providers.ssh.setup.placement import Place, check_size, plan
+from jupyter_sky.providers.ssh.setup.probe import Probe, probe
+from jupyter_sky.providers.ssh.setup.progress import Phases
 
 T = TypeVar("T")
 

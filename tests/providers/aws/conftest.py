@@ -12,9 +12,10 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.providers.aws import AWS, client
-from jupyter_sky.providers.aws.client import Clients
-from jupyter_sky.providers.aws.holdings import find
+from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws import clients as aws_clients
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2.teardown import find
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
@@ -40,14 +41,14 @@ def account(server: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[Accoun
     server.calls.clear()
     yield server
     server.fault = None
-    if left := [str(holding) for holding in find(client.clients("us-east-1"))]:
+    if left := [str(holding) for holding in find(aws_clients.clients("us-east-1"))]:
         server.reset()
         pytest.fail(f"still there: {left}")
 
 
 @pytest.fixture
 def clients(account: Account) -> Clients:
-    return client.clients("us-east-1")
+    return aws_clients.clients("us-east-1")
 
 
 @pytest.fixture

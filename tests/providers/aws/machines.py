@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.clients import Clients
 from tests.lab import Host, Lab
 from tests.providers.aws.account import Account, Params
 from tests.providers.aws.metadata import ADDRESS

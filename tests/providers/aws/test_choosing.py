@@ -8,11 +8,11 @@ import pytest
 
 from jupyter_sky.api.accelerators import parse
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.aws import offers
-from jupyter_sky.providers.aws.catalog import catalog
-from jupyter_sky.providers.aws.choose import Wish, choose
-from jupyter_sky.providers.aws.client import Clients
-from jupyter_sky.providers.aws.prices import on_demand
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.market import offers
+from jupyter_sky.providers.aws.market.instance_types import catalog
+from jupyter_sky.providers.aws.market.prices import on_demand
+from jupyter_sky.providers.aws.market.selection import Wish, choose
 from tests.providers.aws.account import Account
 
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.aws import boot
+from jupyter_sky.providers.aws.ec2 import user_data
 from tests.lab import Host
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.machines import Machines
@@ -43,7 +43,7 @@ def test_machines_wait_for_installations(start: Start, machines: Machines) -> No
 def test_machines_power_off_when_their_agents_are_gone(
     start: Start, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boot, "NEXT_AGENT_WITHIN", 2)
+    monkeypatch.setattr(user_data, "NEXT_AGENT_WITHIN", 2)
     cells = start(2, framework=False, watch_every=1)
     cells.run("here = 1")
     for host in machines.hosts.values():

@@ -15,8 +15,8 @@ import pytest
 from nbclient import NotebookClient
 from traitlets.config import Config
 
-from jupyter_sky.providers.aws import snapshots
-from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2 import snapshots
 from tests.notebook.guides import names_no_machine, saved, text_of
 from tests.providers.aws.machines import Machines
 

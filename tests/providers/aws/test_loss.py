@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.errors import ClusterLost
-from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.clients import Clients
 from tests.cluster.conftest import Cells
 from tests.cluster.test_scaling import assert_is_whole, prepare
 from tests.providers.aws.account import Account, Answer, Call

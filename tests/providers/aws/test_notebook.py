@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.clients import Clients
 from tests.notebook.kernels import LiveNotebook
 from tests.providers.aws.account import Account
 from tests.providers.aws.machines import Machines

@@ -13,7 +13,7 @@ import pytest
 from jupyter_sky.cluster import registry, rentals
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
-from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.clients import Clients
 from tests.providers.aws.account import Account, Answer, Call, CutConnection, refusal
 from tests.providers.aws.starting import SPEC, Booting, provider, start, start_and_fail
 

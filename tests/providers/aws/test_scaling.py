@@ -12,7 +12,7 @@ from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.meter import Meter
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.paths import home
-from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.clients import Clients
 from tests.cluster.test_scaling import assert_is_whole, prepare
 from tests.providers.aws.account import Account, Answer, Call, refusal, without_spot_price
 from tests.providers.aws.conftest import Start

@@ -8,9 +8,10 @@ import pytest
 
 from jupyter_sky.cluster import rentals
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.aws import doctor, snapshots
-from jupyter_sky.providers.aws.client import Clients
-from jupyter_sky.providers.aws.instance import Instance
+from jupyter_sky.providers.aws import doctor
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2 import snapshots
+from jupyter_sky.providers.aws.ec2.instance import Instance
 from tests.cluster.conftest import Cells
 from tests.providers.aws.account import Account, Answer, Call, refusal
 from tests.providers.aws.conftest import Start

@@ -11,7 +11,7 @@ import pytest
 from jupyter_sky.cluster import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
-from jupyter_sky.providers.aws.client import Clients
+from jupyter_sky.providers.aws.clients import Clients
 from tests.lab import Lab
 from tests.providers.aws.account import Account
 from tests.providers.aws.conftest import Start
@@ -102,7 +102,7 @@ def _with_another_key(user_data: str) -> str:
     import base64
     import json
 
-    from jupyter_sky.providers.aws.keys import make_keys
+    from jupyter_sky.providers.aws.ec2.key_pairs import make_keys
 
     config = json.loads(base64.b64decode(user_data).decode().partition("\n")[2])
     keys = make_keys(f"stranger-{uuid.uuid4().hex}")

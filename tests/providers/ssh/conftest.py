@@ -16,12 +16,12 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.frame import Limits
-from jupyter_sky.providers.machine import Progress
+from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
-from jupyter_sky.providers.ssh.hosts import parse
-from jupyter_sky.providers.ssh.line import lines
-from jupyter_sky.providers.ssh.package import NEEDED
+from jupyter_sky.providers.ssh.connection.connection import lines
+from jupyter_sky.providers.ssh.connection.targets import parse
+from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from tests.cluster.conftest import Cells
 from tests.lab import Lab, wheels
 from tests.notebook.kernels import LiveNotebook

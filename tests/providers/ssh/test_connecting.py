@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.providers.ssh.config import login
-from jupyter_sky.providers.ssh.hosts import parse_one
-from jupyter_sky.providers.ssh.line import Line
+from jupyter_sky.providers.ssh.connection.connection import Line
+from jupyter_sky.providers.ssh.connection.ssh_config import login
+from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.transport import event_loop
 from tests.lab import Lab
 from tests.lab.host import make_key

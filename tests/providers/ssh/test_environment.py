@@ -15,8 +15,8 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh.environment import recipe
-from jupyter_sky.providers.ssh.package import NEEDED
+from jupyter_sky.providers.ssh.setup.code_package import NEEDED
+from jupyter_sky.providers.ssh.setup.environment import recipe
 from tests.lab import Lab, wheels
 from tests.lab.host import command
 

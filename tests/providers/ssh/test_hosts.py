@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.providers.ssh.hosts import Target, parse
+from jupyter_sky.providers.ssh.connection.targets import Target, parse
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jupyter_sky.providers.preparation import Preparation, Step
+from jupyter_sky.providers.progress import Preparation, Step
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
 

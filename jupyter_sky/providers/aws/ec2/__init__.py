@@ -1,0 +1,1 @@
+"""What is made at EC2 and given back: instances, network, keys, images."""

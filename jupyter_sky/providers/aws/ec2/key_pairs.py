@@ -1,0 +1,90 @@
+"""Who may log in, and to which machine: the keys that belong to one cluster alone."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from jupyter_sky.providers.aws.local_store import folder
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The folder with the keys of a cluster; only the person can read what is in it.
+
+    Attributes
+    ----------
+    folder
+        ``id_ed25519`` lets in, ``host_key`` is what machines show when they boot, and
+        ``known_hosts`` has what each shows since.
+    """
+
+    folder: Path
+
+    @property
+    def private(self) -> Path:
+        """The private key that logs in."""
+        return self.folder / "id_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """What machines show, by their addresses."""
+        return self.folder / "known_hosts"
+
+    @property
+    def public(self) -> str:
+        """The public half of the key that logs in."""
+        return Path(f"{self.private}.pub").read_text().strip()
+
+    @property
+    def host_key(self) -> tuple[str, str]:
+        """The key that machines boot with: its private and its public half."""
+        path = self.folder / "host_key"
+        return path.read_text(), Path(f"{path}.pub").read_text().strip()
+
+    def expect(self, addresses: dict[str, str]) -> None:
+        """Have machines known by the keys that they show, from now on: public keys by address."""
+        known = self.known_hosts.read_text().splitlines() if self.known_hosts.exists() else []
+        kept = [line for line in known if line.partition(" ")[0] not in addresses]
+        new = [f"{address} {key}" for address, key in addresses.items()]
+        _write(self.known_hosts, "\n".join([*kept, *new, ""]))
+
+    def remove(self) -> None:
+        """Forget the keys."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def keys_of(identity: str) -> Keys:
+    """Return the keys of a cluster, whether they are there or not."""
+    return Keys(folder() / "keys" / identity)
+
+
+def make_keys(identity: str) -> Keys:
+    """Make the keys of a new cluster."""
+    keys = keys_of(identity)
+    keys.folder.mkdir(mode=0o700, parents=True)
+    for path in (keys.private, keys.folder / "host_key"):
+        private, public = _pair()
+        _write(path, private)
+        _write(Path(f"{path}.pub"), f"{public}\n")
+    return keys
+
+
+def _pair() -> tuple[str, str]:
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return private.decode(), public.decode()
+
+
+def _write(path: Path, text: str) -> None:
+    # A new file takes the place of the old one: readers see one of them, never a part.
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    new.touch(0o600)
+    new.write_text(text)
+    new.replace(path)

@@ -1,0 +1,210 @@
+"""Snapshots: images of prepared nodes, found again by what is installed on them.
+
+A snapshot is an AMI and the disks that it is made of, which cost for as long as they are kept. All
+of it bears its name as a tag, so that nothing of one is forgotten that was removed half-way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_dollars
+from jupyter_sky.providers import spec
+from jupyter_sky.providers.aws.clients import AWSError, Clients, explained, near
+from jupyter_sky.providers.aws.ec2.images import Image
+from jupyter_sky.providers.aws.ec2.tags import ID, read, specification
+from jupyter_sky.providers.aws.market.instance_types import InstanceType
+from jupyter_sky.providers.ssh.setup.environment import recipe
+
+MADE_WITHIN = 3600.0
+"""Seconds for AWS to make one; a hundred gigabytes take some minutes."""
+
+GB_MONTH = 0.05
+"""Dollars that AWS takes for a gigabyte of a snapshot each month, in most regions."""
+
+_KEY = "jupyter-sky-content"
+_USER = "jupyter-sky-user"
+_PAUSE = 2.0
+
+
+@dataclass
+class Snapshot:
+    """An image of a prepared node.
+
+    Attributes
+    ----------
+    name, key, user
+        What it is called, what is installed on it, and whom it lets in.
+    image
+        The AMI's id; empty if only disks are left of it.
+    state, device, made
+        What AWS says of the AMI.
+    disks
+        The ids of its disks, and the gigabytes of each.
+    """
+
+    name: str
+    key: str
+    user: str
+    image: str = ""
+    state: str = ""
+    device: str = ""
+    made: str = ""
+    disks: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def gigabytes(self) -> int:
+        """What its disks hold at most."""
+        return sum(self.disks.values())
+
+    def __str__(self) -> str:
+        cost = format_dollars(GB_MONTH * self.gigabytes)
+        when = f" of {self.made[:10]}" if self.made else ""
+        return f"{self.name}{when}, {self.gigabytes} GB for at most about {cost} a month"
+
+
+def content(image: spec.Image, python: str | None, given: str | None) -> str:
+    """Return a name for what is installed on a node.
+
+    Parameters
+    ----------
+    image
+        The cluster's image; what it has of variables and files goes to nodes at each start.
+    python
+        The interpreter that is used, in place of an environment for the image.
+    given
+        The id of the person's own AMI.
+    """
+    made_of = recipe(image).digest("") if python is None else python
+    text = json.dumps([made_of, sorted(image.apt), given])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def key(installed: str, kind: InstanceType) -> str:
+    """Return what a snapshot is found by: what is installed, for which kind of machine."""
+    return f"{installed}-{kind.architecture}{'-cuda' if kind.is_cuda else ''}"
+
+
+def bootable(clients: Clients, wanted: str) -> Image | None:
+    """Return the newest snapshot with such a key, to boot from."""
+    fitting = [each for each in _images(clients, wanted) if each.state == "available"]
+    if not fitting:
+        return None
+    newest = max(fitting, key=lambda each: each.made)
+    return Image(newest.image, newest.user, newest.device, newest.gigabytes, newest.name)
+
+
+def every(clients: Clients) -> list[Snapshot]:
+    """Return all snapshots of a region, also what is left of some."""
+    found = {each.name: each for each in _images(clients, "*")}
+    with explained():
+        pages = clients.ec2.get_paginator("describe_snapshots").paginate(
+            OwnerIds=["self"], Filters=[{"Name": f"tag:{_KEY}", "Values": ["*"]}]
+        )
+        disks = [each for page in pages for each in page["Snapshots"]]
+    for said in disks:
+        marks = read(said)
+        name = marks[ID]
+        rest = Snapshot(name, marks.get(_KEY, ""), marks.get(_USER, ""))
+        snapshot = found.setdefault(name, rest)
+        snapshot.disks[said["SnapshotId"]] = _gigabytes(said)
+    return sorted(found.values(), key=lambda each: each.made)
+
+
+def make(
+    clients: Clients, instance: str, wanted: str, user: str, say: Callable[[str], None]
+) -> Snapshot:
+    """Make a snapshot of an instance that goes on running; return when it can be used.
+
+    Parameters
+    ----------
+    instance
+        Its id.
+    wanted
+        The key by which the snapshot is found.
+    """
+    if there := bootable(clients, wanted):
+        raise UsageError(
+            f"there is a snapshot of what is installed here already, {there.snapshot}: "
+            f"`%sky snapshot --remove {there.snapshot}` removes it."
+        )
+    name = f"jupyter-sky-{wanted[:8]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    marks = {"Name": name, ID: name, _KEY: wanted, _USER: user}
+    with explained():
+        number = clients.ec2.create_image(
+            InstanceId=instance,
+            Name=name,
+            Description="A prepared node of jupyter_sky",
+            # It would end what runs.
+            NoReboot=True,
+            TagSpecifications=specification(("image", "snapshot"), marks),
+        )["ImageId"]
+    start = time.monotonic()
+    while True:
+        say(f"AWS makes the snapshot {name}; the cluster can be used meanwhile")
+        found = [each for each in every(clients) if each.name == name]
+        state = found[0].state if found else "pending"
+        if state == "available":
+            return found[0]
+        if state != "pending" or time.monotonic() - start > MADE_WITHIN:
+            remove(clients, name)
+            raise SkyError(f"AWS did not make the image {number}: it is {state}.")
+        time.sleep(_PAUSE)
+
+
+def remove(clients: Clients, name: str) -> Snapshot:
+    """Remove a snapshot, and return what it was."""
+    known = {each.name: each for each in every(clients)}
+    snapshot = known.get(name)
+    if snapshot is None:
+        instead = near(name, known) if known else "there are none."
+        raise UsageError(f"there is no snapshot {name} in {clients.place}: {instead}")
+    if snapshot.image:
+        with explained():
+            clients.ec2.deregister_image(ImageId=snapshot.image)
+    for disk in snapshot.disks:
+        try:
+            with explained():
+                clients.ec2.delete_snapshot(SnapshotId=disk)
+        except AWSError as error:
+            if error.code != "InvalidSnapshot.NotFound":
+                raise
+    return snapshot
+
+
+def _images(clients: Clients, wanted: str) -> list[Snapshot]:
+    ours = [{"Name": f"tag:{_KEY}", "Values": [wanted]}]
+    with explained():
+        found = clients.ec2.describe_images(Owners=["self"], Filters=ours)["Images"]
+    return [_read(said) for said in found]
+
+
+def _read(said: dict[str, Any]) -> Snapshot:
+    marks = read(said)
+    disks = {
+        ebs["SnapshotId"]: int(ebs.get("VolumeSize") or 0)
+        for mapping in said.get("BlockDeviceMappings", ())
+        if "SnapshotId" in (ebs := mapping.get("Ebs", {}))
+    }
+    return Snapshot(
+        name=said["Name"],
+        key=marks[_KEY],
+        user=marks.get(_USER, ""),
+        image=said["ImageId"],
+        state=said["State"],
+        device=said["RootDeviceName"],
+        made=said["CreationDate"],
+        disks=disks,
+    )
+
+
+def _gigabytes(said: dict[str, Any]) -> int:
+    """Return what a disk holds, or what it can hold where AWS does not tell."""
+    size = said.get("FullSnapshotSizeInBytes")
+    return -(-size // 2**30) if size else int(said["VolumeSize"])

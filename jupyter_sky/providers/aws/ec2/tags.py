@@ -1,0 +1,38 @@
+"""The marks on everything that is rented, by which it is found again whatever else is lost."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from jupyter_sky.providers.aws.local_store import owner
+
+ID = "jupyter-sky"
+NAME = "jupyter-sky-cluster"
+OWNER = "jupyter-sky-owner"
+BY = "jupyter-sky-by"
+
+
+def tags(identity: str, name: str) -> dict[str, str]:
+    """Return the tags of what belongs to a cluster."""
+    return {
+        "Name": f"jupyter-sky {name}",
+        ID: identity,
+        NAME: name,
+        OWNER: owner(),
+        BY: f"{getpass.getuser()}@{socket.gethostname()}",
+    }
+
+
+def specification(kinds: str | tuple[str, ...], marks: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the tags of new things as requests write them."""
+    kinds = (kinds,) if isinstance(kinds, str) else kinds
+    pairs = [{"Key": key, "Value": value} for key, value in marks.items()]
+    return [{"ResourceType": kind, "Tags": pairs} for kind in kinds]
+
+
+def read(said: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags of something that was described."""
+    return {tag["Key"]: tag["Value"] for tag in said.get("Tags", ())}

@@ -1,0 +1,1 @@
+"""What can be rented and for how much: types, prices, selection, confirmation."""

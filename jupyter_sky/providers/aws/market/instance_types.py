@@ -1,0 +1,173 @@
+"""What can be rented: the instance types of a region, and in which of its zones they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jupyter_sky.providers.aws.clients import Clients, explained
+from jupyter_sky.providers.aws.local_store import cached
+
+_WEEK = 7 * 86400.0
+
+# What one accelerator is called here, where AWS says otherwise or tells sizes apart by memory.
+_NAMES = {
+    ("A100", 80): "A100-80GB",
+    ("V100", 32): "V100-32GB",
+    ("T4g", 16): "T4G",
+    ("RTX PRO Server 6000", 96): "RTXPRO6000",
+}
+
+_ON_DEMAND = {
+    "f": "Running On-Demand F instances",
+    "g": "Running On-Demand G and VT instances",
+    "hpc": "Running On-Demand HPC instances",
+    "inf": "Running On-Demand Inf instances",
+    "p": "Running On-Demand P instances",
+    "trn": "Running On-Demand Trn instances",
+    "u": "Running On-Demand High Memory instances",
+    "vt": "Running On-Demand G and VT instances",
+    "x": "Running On-Demand X instances",
+}
+_STANDARD = "Standard (A, C, D, H, I, M, R, T, Z)"
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """A type of machine.
+
+    Attributes
+    ----------
+    cpus, memory
+        Processors, and GiB.
+    architecture
+        ``"x86_64"`` or ``"arm64"``.
+    gpu, gpus, gpu_memory
+        The name of its accelerator here, how many there are, and the GiB of one.
+    is_cuda
+        Whether that is an NVIDIA GPU.
+    efa
+        How many network cards can have an EFA interface each; 0 where none can.
+    clusters
+        Whether machines of it can be placed close together.
+    has_spot
+        Whether it is there as spot.
+    is_plain
+        Whether it is one to take when only processors and memory matter: of this generation, not
+        burstable, not bare metal, without special hardware.
+    zones
+        Where it is offered.
+    """
+
+    name: str
+    cpus: int
+    memory: float
+    architecture: str
+    gpu: str | None
+    gpus: int
+    gpu_memory: float
+    is_cuda: bool
+    efa: int
+    clusters: bool
+    has_spot: bool
+    is_plain: bool
+    zones: tuple[str, ...] = ()
+
+    def quota(self, spot: bool) -> str:
+        """Return AWS's name of the quota that limits how many can run."""
+        letters = re.match(r"[a-z]+", self.name)
+        family = letters[0] if letters else ""
+        family = next((each for each in ("hpc", "inf", "trn", "vt") if family == each), family[:1])
+        if not spot:
+            return _ON_DEMAND.get(family, f"Running On-Demand {_STANDARD} instances")
+        if family == "p":
+            new = self.name.startswith("p5")
+            return f"All {'P5' if new else 'P4, P3 and P2'} Spot Instance Requests"
+        name = _ON_DEMAND.get(family)
+        kind = name.removeprefix("Running On-Demand ") if name else _STANDARD
+        return f"All {kind.removesuffix(' instances')} Spot Instance Requests"
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The instance types of a region, by name, and how old this knowledge is, in seconds."""
+
+    region: str
+    types: Mapping[str, InstanceType]
+    age: float = 0.0
+
+
+def catalog(clients: Clients) -> Catalog:
+    """Return what a region has; it is asked once a week."""
+    rows, age = cached(f"types-{clients.region}", _WEEK, lambda: _ask(clients.ec2))
+    types = (InstanceType(**{**row, "zones": tuple(row["zones"])}) for row in rows)
+    return Catalog(clients.region, {each.name: each for each in types}, age)
+
+
+def _ask(ec2: Any) -> list[dict[str, Any]]:
+    zones: dict[str, list[str]] = {}
+    with explained():
+        pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
+            LocationType="availability-zone"
+        )
+        for page in pages:
+            for offer in page["InstanceTypeOfferings"]:
+                zones.setdefault(offer["InstanceType"], []).append(offer["Location"])
+        pages = ec2.get_paginator("describe_instance_types").paginate()
+        found = [each for page in pages for each in page["InstanceTypes"]]
+    return [
+        {**asdict(_read(each)), "zones": sorted(zones[each["InstanceType"]])}
+        for each in found
+        if each["InstanceType"] in zones
+    ]
+
+
+def _read(said: Mapping[str, Any]) -> InstanceType:
+    name, count, size, is_cuda = _accelerator(said)
+    network = said.get("NetworkInfo", {})
+    special = (
+        "GpuInfo",
+        "NeuronInfo",
+        "FpgaInfo",
+        "InferenceAcceleratorInfo",
+        "MediaAcceleratorInfo",
+    )
+    return InstanceType(
+        name=said["InstanceType"],
+        cpus=said["VCpuInfo"]["DefaultVCpus"],
+        memory=said["MemoryInfo"]["SizeInMiB"] / 1024,
+        architecture=_architecture(said["ProcessorInfo"]["SupportedArchitectures"]),
+        gpu=name,
+        gpus=count,
+        gpu_memory=size,
+        is_cuda=is_cuda,
+        efa=min(
+            network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
+            network.get("MaximumNetworkCards", 1),
+        ),
+        clusters="cluster" in said.get("PlacementGroupInfo", {}).get("SupportedStrategies", ()),
+        has_spot="spot" in said.get("SupportedUsageClasses", ()),
+        is_plain=said["CurrentGeneration"]
+        and not said["BareMetal"]
+        and not said["BurstablePerformanceSupported"]
+        and not any(said.get(each) for each in special),
+    )
+
+
+def _accelerator(said: Mapping[str, Any]) -> tuple[str | None, int, float, bool]:
+    """Return name, count and GiB of a machine's accelerators, and whether they run CUDA."""
+    gpus = said.get("GpuInfo", {}).get("Gpus", ())
+    neurons = (said.get("NeuronInfo") or {}).get("NeuronDevices", ())
+    for each in (*gpus, *neurons):
+        size = round(each.get("MemoryInfo", {}).get("SizeInMiB", 0) / 1024, 1)
+        name = _NAMES.get((each["Name"], round(size)), each["Name"].replace(" ", ""))
+        # A count of 0 is a part of a GPU.
+        if each["Count"]:
+            return name, each["Count"], size, each.get("Manufacturer") == "NVIDIA"
+    return None, 0, 0.0, False
+
+
+def _architecture(supported: list[str]) -> str:
+    return "x86_64" if "x86_64" in supported else supported[0]

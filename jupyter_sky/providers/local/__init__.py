@@ -1,0 +1,7 @@
+"""The local provider: nodes are processes of this machine."""
+
+from __future__ import annotations
+
+from jupyter_sky.providers.local.provider import Local
+
+__all__ = ["Local"]

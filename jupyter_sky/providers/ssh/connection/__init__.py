@@ -1,0 +1,1 @@
+"""The SSH client: targets, configuration, authentication, host keys, channels."""

@@ -1,0 +1,178 @@
+"""Host key verification: by the keys, authorities and revocations of ``known_hosts``."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fnmatch
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.ssh.connection.ssh_config import Login
+
+if TYPE_CHECKING:
+    import paramiko
+
+
+class HostKeyError(SkyError):
+    """The key of a host is not known, or not the known one."""
+
+
+def known_types(login: Login) -> list[str]:
+    """Return the types of key that are known of a host, so that it is asked for one of those."""
+    return list(dict.fromkeys(key.get_name() for key in _known(login)))
+
+
+def check(login: Login, key: paramiko.PKey) -> None:
+    """Refuse a host whose key is not in ``known_hosts``.
+
+    Raises
+    ------
+    HostKeyError
+        With the key's fingerprint, and what accepts it.
+    """
+    if _is_revoked(login.known_hosts, key):
+        raise HostKeyError(
+            f"its host key {fingerprint(key)} is marked as @revoked in known_hosts: "
+            "ask whoever runs the machine."
+        )
+    if key.public_blob is not None and (signed := list(_authorities(login))):
+        _check_certificate(key, login.host, signed)
+        return
+    known = list(_known(login))
+    if any(each == key for each in known):
+        return
+    shown = f"{key.get_name()} {fingerprint(key)}"
+    if not known:
+        raise HostKeyError(
+            f"its host key is not known; it shows {shown}: if that is the machine's key, accept it "
+            f"with `!echo '{login.key_name} {key.get_name()} {key.get_base64()}' >> "
+            f"{login.known_hosts[0] if login.known_hosts else '~/.ssh/known_hosts'}`"
+        )
+    raise HostKeyError(
+        f"its host key has changed: it shows {shown}, and known_hosts has "
+        f"{', '.join(fingerprint(each) for each in known)}. Somebody may be in between; if the "
+        f"machine was set up anew, forget the old key with `!ssh-keygen -R '{login.key_name}'`"
+    )
+
+
+def has_authority(login: Login) -> bool:
+    """Return whether ``known_hosts`` trusts somebody to certify this host."""
+    return any(_authorities(login))
+
+
+def fingerprint(key: paramiko.PKey) -> str:
+    """Return a key's fingerprint as ``ssh-keygen -l`` prints it."""
+    digest = hashlib.sha256(key.asbytes()).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def _known(login: Login) -> Iterator[paramiko.PKey]:
+    """Yield the keys that are known of a host."""
+    from paramiko.hostkeys import HostKeyEntry
+    from paramiko.ssh_exception import SSHException
+
+    for line in _lines(login.known_hosts):
+        patterns, _, key = line.partition(" ")
+        if not patterns.startswith("@") and _fits(login, patterns):
+            # Of a kind that is not known here, or damaged, it proves nothing.
+            with contextlib.suppress(SSHException, ValueError):
+                if entry := HostKeyEntry.from_line(f"- {key}"):
+                    yield entry.key
+
+
+def _authorities(login: Login) -> Iterator[str]:
+    """Yield the keys whose certificates prove a host: type and base64."""
+    lines = [line.split() for line in _lines(login.known_hosts)]
+    revoked = {word for words in lines if words[0] == "@revoked" for word in words}
+    for words in lines:
+        match words:
+            case ["@cert-authority", patterns, kind, key, *_]:
+                if key not in revoked and _fits(login, patterns):
+                    yield f"{kind} {key}"
+
+
+def _is_revoked(paths: Sequence[Path], key: paramiko.PKey) -> bool:
+    return any(line.startswith("@revoked") and key.get_base64() in line for line in _lines(paths))
+
+
+def _fits(login: Login, patterns: str) -> bool:
+    """Return whether the names of a line mean this host, as ssh reads them."""
+    import paramiko
+
+    name = login.key_name.lower()
+    fits = False
+    for pattern in patterns.split(","):
+        wanted = pattern.removeprefix("!")
+        if wanted.startswith("|1|"):
+            found = paramiko.HostKeys.hash_host(name, wanted) == wanted
+        else:
+            # A bracket is one here; in patterns of files it begins a set.
+            found = fnmatch.fnmatchcase(name, wanted.lower().replace("[", "[[]"))
+        if found and pattern != wanted:
+            return False
+        fits = fits or found
+    return fits
+
+
+def _lines(paths: Sequence[Path]) -> Iterator[str]:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            for line in path.read_text(errors="replace").splitlines():
+                if line.strip() and not line.startswith("#"):
+                    yield " ".join(line.split())
+
+
+def _check_certificate(key: paramiko.PKey, host: str, authorities: Sequence[str]) -> None:
+    """Refuse a certificate that does not prove a host.
+
+    Parameters
+    ----------
+    key
+        What the host shows, with a certificate.
+    host
+        The name that it should be for.
+    authorities
+        The keys that may sign it, as in ``known_hosts``: type and base64.
+
+    Raises
+    ------
+    HostKeyError
+        With what is wrong with it.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import ssh
+
+    blob = key.public_blob
+    assert blob is not None
+    try:
+        shown = blob.key_type.encode() + b" " + base64.b64encode(blob.key_blob)
+        certificate = serialization.load_ssh_public_identity(shown)
+        assert isinstance(certificate, ssh.SSHCertificate)
+        certificate.verify_cert_signature()
+    except (ValueError, InvalidSignature) as error:
+        raise HostKeyError(f"its host certificate cannot be used ({error or 'forged'})") from None
+    signer = certificate.signature_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    names = [name.decode(errors="replace") for name in certificate.valid_principals]
+    now = time.time()
+    if signer.decode() not in authorities:
+        trouble = "is signed by nobody whom known_hosts trusts for it with @cert-authority"
+    elif certificate.type is not ssh.SSHCertificateType.HOST:
+        trouble = "is one of a user"
+    elif not any(fnmatch.fnmatchcase(host.lower(), name.lower()) for name in names):
+        trouble = f"is for {', '.join(names) or 'no host'} and not for {host}"
+    elif not certificate.valid_after <= now < certificate.valid_before:
+        trouble = "is not valid at this time: has it expired, and is the clock right?"
+    elif certificate.critical_options:
+        options = b", ".join(certificate.critical_options).decode(errors="replace")
+        trouble = f"has conditions that are not known here ({options})"
+    else:
+        return
+    raise HostKeyError(f"its host certificate {trouble}")

@@ -1,0 +1,148 @@
+"""How hosts are reached: what `~/.ssh/config` and `/etc/ssh/ssh_config` say, as ssh reads it."""
+
+from __future__ import annotations
+
+import getpass
+import glob
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.ssh.connection.targets import Target
+
+_SYSTEM = Path("/etc/ssh/ssh_config")
+_DEEPEST = 16  # files that include each other, as in OpenSSH
+_USUAL_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+
+
+@dataclass(frozen=True)
+class Login:
+    """Where to connect, as whom, with what.
+
+    Attributes
+    ----------
+    address, port, user
+        Where to, and as whom.
+    key_name
+        What the host's key is filed under in ``known_hosts``.
+    identity_files
+        Private keys to try, in order.
+    certificates
+        Certificates for them, beyond those that lie beside the keys.
+    only_these
+        Whether other keys of the agent are left alone.
+    use_agent
+        Whether the agent is asked at all.
+    jumps
+        Hosts to go through, the nearest first.
+    proxy_command
+        A command whose input and output lead to the host.
+    known_hosts
+        Files with the keys of hosts.
+    """
+
+    address: str
+    port: int
+    user: str
+    key_name: str
+    identity_files: tuple[Path, ...]
+    certificates: tuple[Path, ...]
+    only_these: bool
+    use_agent: bool
+    jumps: tuple[str, ...]
+    proxy_command: str | None
+    known_hosts: tuple[Path, ...]
+
+    @property
+    def host(self) -> str:
+        """The name that a certificate of the host is for."""
+        return re.sub(r"^\[(.*)\]:\d+$", r"\1", self.key_name)
+
+
+def login(target: Target) -> Login:
+    """Return how to reach a host.
+
+    Raises
+    ------
+    UsageError
+        When the configuration cannot be read.
+    """
+    options = _lookup(target)
+    address = options["hostname"]
+    port = target.port or int(options.get("port", 22))
+    filed = options.get("hostkeyalias", address)
+    jump = options.get("proxyjump", "none")
+    chosen = [Path(path).expanduser() for path in options.get("identityfile", ())]
+    usual = [_home() / name for name in _USUAL_KEYS]
+    return Login(
+        address=address,
+        port=port,
+        user=target.user or options.get("user") or getpass.getuser(),
+        key_name=filed if port == 22 or "hostkeyalias" in options else f"[{filed}]:{port}",
+        identity_files=tuple(path for path in chosen or usual if path.is_file()),
+        certificates=tuple(
+            Path(path).expanduser() for path in shlex.split(options.get("certificatefile", ""))
+        ),
+        only_these=options.get("identitiesonly", "no").lower() == "yes",
+        use_agent=options.get("identityagent", "").lower() != "none",
+        jumps=() if jump.lower() == "none" else tuple(jump.split(",")),
+        proxy_command=options.get("proxycommand"),
+        known_hosts=tuple(
+            Path(path).expanduser()
+            for name, usual_files in (
+                ("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"),
+                ("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"),
+            )
+            for path in shlex.split(options.get(name, usual_files))
+        ),
+    )
+
+
+def _home() -> Path:
+    return Path.home() / ".ssh"
+
+
+def _lookup(target: Target) -> dict[str, Any]:
+    import paramiko
+
+    lines: list[str] = []
+    for path in (_home() / "config", _SYSTEM):
+        lines += ["Host *", *_lines(path, path.parent)]
+    if target.user:
+        # `Match user` and %r mean the user that was typed.
+        lines = ["Host *", f"User {target.user}", *lines]
+    try:
+        config = paramiko.SSHConfig.from_text("\n".join(lines))
+        return dict(config.lookup(target.name))
+    except (paramiko.ConfigParseError, ValueError) as error:
+        raise UsageError(f"~/.ssh/config cannot be used: {error}.") from None
+
+
+def _lines(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
+    """Yield the lines of a file with those of the files that it includes."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    if depth > _DEEPEST:
+        raise UsageError(f"{path} is included too deeply: do its files include each other?")
+    scope = "Host *" if not depth else ""
+    for line in lines:
+        word, _, rest = re.sub(r"\s*=\s*|\s+", " ", line.strip(), count=1).partition(" ")
+        if word.lower() == "include":
+            for pattern in shlex.split(rest, comments=True):
+                place = folder / Path(pattern).expanduser()
+                for each in sorted(glob.glob(str(place))):  # noqa: PTH207 - absolute patterns
+                    yield from _lines(Path(each), folder, depth + 1)
+            # What follows belongs to where it stands, whatever the files have begun.
+            yield scope
+            continue
+        if word.lower() in ("host", "match"):
+            scope = line
+        yield line

@@ -1,0 +1,1 @@
+"""From a host to a node: probe, environment, code, files, agent."""

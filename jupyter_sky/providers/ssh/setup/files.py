@@ -1,0 +1,78 @@
+"""What an image takes from this machine and from the node itself: files, and values of commands."""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import shlex
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.spec import Image
+from jupyter_sky.providers.ssh.connection.connection import CommandError, HostError, Line
+
+
+def check_files(image: Image) -> None:
+    """Refuse files that are not there.
+
+    Raises
+    ------
+    UsageError
+        With the first of them.
+    """
+    for name in image.includes:
+        if not Path(name).expanduser().exists():
+            raise UsageError(f"includes has {name!r}, which is not there: mend or remove it.")
+
+
+def archive(includes: Sequence[str], excludes: Sequence[str]) -> bytes:
+    """Return files and folders as a compressed tar archive, empty if there are none.
+
+    Each lies at its own name.
+
+    Parameters
+    ----------
+    includes
+        Files and folders.
+    excludes
+        Patterns of names, or of paths below them, that stay behind.
+    """
+
+    if not includes:
+        return b""
+
+    def wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        parts = Path(entry.name).parts
+        below = ["/".join(parts[start:]) for start in range(len(parts))]
+        out = any(fnmatch.fnmatch(path, p.rstrip("/")) for path in below for p in excludes)
+        entry.uid = entry.gid = 0
+        return None if out else entry
+
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=3) as tar:
+        for name in includes:
+            path = Path(name).expanduser().resolve()
+            tar.add(path, path.name, filter=wanted)
+    return stream.getvalue()
+
+
+def send_files(line: Line, folder: str, files: bytes) -> None:
+    """Unpack an archive of `archive` in a folder on a host."""
+    place = shlex.quote(folder)
+    try:
+        line.run(f"mkdir -p {place} && tar -xzf - --no-same-owner -C {place}", files)
+    except CommandError as error:
+        raise HostError(f"files could not be sent: {error}") from None
+
+
+def shell_values(line: Line, commands: Mapping[str, str]) -> dict[str, str]:
+    """Return what shell commands print on a host, without the line's end, by their names."""
+    found = {}
+    for name, command in commands.items():
+        try:
+            found[name] = line.run(f"( {command}\n) </dev/null").rstrip("\n")
+        except CommandError as error:
+            raise HostError(f"`{command}`, for the variable {name}, failed: {error}") from None
+    return found

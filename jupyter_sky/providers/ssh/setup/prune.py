@@ -1,0 +1,96 @@
+"""Giving back the disk of a host: environments, wheels and packages of ours that nobody uses."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from jupyter_sky.formatting import format_bytes
+from jupyter_sky.providers.ssh.connection.connection import Line
+from jupyter_sky.providers.ssh.setup.probe import probe
+
+UNUSED_FOR = 14 * 24 * 3600.0
+"""Seconds for which nothing has used what is removed, unless the person says otherwise."""
+
+_WITHIN = 600.0
+_KINDS = {"envs": "environment", "wheels": "set of wheels", "code": "version of jupyter_sky"}
+
+# The time of a folder is when it was used last: who starts an agent sets it, the agent each hour.
+# Beside that, nothing is touched that a process has open or was told of. Files with other names, as
+# those that uv has in its cache, stay on the disk when the folder goes.
+_SCRIPT = r"""
+umask 077
+old="-mmin +{minutes}"
+test {minutes} -gt 0 || old=
+used=$(mktemp)
+cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ /proc/[0-9]*/maps >"$used" 2>/dev/null
+size() {{
+    # As a whole number also where awk would print it as a power of ten.
+    find "$1" -type f -links "$2" -printf '%b\n' |
+        awk '{{ sum += $1 }} END {{ printf "%.0f\n", sum * 512 }}'
+}}
+for folder in {ours}/envs/* {ours}/wheels/* {ours}/code/*; do
+    test -d "$folder" || continue
+    test "$(find "$folder" -maxdepth 0 $old)" || continue
+    grep -qaF -- "$folder" "$used" && continue
+    alone=$(size "$folder" 1)
+    shared=$(size "$folder" +1)
+    # An environment of that name is whole or not there, also while it is being removed.
+    parent=${{folder%/*}}
+    gone=$(mktemp -d "$parent/gone.XXXXXX")
+    mv "$folder" "$gone" && rm -rf "$gone" || continue
+    printf '%s\t%s\t%s\n' "${{parent##*/}}" "$alone" "$shared"
+done
+rm -f "$used"
+"""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was removed on a host.
+
+    Attributes
+    ----------
+    names
+        What it was, in words, one each.
+    freed
+        Bytes that the disk has again.
+    shared
+        Bytes that were in it too, and that uv's cache still has.
+    """
+
+    names: tuple[str, ...]
+    freed: int
+    shared: int
+
+    def __str__(self) -> str:
+        counts = {name: self.names.count(name) for name in self.names}
+        parts = [
+            f"{count} {name if count == 1 else _plural(name)}" for name, count in counts.items()
+        ]
+        text = f"{', '.join(parts)}, {format_bytes(self.freed)} given back"
+        if self.shared > self.freed / 10:
+            text += f" ({format_bytes(self.shared)} more are in uv's cache: `uv cache clean` there)"
+        return text
+
+
+def prune(line: Line, unused_for: float = UNUSED_FOR) -> Pruned:
+    """Remove what nothing has used on a host for so many seconds, and is not in use now.
+
+    Raises
+    ------
+    HostError
+        When the host cannot be used.
+    """
+    script = _SCRIPT.format(ours=shlex.quote(probe(line).ours), minutes=int(unused_for // 60))
+    rows = [row.split("\t") for row in line.run(script, within=_WITHIN).splitlines()]
+    return Pruned(
+        tuple(_KINDS[kind] for kind, _, _ in rows),
+        sum(int(alone) for _, alone, _ in rows),
+        sum(int(shared) for _, _, shared in rows),
+    )
+
+
+def _plural(name: str) -> str:
+    first, _, rest = name.partition(" ")
+    return f"{first}s {rest}".rstrip()

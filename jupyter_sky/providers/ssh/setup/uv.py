@@ -1,0 +1,83 @@
+"""uv, which makes environments: the host's own, or one that is sent along."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from jupyter_sky.paths import home
+from jupyter_sky.providers.ssh.connection.connection import HostError, Line
+from jupyter_sky.providers.ssh.setup.probe import Probe
+
+_DOWNLOAD_WITHIN = 300.0
+
+
+def find(line: Line, here: Probe, say: Callable[[str], None]) -> str:
+    """Return the path of uv on a host; where there is none it is sent.
+
+    Raises
+    ------
+    HostError
+        When there is none for this kind of machine.
+    """
+    if here.uv:
+        return here.uv
+    place = f"{here.ours}/bin/uv"
+    quoted = shlex.quote(place)
+    if line.run(f"test -x {quoted} && echo there || true").strip():
+        return place
+    program = _program(here.machine)
+    say("sending uv")
+    line.run(
+        f"""
+        set -e; umask 077
+        mkdir -p "$(dirname {quoted})"
+        new=$(mktemp {quoted}.XXXXXX)
+        gzip -dc >"$new"
+        chmod 700 "$new"
+        mv "$new" {quoted}
+        """,
+        gzip.compress(program.read_bytes(), 1),
+    )
+    return place
+
+
+def _program(machine: str) -> Path:
+    """Return the program for a kind of machine: the one that is installed here, or the index's."""
+    if sys.platform == "linux" and machine == platform.machine() and _libc() == "glibc":
+        if importlib.util.find_spec("uv"):
+            from uv import find_uv_bin
+
+            return Path(find_uv_bin())
+    kept = home() / f"uv-{machine}"
+    if kept.exists():
+        return kept
+    with tempfile.TemporaryDirectory(dir=home()) as folder:
+        wanted = ["--only-binary", ":all:", "--platform", f"manylinux2014_{machine}", "uv"]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", folder]
+        done = subprocess.run(
+            [*command, *wanted], capture_output=True, text=True, timeout=_DOWNLOAD_WITHIN
+        )
+        wheels = list(Path(folder).glob("uv-*.whl"))
+        if done.returncode or not wheels:
+            raise HostError(
+                f"it has no uv, which makes environments, and there is none here for {machine}: "
+                "run `pip install uv` there, or name an interpreter with `%config Sky.python`"
+            )
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            [member] = [name for name in wheel.namelist() if name.endswith("/scripts/uv")]
+            (Path(folder) / "uv").write_bytes(wheel.read(member))
+        (Path(folder) / "uv").rename(kept)
+    return kept
+
+
+def _libc() -> str:
+    return platform.libc_ver()[0]
