@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from jupyter_sky.api.life import Life
 from jupyter_sky.api.plugin import Plugin, check_plugins, transform_image
-from jupyter_sky.cluster.frame import Frame
+from jupyter_sky.cluster.runtime_env import Frame
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization import blobs, pickling
 

@@ -15,7 +15,7 @@ from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.plugin import Plugin, check_plugins
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.work import Work
+from jupyter_sky.cluster.runs.task import Work
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image

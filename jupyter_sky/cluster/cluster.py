@@ -7,15 +7,15 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
-from jupyter_sky.cluster import registry, survey
-from jupyter_sky.cluster.conductor import Conductor
-from jupyter_sky.cluster.frame import Frame, Limits
-from jupyter_sky.cluster.handshake import VersionMismatch
-from jupyter_sky.cluster.run import Run
-from jupyter_sky.cluster.runner import Runner
+from jupyter_sky.cluster.control.controller import Conductor
+from jupyter_sky.cluster.inventory import probe, registry
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.scheduler import Runner
+from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runtime_env import Frame, Limits
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
-from jupyter_sky.cluster.work import Work
+from jupyter_sky.cluster.version_check import VersionMismatch
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import AgentGone, Progress, Provider, Scalable
@@ -101,9 +101,7 @@ class Cluster:
             raise
         except AgentGone:
             # Whoever looks on, or comes while others replace a node, takes nothing away.
-            if (visits or conductor.spec.replace) and event_loop.wait(
-                survey.answers(row, provider)
-            ):
+            if (visits or conductor.spec.replace) and event_loop.wait(probe.answers(row, provider)):
                 event_loop.wait(conductor.close())
                 raise SkyError(
                     f"cluster {row.name} has lost a node, which the notebook that uses it sees to; "

@@ -13,7 +13,7 @@ from typing import Any
 from IPython import get_ipython
 from IPython.display import DisplayHandle
 
-from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.events import Display, Output
 

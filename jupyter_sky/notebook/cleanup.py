@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from jupyter_sky.cluster import leftovers, rentals
+from jupyter_sky.cluster.inventory import cloud_resources, orphans
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.ssh.connection.connection import lines
 from jupyter_sky.providers.ssh.connection.targets import Target
@@ -20,8 +20,8 @@ def collect(identity: str | None = None) -> None:
     identity
         A cluster of somebody else's that is to be ended as well, by its id.
     """
-    left: list[leftovers.Leftover | rentals.Rental] = [*leftovers.find()]
-    rented, trouble = rentals.find()
+    left: list[orphans.Leftover | cloud_resources.Rental] = [*orphans.find()]
+    rented, trouble = cloud_resources.find()
     left += [each for each in rented if each.is_abandoned or each.holding.id == identity]
     for each in left:
         text = str(each)
@@ -32,7 +32,7 @@ def collect(identity: str | None = None) -> None:
             trouble.append(f"{error}")
     if not left and not trouble:
         print("nothing was left behind")
-    for sentence in [*trouble, *rentals.upkeep()]:
+    for sentence in [*trouble, *cloud_resources.upkeep()]:
         print(sentence)
     for each in rented:
         if not each.is_known and each not in left:

@@ -12,8 +12,8 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Run
-from jupyter_sky.cluster.work import Work
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.task import Work
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook import actions, cleanup, doctor, offers, snapshot, status

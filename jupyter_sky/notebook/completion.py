@@ -11,7 +11,7 @@ from typing import Any
 from IPython.core.completer import SimpleCompletion, context_matcher
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.kinds import Surroundings
 from jupyter_sky.notebook.options import CELL_OPTIONS, COMMANDS

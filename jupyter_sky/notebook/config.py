@@ -9,8 +9,8 @@ from typing import Any
 from traitlets import Bool, Dict, List, TraitType, Unicode
 from traitlets.config import Configurable
 
-from jupyter_sky.cluster.frame import Limits
-from jupyter_sky.cluster.outbox import HUGE
+from jupyter_sky.cluster.namespace.sync import HUGE
+from jupyter_sky.cluster.runtime_env import Limits
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook import kinds
 from jupyter_sky.notebook.kinds import Kind, NotOfKind

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster import leftovers, registry
+from jupyter_sky.cluster.inventory import orphans, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.paths import home, runtime
@@ -205,7 +205,7 @@ def _loopback() -> Finding:
 
 
 def _leftovers() -> Finding:
-    left = leftovers.find()
+    left = orphans.find()
     if not left:
         return Finding("nothing of dead clusters")
     return Finding("; ".join(map(str, left)), "`%sky gc` removes it.")

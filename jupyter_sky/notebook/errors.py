@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jupyter_sky.cluster.errors import RemoteError
-from jupyter_sky.cluster.given import is_given
-from jupyter_sky.cluster.work import CellPlace
+from jupyter_sky.cluster.namespace.packing import is_given
+from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
 
 

@@ -13,8 +13,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
-from jupyter_sky.cluster.run import Run
-from jupyter_sky.cluster.work import CellPlace, Work
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.task import CellPlace, Work
 from jupyter_sky.notebook.assignments import Assignments
 from jupyter_sky.notebook.background import BackgroundRun
 from jupyter_sky.notebook.choices import check_names, choose_ranks

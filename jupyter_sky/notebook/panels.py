@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.errors import SkyError
 

@@ -8,7 +8,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.runs.run import Run
 
 
 def bind(shell: InteractiveShell, cluster: Cluster, run: Run, values: Mapping[str, Any]) -> None:

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.options import as_line

@@ -13,9 +13,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.plugin import Plugin
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_dollars
 from jupyter_sky.notebook.config import Sky

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.progress import ProgressLine
 from jupyter_sky.providers.aws.clients import Clients, clients_at

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.probe import Glance, look
 from jupyter_sky.cluster.state import ClusterState
-from jupyter_sky.cluster.survey import Glance, look
 from jupyter_sky.formatting import aligned, format_dollars, format_duration, format_ranks
 from jupyter_sky.providers import providers
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.cluster import kernels
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import kernel_files
 from jupyter_sky.transport import event_loop
 
 INTERVAL = 1.0
@@ -76,7 +76,7 @@ class Telling:
         """Take back what was told, because the kernel ends."""
         self._over = True
         if self._file is not None:
-            kernels.remove(self._file.parent, _kernel(self._file))
+            kernel_files.remove(self._file.parent, _kernel(self._file))
 
     def _now(self) -> None:
         """Tell what a person waits for."""
@@ -95,17 +95,17 @@ class Telling:
         if self._over or self._file is None:
             return
         clusters = [each for each in self._clusters() if each.state.phase != "down"]
-        told = kernels.KernelFile(
+        told = kernel_files.KernelFile(
             _kernel(self._file), self._notebook, time.time(), tuple(map(self._told, clusters))
         )
         try:
-            kernels.write(self._file.parent, told)
+            kernel_files.write(self._file.parent, told)
         except OSError:
             return  # a full disk is no reason to trouble a run
         if self._over:  # in between
             self.close()
 
-    def _told(self, cluster: Cluster) -> kernels.Told:
+    def _told(self, cluster: Cluster) -> kernel_files.Told:
         snapshot: dict[str, Any] = dict(cluster.snapshot())
         run = snapshot["run"]
         idle_since = self._idle_since.get(cluster.id)
@@ -113,7 +113,9 @@ class Telling:
             idle_since = None
         elif run and run["state"] != "running":
             idle_since = run["started"] + run["seconds"]
-        return kernels.Told(cluster.id, snapshot, idle_since, self._troubles.get(cluster.id, ""))
+        return kernel_files.Told(
+            cluster.id, snapshot, idle_since, self._troubles.get(cluster.id, "")
+        )
 
 
 def _connection_file(shell: InteractiveShell) -> Path | None:

@@ -19,10 +19,10 @@ from traitlets.config import Config
 from traitlets.config.loader import ConfigFileNotFound, PyFileConfigLoader
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, RemoteError
-from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook import kinds

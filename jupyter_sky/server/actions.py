@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from jupyter_sky.cluster.registry import Row
+from jupyter_sky.cluster.inventory.registry import Row
 from jupyter_sky.errors import SkyError
 from jupyter_sky.server import kernels, terminal
 from jupyter_sky.server.clusters import Found

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.kernels import KernelFile
-from jupyter_sky.cluster.registry import Broken, Row
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.kernel_files import KernelFile
+from jupyter_sky.cluster.inventory.registry import Broken, Row
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.server.hearing import Account, Hearing

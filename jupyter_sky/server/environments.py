@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster.kernels import KernelFile
+from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 
 _ASK = "import jupyter_sky; print(jupyter_sky.__version__)"
 _WITHIN = 20.0

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_sky.cluster import kernels
-from jupyter_sky.cluster.kernels import KernelFile, Told, Unreadable
+from jupyter_sky.cluster.inventory import kernel_files
+from jupyter_sky.cluster.inventory.kernel_files import KernelFile, Told, Unreadable
 from jupyter_sky.server.schema import Invalid, check
 
 
@@ -95,7 +95,7 @@ class Hearing:
     def _current(self) -> Iterator[tuple[Path, _File]]:
         # Several threads hear at once: each has a dictionary of its own until it is complete.
         before, files = self._files, {}
-        for path in kernels.paths(self.runtime):
+        for path in kernel_files.paths(self.runtime):
             # Its kernel may end at any moment.
             with contextlib.suppress(OSError):
                 status = path.stat()
@@ -108,7 +108,7 @@ class Hearing:
 
 def _read(path: Path, stamp: tuple[int, int]) -> _File:
     try:
-        kernel = kernels.read(path)
+        kernel = kernel_files.read(path)
     except Unreadable as why:
         return _File(stamp, None, (str(why),))
     if kernel.kernel != path.stem:

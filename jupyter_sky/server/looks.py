@@ -9,8 +9,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from jupyter_sky.cluster import survey
-from jupyter_sky.cluster.registry import Row
+from jupyter_sky.cluster.inventory import probe
+from jupyter_sky.cluster.inventory.registry import Row
 from jupyter_sky.errors import SkyError
 from jupyter_sky.server import terminal
 
@@ -57,7 +57,7 @@ class Looks:
     """Looks at clusters, and not too often."""
 
     def __init__(self) -> None:
-        self._here = _Look(lambda rows: asyncio.to_thread(survey.look_here, rows), every=2.0)
+        self._here = _Look(lambda rows: asyncio.to_thread(probe.look_here, rows), every=2.0)
         self._away = _Look(_look_away, every=30.0)
 
     async def states(self, rows: Sequence[Row]) -> dict[str, str]:

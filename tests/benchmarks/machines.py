@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.frame import Limits
+from jupyter_sky.cluster.runtime_env import Limits
 from jupyter_sky.errors import ClusterLost
 from jupyter_sky.plugins import torch
 from jupyter_sky.providers.base import Progress

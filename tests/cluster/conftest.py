@@ -11,11 +11,11 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.frame import Limits
-from jupyter_sky.cluster.run import Run
-from jupyter_sky.cluster.work import Work
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runtime_env import Limits
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import Display, Output

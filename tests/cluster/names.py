@@ -11,8 +11,8 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import analyse
 from jupyter_sky.analysis.namespace_diff import Writes
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.run import Run
-from jupyter_sky.cluster.work import Work
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.task import Work
 
 
 class Notebook:

@@ -12,11 +12,10 @@ import pytest
 import jupyter_sky
 from jupyter_sky import __version__ as VERSION
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.cluster import registry
-from jupyter_sky.cluster import survey as probe
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.connection import Connection
-from jupyter_sky.cluster.handshake import VersionMismatch, check, compare
+from jupyter_sky.cluster.inventory import probe, registry
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.version_check import VersionMismatch, check, compare
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec

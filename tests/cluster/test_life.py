@@ -15,8 +15,8 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.conftest import processes_of
@@ -125,9 +125,9 @@ def test_another_kernel_finds_the_cluster_with_its_variables(new) -> None:
     script = f"""
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.work import Work
+from jupyter_sky.cluster.runs.task import Work
 from jupyter_sky.providers.local import Local
 row = registry.find({cells.cluster.name!r})
 _, frame = assemble(sky.ComputePool(nodes=2).spec, [sky.plugins.torch()])
@@ -173,7 +173,7 @@ def test_a_killed_notebook_leaves_a_cluster_that_ends_itself(home: Path) -> None
     script = """
 import jupyter_sky as sky, os, signal
 pool = sky.ComputePool(name="killed", nodes=2, provider=sky.Local(grace=0.2)).__enter__()
-from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.inventory import registry
 print(registry.find(pool.cluster.name).machines[0]["pid"], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

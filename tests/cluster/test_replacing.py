@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.cluster.frame import Frame
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runtime_env import Frame
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
 from tests.cluster.test_scaling import assert_is_whole, prepare, ranks_on_this_machine

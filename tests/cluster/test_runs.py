@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster.work import Work
+from jupyter_sky.cluster.runs.task import Work
 from jupyter_sky.errors import UsageError
 from jupyter_sky.transport.events import Display
 from tests.cluster.conftest import Cells

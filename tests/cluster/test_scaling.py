@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.work import Work
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runs.task import Work
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
 from tests.cluster.test_life import everything

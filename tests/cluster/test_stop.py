@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.runs.run import Run
 from tests.cluster.conftest import Cells, prepared
 
 

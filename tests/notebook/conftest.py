@@ -15,7 +15,7 @@ from IPython.utils.capture import capture_output
 from jupyter_client.manager import start_new_kernel
 from traitlets.config import Config
 
-from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.inventory import registry
 from tests.notebook.kernels import LiveNotebook
 
 

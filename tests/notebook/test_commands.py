@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.work import Work
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runs.task import Work
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.notebook.options import COMMANDS

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from traitlets.config import Config
 
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.errors import TimedOut
-from jupyter_sky.cluster.frame import Limits
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runtime_env import Limits
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options import CLUSTER_OPTIONS, CellOptions, parse_cell

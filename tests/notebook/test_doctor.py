@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_sky.cluster import leftovers, registry
-from jupyter_sky.cluster.registry import START_WITHIN
+from jupyter_sky.cluster.inventory import orphans, registry
+from jupyter_sky.cluster.inventory.registry import START_WITHIN
 from jupyter_sky.notebook.doctor import Finding, examine
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.local.provider import SHARED_MEMORY
@@ -30,7 +30,7 @@ def findings() -> dict[str, Finding]:
 
 def mine() -> list[str]:
     """Return the names of dead clusters; other tests of this machine may have left some too."""
-    return [each.name for each in leftovers.find() if each.name]
+    return [each.name for each in orphans.find() if each.name]
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_nothing_is_asked_for_that_windows_lacks(
         assert next(checks) == ("open files", Finding("any number"))
     monkeypatch.delattr(os, "getuid")
     monkeypatch.delattr(psutil.Process, "uids")
-    assert leftovers.find() == []
+    assert orphans.find() == []
 
 
 def test_a_broken_registry_is_named_with_the_fix(elsewhere: Path) -> None:
@@ -213,7 +213,7 @@ def test_folders_without_an_agent_are_left_overs_when_they_are_old_and_ours(
     ]
     others[-1].mkdir()
     try:
-        found = {each.id: each for each in leftovers.find()}
+        found = {each.id: each for each in orphans.find()}
         assert found[unique].folders == ours
         assert not {path for each in found.values() for path in each.folders} & set(others)
         found[unique].remove()
@@ -226,7 +226,7 @@ def test_a_link_to_something_else_is_not_followed(elsewhere: Path) -> None:
     precious = elsewhere / "precious"
     precious.mkdir()
     (runtime() / "22222222-0").symlink_to(precious)
-    assert "22222222" not in {each.id for each in leftovers.find()}
+    assert "22222222" not in {each.id for each in orphans.find()}
 
 
 def test_home_is_the_one_that_was_chosen(elsewhere: Path) -> None:

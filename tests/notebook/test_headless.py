@@ -14,7 +14,7 @@ import nbformat
 import psutil
 import pytest
 
-from jupyter_sky.cluster import leftovers, registry
+from jupyter_sky.cluster.inventory import orphans, registry
 
 SETTINGS = "c = get_config()\nc.Sky.plugin = 'none'\nc.Sky.grace = 0.1\n"
 END = "~ end of a cell ~"
@@ -33,7 +33,7 @@ def ipython_folder(tmp_path: Path) -> Iterator[Path]:
         for machine in row.machines:
             while psutil.pid_exists(machine["pid"]):
                 time.sleep(0.01)
-    for each in leftovers.find():
+    for each in orphans.find():
         each.remove()
 
 

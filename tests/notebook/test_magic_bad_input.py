@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.inventory import registry
 from tests.conftest import processes_of
 from tests.notebook.kernels import LiveNotebook
 

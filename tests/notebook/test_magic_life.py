@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.inventory import registry
 from tests.notebook.kernels import LiveNotebook
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.session import Session

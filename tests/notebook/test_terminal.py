@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.inventory import registry
 from tests.notebook.kernels import PATIENCE, LiveNotebook
 
 Open = Callable[..., LiveNotebook]

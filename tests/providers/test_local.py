@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local.provider import SHARED_MEMORY, Local
 from jupyter_sky.providers.spec import ClusterSpec, Image

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec

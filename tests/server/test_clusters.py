@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.paths import home
 from jupyter_sky.server import actions, clusters
 from jupyter_sky.server.actions import Actions

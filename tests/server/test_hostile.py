@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster import kernels, registry
-from jupyter_sky.cluster.kernels import KernelFile, Told
+from jupyter_sky.cluster.inventory import kernel_files, registry
+from jupyter_sky.cluster.inventory.kernel_files import KernelFile, Told
 from jupyter_sky.server.hearing import Hearing
 from tests.panel import samples
 from tests.panel.samples import HOSTILE
@@ -33,8 +33,8 @@ def told(server: Server) -> Iterator[Callable[..., Path]]:
         file = KernelFile(
             kernel, "/somewhere/n.ipynb", time.time(), (Told(IDENTITY, snapshot, None),), **changes
         )
-        kernels.write(server.runtime, file)
-        paths.append(kernels.folder(server.runtime) / f"{kernel}.json")
+        kernel_files.write(server.runtime, file)
+        paths.append(kernel_files.folder(server.runtime) / f"{kernel}.json")
         return paths[-1]
 
     registry.record(IDENTITY, "shown", "local", {"nodes": 4, "starter": registry.starter()})
@@ -69,7 +69,7 @@ def test_another_version_of_jupyter_sky_is_named(server: Server, told: Callable[
 
 def test_those_who_ask_at_once_hear_of_every_kernel(tmp_path: Path) -> None:
     for at in range(100):
-        kernels.write(tmp_path, KernelFile(f"k{at}", "", 0.0, (Told(IDENTITY, {}, None),)))
+        kernel_files.write(tmp_path, KernelFile(f"k{at}", "", 0.0, (Told(IDENTITY, {}, None),)))
     hearing = Hearing(tmp_path)
     with ThreadPoolExecutor(8) as threads:
         for found, _ in threads.map(lambda _: hearing.accounts(), range(40)):
@@ -110,14 +110,14 @@ def test_a_snapshot_of_another_kind_is_not_shown(
         (b'{"version": 1, "clusters": [{"id": NaN}]}', "it has NaN for a number"),
         (b'{"version": 1, "clusters": [], "seen": 1e999}', "it has 1e999 for a number"),
         (b'{"version": 1, "clusters": [], "kernel": 7}', "it cannot be read"),
-        (b"0" * (kernels.LARGEST + 1), "it is too large"),
+        (b"0" * (kernel_files.LARGEST + 1), "it is too large"),
     ],
 )
 def test_a_file_of_another_kind_is_left_out(
     server: Server, told: Callable[..., Path], text: bytes, why: str
 ) -> None:
     told(samples.snapshot())
-    bad = kernels.folder(server.runtime) / "bad.json"
+    bad = kernel_files.folder(server.runtime) / "bad.json"
     bad.write_bytes(text)
     try:
         answer = server.sky("clusters").json
@@ -168,7 +168,7 @@ def test_a_link_out_of_the_folder_tells_nothing(
 ) -> None:
     secret = tmp_path / "secret.json"
     secret.write_text(json.dumps({"version": 1, "password": "hunter2"}))
-    link = kernels.folder(server.runtime) / "link.json"
+    link = kernel_files.folder(server.runtime) / "link.json"
     told(samples.snapshot())
     link.symlink_to(secret)
     try:

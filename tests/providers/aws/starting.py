@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.frame import Frame
+from jupyter_sky.cluster.runtime_env import Frame
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.spec import ClusterSpec

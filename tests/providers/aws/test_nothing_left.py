@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.cluster import registry, rentals
+from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients
@@ -169,7 +169,7 @@ def test_a_kernel_killed_at_any_call_leaves_nothing_after_gc(
     assert kernel.exitcode == -signal.SIGKILL
     account.fault = None
     assert registry.find("train") is not None, "what may be there is not forgotten"
-    for rental in rentals.find()[0]:
+    for rental in cloud_resources.find()[0]:
         assert rental.is_abandoned
         rental.remove()
     assert left() == []
@@ -192,13 +192,13 @@ def test_what_another_registry_started_is_left_alone(
         start(ready)
     account.fault = None
     assert registry.find("train") is not None
-    [rental], _ = rentals.find()
+    [rental], _ = cloud_resources.find()
     assert rental.is_abandoned, "the kernel that started it may still be alive"
     (home() / "registry.sqlite").unlink()
-    [rental], _ = rentals.find()
+    [rental], _ = cloud_resources.find()
     assert rental.is_abandoned, "its own registry may be lost, and it is known all the same"
     (home() / "aws" / "owner").write_text("somebody")
-    [rental], _ = rentals.find()
+    [rental], _ = cloud_resources.find()
     assert not rental.is_known
     assert not rental.is_abandoned
     rental.remove()
@@ -232,10 +232,10 @@ def test_gc_asks_as_the_profile_that_started(
     assert {call.who for call in account.calls} == {"worker"}
     account.fault = None
     account.calls.clear()
-    [rental], _ = rentals.find()
+    [rental], _ = cloud_resources.find()
     assert str(rental).endswith("in us-east-1 as work")
     config.write_text("")
-    found, [sentence] = rentals.find()
+    found, [sentence] = cloud_resources.find()
     assert "what is rented in us-east-1 as work cannot be looked at: The config profile" in sentence
     assert not [each for each in found if each.holding.what]
     config.write_text(

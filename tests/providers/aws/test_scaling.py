@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.meter import Meter
+from jupyter_sky.cluster.cost_meter import Meter
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jupyter_sky.cluster import rentals
+from jupyter_sky.cluster.inventory import cloud_resources
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.aws import doctor
 from jupyter_sky.providers.aws.clients import Clients
@@ -26,7 +26,7 @@ def _none_left(clients: Clients) -> Iterator[None]:
 
 
 def head_of(cells: Cells) -> Instance:
-    from jupyter_sky.cluster import registry
+    from jupyter_sky.cluster.inventory import registry
 
     row = registry.find(cells.cluster.name)
     assert row is not None
@@ -74,7 +74,7 @@ def test_what_it_costs_is_said_until_it_is_removed(
 ) -> None:
     made = make(clients, start(1, framework=False))
     assert f"{made}".endswith(" GB for at most about $0.75 a month")
-    assert rentals.upkeep() == [
+    assert cloud_resources.upkeep() == [
         f"kept: the snapshot {made} in us-east-1; `%sky snapshot --remove {made.name}` removes it"
     ]
     assert ("snapshots", f"{made}", "") in [*doctor.examine("us-east-1", None)]
@@ -89,8 +89,8 @@ def test_what_it_costs_is_said_until_it_is_removed(
         snapshots.remove(clients, made.name)
     account.fault = None
     # The image is gone, its disk is not.
-    assert rentals.upkeep() == [f"removed what was left of the snapshot {made.name}"]
-    assert rentals.upkeep() == []
+    assert cloud_resources.upkeep() == [f"removed what was left of the snapshot {made.name}"]
+    assert cloud_resources.upkeep() == []
     assert snapshots.every(clients) == []
     with pytest.raises(UsageError, match="there is no snapshot x in us-east-1: there are none"):
         snapshots.remove(clients, "x")

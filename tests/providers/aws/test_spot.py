@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.errors import SkyError
 from tests.cluster.conftest import Cells
 from tests.providers.aws.conftest import Start

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jupyter_sky.cluster import registry
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients

@@ -15,7 +15,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.frame import Limits
+from jupyter_sky.cluster.runtime_env import Limits
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster.connection import SILENCE
+from jupyter_sky.cluster.network.connection import SILENCE
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster import registry
 from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.transport.frames import encode
 from tests.lab import Lab
 

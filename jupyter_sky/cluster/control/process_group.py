@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.cluster import freight
+from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.pickling import main_namespace
 from jupyter_sky.transport.frames import Message
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.conductor import Conductor
+    from jupyter_sky.cluster.control.controller import Conductor
 
 PATIENCE = 0.5
 """Seconds for ranks to come to the end of a formation that is not wanted any more."""
@@ -59,7 +59,7 @@ async def _form(conductor: Conductor) -> None:
     parcel = outbox.parcel(frame.needs, main_namespace(), conductor.ranks)
     message: Message = {"topology": topology, "life": frame.life, "names": parcel.groups}
     connections = list(conductor.connections)
-    await freight.deliver({**parcel.blobs, **frame.blobs}, connections)
+    await broadcast.deliver({**parcel.blobs, **frame.blobs}, connections)
     await asyncio.gather(*(each.request("form", **message) for each in connections))
     outbox.sent(parcel)
     async with deadline(conductor.limits.form, "the process group was not formed"):

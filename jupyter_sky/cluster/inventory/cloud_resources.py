@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.survey import look
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.probe import look
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Holding, Landlord
 from jupyter_sky.transport import event_loop

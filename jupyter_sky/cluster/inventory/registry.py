@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from jupyter_sky.cluster.meter import Meter
+from jupyter_sky.cluster.cost_meter import Meter
 from jupyter_sky.paths import home
 from jupyter_sky.providers.spec import ClusterSpec
 

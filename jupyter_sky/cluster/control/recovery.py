@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from jupyter_sky.cluster import scaling
-from jupyter_sky.cluster.connection import Connection
-from jupyter_sky.cluster.endings import remove
+from jupyter_sky.cluster.control import scaling
+from jupyter_sky.cluster.control.shutdown import remove
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.providers.base import Scalable
 from jupyter_sky.transport.events import RankExited
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.conductor import Conductor
+    from jupyter_sky.cluster.control.controller import Conductor
 
 _TRIES = 3
 """How often it is begun anew because yet another node was lost meanwhile."""

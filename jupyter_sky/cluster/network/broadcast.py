@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import Node
 

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from jupyter_sky.cluster import handshake, scaling
-from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster import version_check
+from jupyter_sky.cluster.control import scaling
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.state import reduce, running
 from jupyter_sky.providers.base import AgentGone, Machine
 from jupyter_sky.transport.events import Formed, Prepared, RankStarted, RunBegan, decode_event
 from jupyter_sky.transport.frames import Message
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.conductor import Conductor
+    from jupyter_sky.cluster.control.controller import Conductor
 
 
 async def attach(
@@ -45,7 +46,7 @@ async def attach(
     conductor.shared = any(welcome.get("shared") for welcome in welcomes)
     _take_up(conductor, welcomes)
     if not conductor.visits:
-        conductor.warnings = handshake.check(conductor.versions)
+        conductor.warnings = version_check.check(conductor.versions)
     newest = max(rank.generation for rank in conductor.state.ranks)
     if not conductor.visits and await scaling.clear_up(conductor, welcomes, leaving):
         newest += 1  # there may be a group of ranks that are there no more

@@ -18,9 +18,9 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.cluster.ledger import Effects, Held, Ledger
-from jupyter_sky.cluster.needs import Needs
-from jupyter_sky.cluster.packing import Group, Item, Items, connected, pack_together
+from jupyter_sky.cluster.namespace.dependencies import Needs
+from jupyter_sky.cluster.namespace.packing import Group, Item, Items, connected, pack_together
+from jupyter_sky.cluster.namespace.remote_state import Effects, Held, Ledger
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.serialization import pickling

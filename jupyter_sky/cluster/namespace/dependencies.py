@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.cluster.ledger import Ledger
-from jupyter_sky.cluster.packing import Item, Items, Standpoint
+from jupyter_sky.cluster.namespace.packing import Item, Items, Standpoint
+from jupyter_sky.cluster.namespace.remote_state import Ledger
 from jupyter_sky.errors import UsageError
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.cluster.errors import Failure, Interrupted, RankLost, TimedOut, remote_error
-from jupyter_sky.cluster.work import Notice, Sending, Work
+from jupyter_sky.cluster.runs.task import Notice, Sending, Work
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.runner import Runner
+    from jupyter_sky.cluster.runs.scheduler import Runner
 
 STOPPED_WITHIN = 0.75
 """Seconds after Stop when the person has control again, whatever the ranks do."""

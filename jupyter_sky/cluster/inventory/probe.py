@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.providers.base import AgentGone, Machine, Provider
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import psutil
 
-from jupyter_sky.cluster import registry
-from jupyter_sky.cluster.registry import START_WITHIN
-from jupyter_sky.cluster.survey import look
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.probe import look
+from jupyter_sky.cluster.inventory.registry import START_WITHIN
 from jupyter_sky.paths import runtime
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Landlord, Machine

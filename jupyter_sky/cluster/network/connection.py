@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jupyter_sky
-from jupyter_sky.cluster.upload import Upload
+from jupyter_sky.cluster.network.upload import Upload
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone
 from jupyter_sky.serialization.pickling import load_with_memo

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.transport.events import Leaving
 
 _SAID_EVERY = 10  # seconds

@@ -9,13 +9,16 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jupyter_sky.cluster import attaching, formation, handshake, links, registry, replacing, survey
-from jupyter_sky.cluster.connection import Connection
-from jupyter_sky.cluster.departures import Departures
-from jupyter_sky.cluster.endings import end, remove
-from jupyter_sky.cluster.frame import Frame, Limits
-from jupyter_sky.cluster.meter import Meter
-from jupyter_sky.cluster.outbox import Outbox
+from jupyter_sky.cluster import version_check
+from jupyter_sky.cluster.control import attach, process_group, recovery
+from jupyter_sky.cluster.control.preemption import Departures
+from jupyter_sky.cluster.control.shutdown import end, remove
+from jupyter_sky.cluster.cost_meter import Meter
+from jupyter_sky.cluster.inventory import probe, registry
+from jupyter_sky.cluster.namespace.sync import Outbox
+from jupyter_sky.cluster.network import health
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.runtime_env import Frame, Limits
 from jupyter_sky.cluster.state import ClusterState, reduce
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_ranks
@@ -108,12 +111,12 @@ class Conductor:
         self.on_notice: Callable[[str], None] = lambda text: None
         self.on_loss: Callable[[], None] = lambda: None
         self.on_end: Callable[[SkyError], None] = lambda trouble: None
-        self._links = links.Links(self.spawn, self._on_notice)
+        self._links = health.Links(self.spawn, self._on_notice)
         self._departures = Departures(self.spawn, self._on_notice, self.wake)
         self._changed = asyncio.Event()
         self.forming = asyncio.Lock()
         self.form_errors: dict[int, dict[str, Any]] = {}
-        self.versions: dict[str, handshake.Versions] = {}
+        self.versions: dict[str, version_check.Versions] = {}
         self.place: str | None = None
         self.meter = Meter(0.0, time.time())
         self.repair: asyncio.Task[None] | None = None
@@ -156,7 +159,7 @@ class Conductor:
                 f"cluster {self.spec.name} is being started by another notebook: wait for it, or "
                 "start one of another name with `--cluster NAME`."
             )
-        if there and not await survey.answers(there, self.provider):
+        if there and not await probe.answers(there, self.provider):
             await self._give_back(there.id, there.spec.get("place"))
             registry.remove(there.id)
         row = registry.described(self.spec, self.frame.plugins)
@@ -180,14 +183,14 @@ class Conductor:
         await self.connect(machines, 0)
         if len(self.connections) > 1:
             progress("checking the network")
-        await links.check_ways(self.connections)
+        await health.check_ways(self.connections)
         if self.frame.preload:
             progress(f"importing {', '.join(self.frame.preload)}")
-        async with formation.deadline(self.limits.start, "the nodes did not get ready"):
+        async with process_group.deadline(self.limits.start, "the nodes did not get ready"):
             await self.until(lambda: bool(self.state.versions) and self.state.settled)
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
-        self.warnings += handshake.check(self.versions)
+        self.warnings += version_check.check(self.versions)
         if self.frame.together:
             progress("forming the group")
         self.state = replace(self.state, phase="ready")
@@ -195,7 +198,7 @@ class Conductor:
 
     async def attach(self, machines: Sequence[Machine], leaving: Sequence[Machine] = ()) -> None:
         """Take up a cluster that is there already; end what is ``leaving`` it."""
-        await attaching.attach(self, machines, leaving)
+        await attach.attach(self, machines, leaving)
 
     async def connect(self, machines: Sequence[Machine], since: int | None) -> list[Message]:
         """Have these machines be the cluster, and return what their agents say of themselves."""
@@ -204,7 +207,7 @@ class Conductor:
         )
         welcomes = await asyncio.gather(*(each.open(since) for each in self.connections))
         for welcome in welcomes:
-            handshake.check_agent(welcome)
+            version_check.check_agent(welcome)
         return welcomes
 
     # Who belongs to it
@@ -246,7 +249,7 @@ class Conductor:
         await asyncio.gather(
             *(each.request("kill", ranks=list(ranks)) for each in self.connections)
         )
-        async with formation.deadline(self.limits.start, "the ranks did not start again"):
+        async with process_group.deadline(self.limits.start, "the ranks did not start again"):
             await self.until(
                 lambda: (
                     self.state.settled
@@ -296,14 +299,14 @@ class Conductor:
 
     async def form(self) -> None:
         """Have all ranks form a group of a new generation."""
-        await formation.form(self)
+        await process_group.form(self)
 
     async def ready(self) -> None:
         """Wait until the ranks are there and in one group, forming it anew if it was broken."""
         if self.state.group and self.state.settled:
             return
         limit = self.limits.stop + self.limits.start
-        async with formation.deadline(limit, "the ranks are still busy"):
+        async with process_group.deadline(limit, "the ranks are still busy"):
             await self.until(lambda: self.state.settled)
         if not self.state.group:
             await self.form()
@@ -338,15 +341,15 @@ class Conductor:
     def _on_lost(self, connection: Connection) -> None:
         if self.state.phase in ("lost", "down") or connection not in self.connections:
             return
-        if replacing.can_replace(self):
-            replacing.miss(self, connection)
+        if recovery.can_replace(self):
+            recovery.miss(self, connection)
             self.on_loss()
             return
         ranks = format_ranks(connection.ranks)
         where = f" on {connection.name}" if connection.machine.nodes[0].name else ""
         self.lose(
             f"cluster {self.spec.name} is lost: the agent of {ranks}{where} {connection.trouble}.",
-            replacing.advice(self),
+            recovery.advice(self),
         )
 
     def lose(self, reason: str, advice: str = "") -> None:

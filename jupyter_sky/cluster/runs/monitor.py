@@ -6,8 +6,8 @@ import time
 from collections import deque
 from typing import Any, Literal
 
-from jupyter_sky.cluster.conductor import Conductor
-from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.control.controller import Conductor
+from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.snapshot import Rank as ShownRank
 from jupyter_sky.cluster.snapshot import Run as ShownRun
 from jupyter_sky.cluster.snapshot import Snapshot

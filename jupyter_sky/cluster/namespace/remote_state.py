@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.cluster.packing import Item
+from jupyter_sky.cluster.namespace.packing import Item
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from jupyter_sky.cluster import freight, replacing, scaling
-from jupyter_sky.cluster.conductor import Conductor
-from jupyter_sky.cluster.connection import Connection
-from jupyter_sky.cluster.outbox import Parcel
-from jupyter_sky.cluster.run import Run
+from jupyter_sky.cluster.control import recovery, scaling
+from jupyter_sky.cluster.control.controller import Conductor
+from jupyter_sky.cluster.namespace.sync import Parcel
+from jupyter_sky.cluster.network import broadcast
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.runs.monitor import Watch
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.task import Work
 from jupyter_sky.cluster.state import running
-from jupyter_sky.cluster.watch import Watch
-from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Scalable
@@ -160,8 +161,8 @@ class Runner:
         parts = {**run.work.parcel.blobs, **run.work.blobs}
         if parts:
             connections = self.conductor.connections
-            run.to_send = freight.missing(parts, connections)
-            await freight.deliver(parts, connections, run.sending)
+            run.to_send = broadcast.missing(parts, connections)
+            await broadcast.deliver(parts, connections, run.sending)
 
     def _refuse_strangers(self) -> None:
         busy = {rank.run for rank in self.conductor.state.ranks if rank.run}
@@ -238,7 +239,7 @@ class Runner:
         conductor = self.conductor
         if any(connection.is_over for connection in conductor.connections):
             loop = asyncio.get_running_loop()
-            conductor.repair = loop.create_task(replacing.replace_lost(conductor))
+            conductor.repair = loop.create_task(recovery.replace_lost(conductor))
             await asyncio.gather(conductor.repair, return_exceptions=True)
             conductor.repair = None
             if not conductor.alive:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import Machine
 

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.cluster.given import is_given
 from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization.cell_sources import shell_of
 from jupyter_sky.serialization.object_tokens import Departures, Places, Tokens
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.user_modules import Place, trees
@@ -283,3 +283,31 @@ def pack_together(
         "cells": dict(pickled.cells),
     }
     return Group(message, parts, shared, tokens)
+
+
+_BY_PYTHON = frozenset(
+    {"__builtins__", "__builtin__", "__name__", "__doc__", "__loader__", "__spec__", "get_ipython"}
+)
+_BY_IPYTHON = frozenset(
+    {"In", "Out", "exit", "quit", "open", "display"}
+    | {"_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh"}
+)
+
+
+def is_given(name: str, namespace: Mapping[str, Any]) -> bool:
+    """Return whether a name holds what IPython or Python has put there, not the person.
+
+    Parameters
+    ----------
+    name
+        A name of the notebook; it may have been assigned, as ``open`` in ``from gzip import open``.
+    namespace
+        The notebook's.
+    """
+    if name in _BY_PYTHON:
+        return True
+    if name not in _BY_IPYTHON or name not in namespace:
+        return False
+    # IPython tells in the same way which names `%who` does not show. A script has no shell.
+    hidden: Mapping[str, Any] = getattr(shell_of(namespace), "user_ns_hidden", {})
+    return name in hidden and hidden[name] is namespace[name]

@@ -13,9 +13,12 @@ from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jupyter_sky.cluster import formation, handshake, links, registry
-from jupyter_sky.cluster.connection import Connection
-from jupyter_sky.cluster.endings import end, remove
+from jupyter_sky.cluster import version_check
+from jupyter_sky.cluster.control import process_group
+from jupyter_sky.cluster.control.shutdown import end, remove
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.network import health
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import Growth, Machine, Progress, Scalable, Standing
 from jupyter_sky.providers.spec import ClusterSpec
@@ -23,7 +26,7 @@ from jupyter_sky.transport.events import Ending, Event
 from jupyter_sky.transport.frames import Message
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.conductor import Conductor
+    from jupyter_sky.cluster.control.controller import Conductor
 
 T = TypeVar("T")
 
@@ -147,13 +150,15 @@ class _Joining:
         await self._enlist()
         if conductor.frame.preload and self._new:
             progress(f"importing {', '.join(conductor.frame.preload)}")
-        async with formation.deadline(conductor.limits.start, "the new nodes did not get ready"):
+        async with process_group.deadline(
+            conductor.limits.start, "the new nodes did not get ready"
+        ):
             await conductor.until(self._are_ready)
         self._check()
         if self._new:
             progress("checking the network")
             await self._admit()
-        await links.check_ways(conductor.connections)
+        await health.check_ways(conductor.connections)
         if conductor.frame.together:
             progress("forming the group")
         await conductor.form()
@@ -220,7 +225,7 @@ class _Joining:
                 raise SkyError(f"rank {rank.rank} does not start: {rank.trouble}")
         for name, reason in conductor.state.missing:
             raise SkyError(f"{name} cannot be imported on the new nodes: {reason}")
-        conductor.warn(handshake.check(conductor.versions))
+        conductor.warn(version_check.check(conductor.versions))
 
     async def _admit(self) -> None:
         """Have the agents that were there let in those that come."""

@@ -16,7 +16,7 @@ from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import Compressor, Rate
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.connection import Connection
+    from jupyter_sky.cluster.network.connection import Connection
 
 _MOMENT = 0.5  # seconds of what a link carries that are under way at most
 _LEAST, _MOST = 2 * PIECE, 32 * PIECE

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
-from jupyter_sky.cluster.connection import Connection
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import Node
 

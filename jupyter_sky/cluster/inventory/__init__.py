@@ -1,0 +1,1 @@
+"""Clusters on disk and left behind: registry, probes, orphans, cloud resources."""

@@ -1,0 +1,1 @@
+"""Keeping the ranks' variables in step with the notebook's."""

@@ -1,0 +1,1 @@
+"""The connection to each agent: requests, reconnection, blobs, failure detection."""
