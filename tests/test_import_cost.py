@@ -41,5 +41,5 @@ def test_loading_the_extension_brings_no_framework_and_no_cloud() -> None:
 
 def test_the_server_extension_brings_nothing_that_reaches_machines() -> None:
     pytest.importorskip("jupyter_server", reason="jupyter_server is not installed")
-    loaded = modules_after("import jupyter_sky.server.routes")
+    loaded = modules_after("import jupyter_sky.server.handlers")
     assert not loaded & (NODE_FREE | {"anywidget", "ipywidgets"})

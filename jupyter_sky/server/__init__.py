@@ -14,6 +14,6 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(serverapp: Any) -> None:
-    from jupyter_sky.server.routes import add_routes
+    from jupyter_sky.server.handlers import add_routes
 
     add_routes(serverapp)

@@ -15,10 +15,10 @@ from typing import Any
 
 from jupyter_sky.cluster.inventory.registry import Row
 from jupyter_sky.errors import SkyError
-from jupyter_sky.server import kernels, terminal
-from jupyter_sky.server.clusters import Found
-from jupyter_sky.server.hearing import Hearing
-from jupyter_sky.server.kernels import NoAnswer
+from jupyter_sky.server import cli_process, kernel_client
+from jupyter_sky.server.cluster_list import Found
+from jupyter_sky.server.kernel_client import NoAnswer
+from jupyter_sky.server.kernel_reports import Hearing
 
 _TELL_AFTER = 30.0
 """Seconds after which the page is told that it goes on; ways to a hub do not stay open for ever."""
@@ -90,7 +90,7 @@ async def _act(
     if live:
         file = hearing.connection_file(live[0].kernel.kernel)
         try:
-            return await kernels.ask(file, {"action": action, "cluster": identity, **options})
+            return await kernel_client.ask(file, {"action": action, "cluster": identity, **options})
         except NoAnswer:
             if action not in ("interrupt", "down"):
                 raise
@@ -99,7 +99,7 @@ async def _act(
         raise SkyError("that cluster is not there any more.")
     if not isinstance(row, Row) and action != "down":
         raise SkyError(f"what the registry says of {row.name} cannot be made out: shut it down.")
-    return _last_line(await terminal.run(*words(action, row.name, options)))
+    return _last_line(await cli_process.run(*words(action, row.name, options)))
 
 
 def words(action: str, name: str, options: Mapping[str, Any]) -> list[str]:

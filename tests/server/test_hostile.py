@@ -16,7 +16,7 @@ import pytest
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile, Told
-from jupyter_sky.server.hearing import Hearing
+from jupyter_sky.server.kernel_reports import Hearing
 from tests.panel import samples
 from tests.panel.samples import HOSTILE
 from tests.server.jupyter import Server

@@ -16,7 +16,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.task import Work
 from jupyter_sky.server import schema
-from jupyter_sky.server.terminal import Following
+from jupyter_sky.server.cli_process import Following
 from tests.server.jupyter import Kernel, Server
 
 Open = Callable[[str], Kernel]

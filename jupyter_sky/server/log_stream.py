@@ -15,10 +15,10 @@ from jupyter_server.utils import ensure_async
 from tornado import websocket
 from tornado.web import HTTPError
 
-from jupyter_sky.server.terminal import Following
+from jupyter_sky.server.cli_process import Following
 
 if TYPE_CHECKING:
-    from jupyter_sky.server.routes import Sky
+    from jupyter_sky.server.handlers import Sky
 
 _LINES = 200
 _MOST = 16  # of one server: each is a process

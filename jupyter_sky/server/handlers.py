@@ -16,13 +16,13 @@ from jupyter_server.utils import ensure_async, url_path_join
 from tornado.web import HTTPError, RequestHandler, authenticated
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.server import clusters, environments, terminal
+from jupyter_sky.server import cli_process, cluster_list, kernel_environment
 from jupyter_sky.server.actions import NAME, Actions
-from jupyter_sky.server.clusters import Found, Served
-from jupyter_sky.server.hearing import Hearing
-from jupyter_sky.server.live import LiveHandler
-from jupyter_sky.server.looks import Looks
+from jupyter_sky.server.cluster_list import Found, Served
+from jupyter_sky.server.kernel_reports import Hearing
+from jupyter_sky.server.log_stream import LiveHandler
 from jupyter_sky.server.schema import Invalid, check
+from jupyter_sky.server.status_poller import Looks
 
 RESOURCE = "jupyter_sky"
 """What an authorizer of the server is asked about."""
@@ -59,7 +59,7 @@ class Sky:
 
     async def found(self) -> Found:
         """Return what there is by now."""
-        return await asyncio.to_thread(clusters.find, self.hearing)
+        return await asyncio.to_thread(cluster_list.find, self.hearing)
 
     async def name(self, identity: str) -> str:
         """Return the name of a cluster.
@@ -155,7 +155,7 @@ class ClustersHandler(Handler):
         states = await self.sky.looks.states(found.unattended)
         failures = self.sky.actions.failures(found)
         served = await self.sky.served()
-        self.finish(clusters.answer(found, states, failures, served, self.sky.root))
+        self.finish(cluster_list.answer(found, states, failures, served, self.sky.root))
 
 
 class ActionHandler(Handler):
@@ -188,7 +188,7 @@ class LogHandler(Handler):
     async def get(self, identity: str, rank: str) -> None:
         tail = self.number("tail", 1000, 100_000)
         name = await self.sky.name(identity)
-        text = await terminal.run("logs", rank, f"--tail={tail}", "--cluster", name)
+        text = await cli_process.run("logs", rank, f"--tail={tail}", "--cluster", name)
         self.finish({"rank": int(rank), "text": text})
 
 
@@ -203,7 +203,7 @@ class KernelHandler(Handler):
         if spec is None:
             raise HTTPError(404, "this server has no such kernel.")
         told = await asyncio.to_thread(self.sky.hearing.kernel, kernel)
-        self.finish(await environments.describe(spec, told))
+        self.finish(await kernel_environment.describe(spec, told))
 
 
 class OffersHandler(Handler):
@@ -215,7 +215,7 @@ class OffersHandler(Handler):
         for name in ("gpu", "provider"):
             if value := self.get_query_argument(name, ""):
                 words.append(f"--{name}={value[:100]}")
-        self.finish(json.loads(await terminal.run("offers", "--json", *words)))
+        self.finish(json.loads(await cli_process.run("offers", "--json", *words)))
 
 
 class UnknownHandler(Handler):

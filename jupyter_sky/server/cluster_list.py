@@ -21,7 +21,7 @@ from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 from jupyter_sky.cluster.inventory.registry import Broken, Row
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_duration
-from jupyter_sky.server.hearing import Account, Hearing
+from jupyter_sky.server.kernel_reports import Account, Hearing
 
 Entry = dict[str, Any]
 """As the schema says."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from jupyter_sky.cluster.inventory import probe
 from jupyter_sky.cluster.inventory.registry import Row
 from jupyter_sky.errors import SkyError
-from jupyter_sky.server import terminal
+from jupyter_sky.server import cli_process
 
 _PATIENCE = 0.5
 """Seconds for which a page waits for a look; what takes longer is in the next answer."""
@@ -74,5 +74,5 @@ class Looks:
 
 async def _look_away(rows: Sequence[Row]) -> dict[str, str]:
     """Ask the nodes elsewhere; what reaches them does not belong into the server."""
-    found = json.loads(await terminal.run("status", "--json"))
+    found = json.loads(await cli_process.run("status", "--json"))
     return {each["id"]: each["state"] for each in found}
