@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from jupyter_sky import plugins
     from jupyter_sky.api import accelerators
     from jupyter_sky.api.compute import compute, function
-    from jupyter_sky.api.image import Image, PipIndex
     from jupyter_sky.api.instance import InstanceInfo, instance_info
     from jupyter_sky.api.interruption import on_interruption
     from jupyter_sky.api.output import silent, stderr, stdout
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from jupyter_sky.plugins import integrations
     from jupyter_sky.providers.aws.provider import AWS
     from jupyter_sky.providers.local.provider import Local
+    from jupyter_sky.providers.spec import Image, PipIndex
     from jupyter_sky.providers.ssh.provider import SSH
     from jupyter_sky.transport.preemption import Interruption
 
@@ -68,11 +68,11 @@ _HOMES = {
     "ClusterLost": "jupyter_sky.errors:ClusterLost",
     "Compute": "jupyter_sky.api.pool:Compute",
     "ComputePool": "jupyter_sky.api.pool:ComputePool",
-    "Image": "jupyter_sky.api.image:Image",
+    "Image": "jupyter_sky.providers.spec:Image",
     "InstanceInfo": "jupyter_sky.api.instance:InstanceInfo",
     "Interruption": "jupyter_sky.transport.preemption:Interruption",
     "Local": "jupyter_sky.providers.local.provider:Local",
-    "PipIndex": "jupyter_sky.api.image:PipIndex",
+    "PipIndex": "jupyter_sky.providers.spec:PipIndex",
     "Plugin": "jupyter_sky.api.plugin:Plugin",
     "RemoteError": "jupyter_sky.cluster.errors:RemoteError",
     "SkyError": "jupyter_sky.errors:SkyError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from jupyter_sky.notebook.terminal import main
+from jupyter_sky.notebook.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

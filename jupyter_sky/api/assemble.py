@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from jupyter_sky.api.life import Life
 from jupyter_sky.api.plugin import Plugin, check_plugins, transform_image
+from jupyter_sky.api.plugin_lifecycle import Life
 from jupyter_sky.cluster.runtime_env import Frame
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization import blobs, pickling

@@ -12,9 +12,9 @@ from traitlets.config import Configurable
 from jupyter_sky.cluster.namespace.sync import HUGE
 from jupyter_sky.cluster.runtime_env import Limits
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook import kinds
-from jupyter_sky.notebook.kinds import Kind, NotOfKind
-from jupyter_sky.notebook.options import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
+from jupyter_sky.notebook.options import types
+from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
+from jupyter_sky.notebook.options.types import Kind, NotOfKind
 from jupyter_sky.providers.local import Local
 
 _ARGUMENTS = {argument.name: argument for argument in CELL_OPTIONS}
@@ -60,7 +60,7 @@ def _option(name: str) -> TraitType[Any, Any]:
 
 
 def _seconds(default: float, help: str) -> Setting:
-    return Setting(kinds.TIME, f"{default:.0f}", help, default)
+    return Setting(types.TIME, f"{default:.0f}", help, default)
 
 
 class Sky(Configurable):
@@ -118,7 +118,7 @@ class Sky(Configurable):
         help="Whether a cluster that starts shows its panel, where the notebook can show one.",
     ).tag(config=True)
     large = Setting(
-        kinds.SIZE,
+        types.SIZE,
         '"4GB"',
         "Size above which data is sent only where a cell says --allow-large.",
         HUGE,

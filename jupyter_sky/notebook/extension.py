@@ -6,16 +6,16 @@ import atexit
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.notebook.actions import Actions
-from jupyter_sky.notebook.assignments import Assignments
-from jupyter_sky.notebook.auto import Auto
-from jupyter_sky.notebook.commands import Commands
-from jupyter_sky.notebook.completion import Completion
+from jupyter_sky.notebook.commands.dispatch import Commands
 from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.ipython.assignment_tracker import Assignments
+from jupyter_sky.notebook.ipython.auto_cells import Auto
+from jupyter_sky.notebook.ipython.completer import Completion
 from jupyter_sky.notebook.magics import SkyMagics
-from jupyter_sky.notebook.requests import Requests
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.notebook.telling import Telling
+from jupyter_sky.notebook.sidebar.actions import Actions
+from jupyter_sky.notebook.sidebar.control_channel import Requests
+from jupyter_sky.notebook.sidebar.state_publisher import Telling
 
 
 class Extension:

@@ -15,19 +15,18 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import CellPlace, Work
-from jupyter_sky.notebook.assignments import Assignments
-from jupyter_sky.notebook.background import BackgroundRun
-from jupyter_sky.notebook.choices import check_names, choose_ranks
-from jupyter_sky.notebook.commands import Commands
+from jupyter_sky.notebook.commands.dispatch import Commands
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
-from jupyter_sky.notebook.leaving import is_leaving
-from jupyter_sky.notebook.options import CellOptions, HelpRequested, parse_cell
-from jupyter_sky.notebook.progress import NoticeLine
-from jupyter_sky.notebook.render import Renderer
+from jupyter_sky.notebook.ipython.assignment_tracker import Assignments
+from jupyter_sky.notebook.kernel import is_leaving
+from jupyter_sky.notebook.options.definitions import CellOptions, HelpRequested, parse_cell
+from jupyter_sky.notebook.output.background_run import BackgroundRun
+from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
+from jupyter_sky.notebook.output.renderer import Renderer
 from jupyter_sky.notebook.results import bind
-from jupyter_sky.notebook.sending import SendingLine
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.notebook.validation import check_names, choose_ranks
 from jupyter_sky.serialization import cell_sources
 
 

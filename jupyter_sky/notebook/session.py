@@ -19,11 +19,11 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_dollars
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.fit import check_fit
-from jupyter_sky.notebook.identity import cluster_name
-from jupyter_sky.notebook.options import CellOptions, as_line, parse_cell
-from jupyter_sky.notebook.panels import Panels
-from jupyter_sky.notebook.progress import ProgressLine
+from jupyter_sky.notebook.kernel import cluster_name
+from jupyter_sky.notebook.options.definitions import CellOptions, as_line, parse_cell
+from jupyter_sky.notebook.output.progress import ProgressLine
+from jupyter_sky.notebook.panel.manager import Panels
+from jupyter_sky.notebook.validation import check_fit
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.base import Provider

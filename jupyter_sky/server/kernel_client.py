@@ -14,7 +14,7 @@ from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_sky.errors import SkyError
 
 KIND = "sky_request"
-"""As in `jupyter_sky.notebook.requests`, which is the other end."""
+"""As in `jupyter_sky.notebook.sidebar.control_channel`, which is the other end."""
 
 
 class NoAnswer(SkyError):

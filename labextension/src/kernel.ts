@@ -9,7 +9,7 @@ export interface Kernel {
 }
 
 /** Asks the kernel for something on its control channel, which answers while a cell runs; says
-    whether the page can. `jupyter_sky/notebook/requests.py` is the other end. */
+    whether the page can. `jupyter_sky/notebook/sidebar/control_channel.py` is the other end. */
 export function ask(kernel: Kernel, content: object): boolean {
   if (!kernel.sendControlMessage) {
     return false;

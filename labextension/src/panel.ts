@@ -1,4 +1,4 @@
-/* The view as a widget of the notebook: `jupyter_sky/notebook/panel.py` is its other half. */
+/* The view as a widget of the notebook: `jupyter_sky/notebook/panel/widget.py` is its other half. */
 
 import { ask, type Kernel } from './kernel.ts';
 import { release, render, type Action, type Snapshot } from './view.ts';

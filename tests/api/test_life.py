@@ -13,8 +13,8 @@ import cloudpickle
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.api.life import Life
 from jupyter_sky.api.plugin import transform_image
+from jupyter_sky.api.plugin_lifecycle import Life
 
 events: list[str] = []
 

@@ -9,7 +9,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.notebook.background import BackgroundRun
+from jupyter_sky.notebook.output.background_run import BackgroundRun
 
 
 def start(cells, code: str, names=(), timeout: float | None = None, **options) -> BackgroundRun:

@@ -12,7 +12,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted, RankLost
 from jupyter_sky.cluster.runs.task import Work
-from jupyter_sky.notebook.background import BackgroundRun
+from jupyter_sky.notebook.output.background_run import BackgroundRun
 from tests.cluster.test_stop import stop, stop_at_first_line
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.auto import belongs_here
+from jupyter_sky.notebook.ipython.auto_cells import belongs_here
 from tests.notebook.conftest import Kernel, Notebook
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.notebook.bars import Bars, beginning
+from jupyter_sky.notebook.output.inplace_lines import Bars, beginning
 from tests.notebook.kernels import LiveNotebook
 
 ERASE = "\x1b[2K"

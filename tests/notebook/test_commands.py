@@ -20,7 +20,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.task import Work
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_duration
-from jupyter_sky.notebook.options import COMMANDS
+from jupyter_sky.notebook.options.definitions import COMMANDS
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.notebook.conftest import Notebook

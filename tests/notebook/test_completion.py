@@ -11,8 +11,8 @@ from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.manager import start_new_kernel
 
-from jupyter_sky.notebook.completion import completions
-from jupyter_sky.notebook.kinds import Surroundings
+from jupyter_sky.notebook.ipython.completer import completions
+from jupyter_sky.notebook.options.types import Surroundings
 
 AROUND = Surroundings(
     variables={"model": 1, "momentum": 2, "data": 3, "_mine": 4, "math": math, "In": []},

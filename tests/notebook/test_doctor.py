@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_sky.cluster.inventory import orphans, registry
 from jupyter_sky.cluster.inventory.registry import START_WITHIN
-from jupyter_sky.notebook.doctor import Finding, examine
+from jupyter_sky.notebook.commands.doctor import Finding, examine
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.local.provider import SHARED_MEMORY
 from tests.notebook.conftest import Notebook

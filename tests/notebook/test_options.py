@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.options import (
+from jupyter_sky.notebook.options.definitions import (
     CELL_OPTIONS,
     COMMANDS,
     CellOptions,

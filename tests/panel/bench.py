@@ -11,7 +11,7 @@ from typing import Any
 from comm.base_comm import BaseComm
 
 from jupyter_sky.cluster.snapshot import Snapshot
-from jupyter_sky.notebook.panel import Panel
+from jupyter_sky.notebook.panel.widget import Panel
 
 STATIC = Path(__file__).parents[2] / "jupyter_sky" / "notebook" / "static"
 FILES = {

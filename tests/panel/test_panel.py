@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_sky.notebook.panel import LINES, LONGEST, overlap, shortened
-from jupyter_sky.notebook.picture import as_html, as_text
+from jupyter_sky.notebook.panel.static_view import as_html, as_text
+from jupyter_sky.notebook.panel.widget import LINES, LONGEST, overlap, shortened
 from tests.panel.bench import Bench
 from tests.panel.samples import HOSTILE, changed, epochs, snapshot
 

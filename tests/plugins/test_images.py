@@ -13,7 +13,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.instance import _parse
-from jupyter_sky.api.life import Life
+from jupyter_sky.api.plugin_lifecycle import Life
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from tests.api.conftest import topology
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.api.life import Life
+from jupyter_sky.api.plugin_lifecycle import Life
 from tests.api.conftest import topology
 
 

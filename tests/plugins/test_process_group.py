@@ -16,7 +16,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.instance import instance_info
-from jupyter_sky.api.life import Life
+from jupyter_sky.api.plugin_lifecycle import Life
 from jupyter_sky.errors import SkyError
 from tests.api.conftest import topology
 

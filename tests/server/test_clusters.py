@@ -108,9 +108,9 @@ def test_two_notebooks_have_two_clusters_and_can_share_one(server: Server, opene
     second.run("%sky up --nodes 1 --cluster two")
     server.until("one", lambda entry: entry["kernels"])
     server.until("two", lambda entry: entry["kernels"])
-    cluster_list = server.clusters()
-    assert [each["path"] for each in cluster_list["one"]["kernels"]] == ["first.ipynb"]
-    assert [each["path"] for each in cluster_list["two"]["kernels"]] == ["second.ipynb"]
+    clusters = server.clusters()
+    assert [each["path"] for each in clusters["one"]["kernels"]] == ["first.ipynb"]
+    assert [each["path"] for each in clusters["two"]["kernels"]] == ["second.ipynb"]
     second.run("%sky attach one")
     cell = first.start("%%sky --cluster one\nimport time\ntime.sleep(600)")
     entry = server.until(
@@ -245,16 +245,16 @@ def test_a_row_that_cannot_be_made_out_is_shown_beside_the_others(
         database.execute(
             "UPDATE clusters SET machines = '[{\"nodes\": [7]}]' WHERE id = '0000000b'"
         )
-    cluster_list = server.clusters()
-    assert cluster_list["half"]["state"] == "unknown"
-    assert cluster_list["half"]["note"].startswith("Its entry in the registry cannot be made out")
-    assert cluster_list["<b>old</b>"]["state"] == "unknown"
-    assert cluster_list["<b>old</b>"]["idle"] is None
-    assert alone.name in cluster_list
-    refused = server.act(cluster_list["<b>old</b>"], "down")
+    clusters = server.clusters()
+    assert clusters["half"]["state"] == "unknown"
+    assert clusters["half"]["note"].startswith("Its entry in the registry cannot be made out")
+    assert clusters["<b>old</b>"]["state"] == "unknown"
+    assert clusters["<b>old</b>"]["idle"] is None
+    assert alone.name in clusters
+    refused = server.act(clusters["<b>old</b>"], "down")
     assert refused.message.startswith("no cluster can have the name '<b>old</b>'")
-    assert server.act(cluster_list["half"], "interrupt").status == 409
-    assert server.act(cluster_list["half"], "down").json["said"].startswith("half: forgotten")
+    assert server.act(clusters["half"], "interrupt").status == 409
+    assert server.act(clusters["half"], "down").json["said"].startswith("half: forgotten")
     assert "half" not in server.clusters()
 
 

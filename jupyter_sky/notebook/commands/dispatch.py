@@ -16,18 +16,18 @@ from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Work
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.notebook import actions, cleanup, doctor, offers, snapshot, status
-from jupyter_sky.notebook.auto import Auto
-from jupyter_sky.notebook.choices import check_names, choose_ranks
-from jupyter_sky.notebook.leaving import is_leaving
-from jupyter_sky.notebook.logs import save_log, show_log
-from jupyter_sky.notebook.options import CellOptions, parse_line
-from jupyter_sky.notebook.progress import NoticeLine, ProgressLine
-from jupyter_sky.notebook.render import Renderer
+from jupyter_sky.notebook.commands import doctor, gc, offers, snapshot, status
+from jupyter_sky.notebook.commands.control import scale
+from jupyter_sky.notebook.commands.logs import save_log, show_log
+from jupyter_sky.notebook.ipython.auto_cells import Auto
+from jupyter_sky.notebook.kernel import is_leaving
+from jupyter_sky.notebook.options.definitions import CellOptions, parse_line
+from jupyter_sky.notebook.output.progress import NoticeLine, ProgressLine, SendingLine
+from jupyter_sky.notebook.output.renderer import Renderer
 from jupyter_sky.notebook.results import bind
-from jupyter_sky.notebook.scale import scale
-from jupyter_sky.notebook.sending import SendingLine
 from jupyter_sky.notebook.session import Session, describe, no_cluster
+from jupyter_sky.notebook.sidebar import actions
+from jupyter_sky.notebook.validation import check_names, choose_ranks
 
 _HEARD_WITHIN = 8.0
 
@@ -212,8 +212,8 @@ class Commands:
             print(snapshot.make(self._shell, self._running(options.cluster)))
 
     def _gc(self, options: Namespace) -> None:
-        cleanup.collect(options.name)
-        cleanup.prune(self._session.hosts(options.hosts or ()), options.unused_for)
+        gc.collect(options.name)
+        gc.prune(self._session.hosts(options.hosts or ()), options.unused_for)
 
     def _turn(self, options: Namespace) -> None:
         if options.switch in ("on", "off"):

@@ -1,4 +1,4 @@
-"""What is going on while a person waits: text that changes in place, or lines where nothing can."""
+"""Progress while the user waits, for a start or an upload: text that changes in place, or lines."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.progress import Preparation
 
 _AGAIN_AFTER = 1.0  # seconds; what takes long shows that it goes on
@@ -141,3 +144,43 @@ class _Terminal:
         columns = shutil.get_terminal_size().columns
         print(over + "\n".join(each[: columns - 1] for each in lines), flush=True)
         self._drawn = len(lines) if len(lines) > 1 else 0
+
+
+LARGE = 32_000_000
+"""Bytes above which a person is told that something is on its way."""
+
+_STEPS = 10
+
+
+class SendingLine:
+    """Says which names are sent, how large they are, and how far that is.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    cluster
+        The cluster.
+    sizes
+        What leaves for each name, in bytes.
+    """
+
+    def __init__(self, shell: InteractiveShell, cluster: Cluster, sizes: Mapping[str, int]) -> None:
+        total = sum(sizes.values())
+        self._cluster = cluster
+        self._line = ProgressLine(shell, cluster.name) if total >= LARGE else None
+        largest = sorted(sizes, key=lambda name: -sizes[name])
+        # What is small beside the rest is not what takes the time.
+        named = [name for name in largest if sizes[name] >= total / 20]
+        self._what = ", ".join(f"{name} ({format_bytes(sizes[name])})" for name in named)
+        self._step = -1
+
+    def update(self, sent: int, total: int) -> None:
+        """Say how many bytes have left of all; called as often as anything has."""
+        step = _STEPS * sent // total if total else _STEPS
+        if self._line is None or step == self._step:
+            return
+        self._step = step
+        done = f"sent in {self._line.seconds:.1f} s" if sent >= total else f"{sent / total:.0%}"
+        note = self._cluster.sending_note
+        self._line.say(f"sending {self._what}: {done}{f' ({note})' if note else ''}")

@@ -13,8 +13,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
-from jupyter_sky.notebook.kinds import Surroundings
-from jupyter_sky.notebook.options import CELL_OPTIONS, COMMANDS
+from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, COMMANDS
+from jupyter_sky.notebook.options.types import Surroundings
 from jupyter_sky.notebook.session import Session
 
 _OUR_LINE = re.compile(r"\s*(?:\w+\s*=\s*)?(%%?sky\s.*)", re.DOTALL)

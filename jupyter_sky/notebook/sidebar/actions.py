@@ -8,9 +8,9 @@ from typing import Any
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.notebook.choices import choose_ranks
-from jupyter_sky.notebook.scale import scale
+from jupyter_sky.notebook.commands.control import scale
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.notebook.validation import choose_ranks
 
 
 def interrupt(cluster: Cluster, within: float = 0.0) -> str:

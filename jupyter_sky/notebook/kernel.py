@@ -1,10 +1,11 @@
-"""How a notebook's cluster is called: after the notebook, so that a restarted kernel finds it."""
+"""This kernel: the notebook that it belongs to, and whether it is about to end."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import time
 from pathlib import Path
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -31,3 +32,21 @@ def _plain(text: str) -> str:
 
 def _short(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=2).hexdigest()
+
+
+_WITHIN = 0.15
+_SLICE = 0.01
+
+
+def is_leaving(shell: InteractiveShell) -> bool:
+    """Return whether an interrupt was the first sign of this kernel's end.
+
+    Jupyter interrupts a kernel before it restarts it or shuts it down, and says so, or kills it, at
+    once after that. What runs on a cluster shall outlive the kernel: only Stop stops it.
+    """
+    if not hasattr(shell, "kernel"):
+        return False
+    deadline = time.monotonic() + _WITHIN
+    while not shell.exit_now and time.monotonic() < deadline:
+        time.sleep(_SLICE)
+    return bool(shell.exit_now)

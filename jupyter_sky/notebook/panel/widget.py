@@ -17,8 +17,8 @@ from traitlets import Dict, Int, List, Unicode
 
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.errors import SkyError
-from jupyter_sky.notebook.picture import as_html, as_text
-from jupyter_sky.notebook.throttle import Throttle
+from jupyter_sky.notebook.panel.static_view import as_html, as_text
+from jupyter_sky.notebook.panel.throttle import Throttle
 
 INTERVAL = 0.1
 """Seconds between two updates, so that 64 ranks which print a lot stay cheap."""
@@ -29,7 +29,7 @@ LINES = 200
 LONGEST = 2000
 """Characters of a line that are shown."""
 
-_STATIC = Path(__file__).parent / "static"
+_STATIC = Path(__file__).parents[1] / "static"
 
 if not _STATIC.exists():
     raise SkyError("the panel is not built here: run `make views` in the folder of jupyter_sky.")

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook import kinds
-from jupyter_sky.notebook.arguments import Argument, HelpRequested, Parser
+from jupyter_sky.notebook.options import types
+from jupyter_sky.notebook.options.parser import Argument, HelpRequested, Parser
 
 RankSelection = Literal["all", "head"] | tuple[int, ...]
 
@@ -20,70 +20,130 @@ CLUSTER_OPTIONS = tuple(
     Argument(*row)
     for row in [
         # names, metavar, kind, example, help (in parentheses: what holds without it)
-        (("--nodes", "--num-nodes", "-n"), "N", kinds.WHOLE, "4", "how many machines (1)"),
-        (("--gpu", "--gpus"), "NAME[:COUNT]", kinds.GPU, "L4:4", "the GPUs of each of them"),
-        (("--cpus",), "N[+]", kinds.AMOUNT, "8+", "the CPUs of each, with + at least"),
-        (("--memory",), "GB[+]", kinds.AMOUNT, "32+", "the memory of each, with + at least"),
-        (("--provider",), "NAME", kinds.PROVIDER, "aws", "where they come from (local)"),
-        (("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "the machines to reach over SSH"),
-        (("--region",), "NAME", kinds.WORD, "us-east-1", "the region of AWS"),
-        (("--instance-type",), "TYPE", kinds.WORD, "p4d.24xlarge", "the type of machine on AWS"),
-        (("--zone",), "NAME", kinds.WORD, "us-east-1a", "the zone of that region (any)"),
-        (("--image-id",), "AMI", kinds.WORD, "ami-1a2b3c4d", "the image on AWS (newest Ubuntu)"),
+        (("--nodes", "--num-nodes", "-n"), "N", types.WHOLE, "4", "how many machines (1)"),
+        (("--gpu", "--gpus"), "NAME[:COUNT]", types.GPU, "L4:4", "the GPUs of each of them"),
+        (("--cpus",), "N[+]", types.AMOUNT, "8+", "the CPUs of each, with + at least"),
+        (("--memory",), "GB[+]", types.AMOUNT, "32+", "the memory of each, with + at least"),
+        (("--provider",), "NAME", types.PROVIDER, "aws", "where they come from (local)"),
+        (("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "the machines to reach over SSH"),
+        (("--region",), "NAME", types.WORD, "us-east-1", "the region of AWS"),
+        (
+            ("--instance-type",),
+            "TYPE",
+            types.WORD,
+            "p4d.24xlarge",
+            "the type of machine on AWS",
+        ),
+        (("--zone",), "NAME", types.WORD, "us-east-1a", "the zone of that region (any)"),
+        (
+            ("--image-id",),
+            "AMI",
+            types.WORD,
+            "ami-1a2b3c4d",
+            "the image on AWS (newest Ubuntu)",
+        ),
         (("--spot", "--use-spot"), "", None, "", "cheaper machines that may be taken away"),
-        (("--cluster", "-c"), "NAME", kinds.CLUSTER, "train", "which cluster (the notebook's own)"),
-        (("--plugin",), "NAME", kinds.PLUGINS, "torch", "what to prepare (torch, if it is there)"),
-        (("--pip",), "PACKAGE", kinds.PACKAGES, "transformers", "what to install"),
-        (("--procs-per-node",), "K", kinds.WHOLE, "2", "ranks of each machine (one for a GPU)"),
-        (("--idle-timeout",), "TIME", kinds.TIME, "30m", "end the cluster when idle for so long"),
-        (("--max-price",), "DOLLARS", kinds.DOLLARS, "20", "what all may cost an hour, unasked"),
+        (
+            ("--cluster", "-c"),
+            "NAME",
+            types.CLUSTER,
+            "train",
+            "which cluster (the notebook's own)",
+        ),
+        (
+            ("--plugin",),
+            "NAME",
+            types.PLUGINS,
+            "torch",
+            "what to prepare (torch, if it is there)",
+        ),
+        (("--pip",), "PACKAGE", types.PACKAGES, "transformers", "what to install"),
+        (
+            ("--procs-per-node",),
+            "K",
+            types.WHOLE,
+            "2",
+            "ranks of each machine (one for a GPU)",
+        ),
+        (
+            ("--idle-timeout",),
+            "TIME",
+            types.TIME,
+            "30m",
+            "end the cluster when idle for so long",
+        ),
+        (
+            ("--max-price",),
+            "DOLLARS",
+            types.DOLLARS,
+            "20",
+            "what all may cost an hour, unasked",
+        ),
         (("--replace",), "", None, "", "have another node take the place of one that is lost"),
-        (("--max-cost",), "DOLLARS", kinds.DOLLARS, "40", "end the cluster before it costs more"),
+        (
+            ("--max-cost",),
+            "DOLLARS",
+            types.DOLLARS,
+            "40",
+            "end the cluster before it costs more",
+        ),
     ]
 )
 RUN_OPTIONS = tuple(
     Argument(*row)
     for row in [
-        (("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "where the cell runs (all)"),
-        (("--stdout",), "RANKS", kinds.SHOWN, "all", "whose output is shown (the head's)"),
-        (("--in",), "NAME", kinds.NAMES_OR_NONE, "model,data", "what is sent (what it reads)"),
+        (("--ranks",), "RANKS", types.RANKS, "0,2-3", "where the cell runs (all)"),
+        (("--stdout",), "RANKS", types.SHOWN, "all", "whose output is shown (the head's)"),
+        (
+            ("--in",),
+            "NAME",
+            types.NAMES_OR_NONE,
+            "model,data",
+            "what is sent (what it reads)",
+        ),
         (("--allow-large",), "", None, "", "send more than 4 GB without asking"),
-        (("--out",), "NAME", kinds.RESULTS, "model,losses", "bring back the head's values"),
-        (("--gather",), "NAME", kinds.RESULTS, "losses", "bring back lists, one value a rank"),
+        (("--out",), "NAME", types.RESULTS, "model,losses", "bring back the head's values"),
+        (
+            ("--gather",),
+            "NAME",
+            types.RESULTS,
+            "losses",
+            "bring back lists, one value a rank",
+        ),
         (("--background",), "", None, "", "return at once, with a handle"),
-        (("--timeout",), "TIME", kinds.TIME, "10m", "stop the cell after so long"),
+        (("--timeout",), "TIME", types.TIME, "10m", "stop the cell after so long"),
     ]
 )
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
 
-_NAME = Argument(("name",), "NAME", kinds.CLUSTER, "train", "which cluster (the current one)")
+_NAME = Argument(("name",), "NAME", types.CLUSTER, "train", "which cluster (the current one)")
 _CLUSTER = Argument(
-    ("--cluster", "-c"), "NAME", kinds.CLUSTER, "train", "which cluster (the current one)"
+    ("--cluster", "-c"), "NAME", types.CLUSTER, "train", "which cluster (the current one)"
 )
-_PROVIDER = Argument(("--provider",), "NAME", kinds.PROVIDER, "aws", "also what this one needs")
-_STRANGER = Argument(("name",), "ID", kinds.WORD, "1f2e3d4c", "also this cluster of somebody's")
-_REMOVE = Argument(("--remove",), "NAME", kinds.WORD, "jupyter-sky-0f1e", "remove this one")
-_NAMES = Argument(("names",), "NAME", kinds.NAMES, "model", "which variables", required=True)
-_FROM = Argument(("--ranks",), "RANKS", kinds.RANKS, "0,2-3", "from which ranks (the head)")
-_RANK = Argument(("rank",), "RANK", kinds.RANK, "3", "which rank (the head)")
-_RANKS = Argument(("ranks",), "RANKS", kinds.RANKS, "0,2-3", "which ranks (all)")
-_HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to look at as well")
-_NODES = Argument(("nodes",), "N", kinds.NODES, "8", "how many it shall have; the last ones leave")
-_MORE_HOSTS = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu3,gpu4", "machines to take for more")
-_ON = Argument(("--hosts",), "HOST", kinds.HOSTS, "gpu1,gpu2", "machines to clean up as well")
+_PROVIDER = Argument(("--provider",), "NAME", types.PROVIDER, "aws", "also what this one needs")
+_STRANGER = Argument(("name",), "ID", types.WORD, "1f2e3d4c", "also this cluster of somebody's")
+_REMOVE = Argument(("--remove",), "NAME", types.WORD, "jupyter-sky-0f1e", "remove this one")
+_NAMES = Argument(("names",), "NAME", types.NAMES, "model", "which variables", required=True)
+_FROM = Argument(("--ranks",), "RANKS", types.RANKS, "0,2-3", "from which ranks (the head)")
+_RANK = Argument(("rank",), "RANK", types.RANK, "3", "which rank (the head)")
+_RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "which ranks (all)")
+_HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "machines to look at as well")
+_NODES = Argument(("nodes",), "N", types.NODES, "8", "how many it shall have; the last ones leave")
+_MORE_HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu3,gpu4", "machines to take for more")
+_ON = Argument(("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "machines to clean up as well")
 _UNUSED = Argument(
-    ("--unused-for",), "TIME", kinds.TIME, "30d", "how long nothing used an environment (14d)"
+    ("--unused-for",), "TIME", types.TIME, "30d", "how long nothing used an environment (14d)"
 )
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
-_SWITCH = Argument(("switch",), "on|off|status", kinds.SWITCH, "on", "begin, end, or ask (status)")
-_SAVE = Argument(("--save",), "FILE", kinds.FILE, "rank3.log", "write all of it to a file here")
+_SWITCH = Argument(("switch",), "on|off|status", types.SWITCH, "on", "begin, end, or ask (status)")
+_SAVE = Argument(("--save",), "FILE", types.FILE, "rank3.log", "write all of it to a file here")
 _JSON = Argument(("--json",), "", None, "", "say it as JSON, for programs")
-_TAIL = Argument(("--tail",), "LINES", kinds.WHOLE, "20", "only the last lines")
+_TAIL = Argument(("--tail",), "LINES", types.WHOLE, "20", "only the last lines")
 
 _OFFERED = ("--nodes", "--gpu", "--cpus", "--memory", "--region", "--zone", "--instance-type")
 OFFER_OPTIONS = (
     *(each for each in CLUSTER_OPTIONS if each.name in _OFFERED),
-    Argument(("--provider",), "NAME", kinds.PROVIDER, "local", "at which provider (aws)"),
+    Argument(("--provider",), "NAME", types.PROVIDER, "local", "at which provider (aws)"),
     _JSON,
 )
 

@@ -15,7 +15,7 @@ from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.errors import SkyError
 
 if TYPE_CHECKING:
-    from jupyter_sky.notebook.panel import Panel
+    from jupyter_sky.notebook.panel.widget import Panel
 
 
 class Panels:
@@ -34,7 +34,7 @@ class Panels:
         """Show the panel of a cluster in the present cell; say whether one can be shown."""
         if not self._possible or not self._import():
             return False
-        from jupyter_sky.notebook.panel import Panel
+        from jupyter_sky.notebook.panel.widget import Panel
 
         panel = self._panels.get(cluster.id)
         if panel is None:
@@ -64,7 +64,7 @@ class Panels:
 
     def _import(self) -> bool:
         try:
-            importlib.import_module("jupyter_sky.notebook.panel")
+            importlib.import_module("jupyter_sky.notebook.panel.widget")
         except (ImportError, SkyError):
             # Without ipywidgets, or in a checkout where it was not built: text does.
             self._possible = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.kinds import Kind, NotOfKind
+from jupyter_sky.notebook.options.types import Kind, NotOfKind
 
 _DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")  # an editor may have made one dash of two hyphens
 

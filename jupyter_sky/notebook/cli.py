@@ -25,14 +25,14 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.notebook import kinds
-from jupyter_sky.notebook.arguments import Argument, HelpRequested
-from jupyter_sky.notebook.auto import Auto
-from jupyter_sky.notebook.commands import Commands
+from jupyter_sky.notebook.commands.dispatch import Commands
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.options import COMMANDS, parse_words
-from jupyter_sky.notebook.progress import NoticeLine
-from jupyter_sky.notebook.render import Renderer
+from jupyter_sky.notebook.ipython.auto_cells import Auto
+from jupyter_sky.notebook.options import types
+from jupyter_sky.notebook.options.definitions import COMMANDS, parse_words
+from jupyter_sky.notebook.options.parser import Argument, HelpRequested
+from jupyter_sky.notebook.output.progress import NoticeLine
+from jupyter_sky.notebook.output.renderer import Renderer
 from jupyter_sky.notebook.session import Session
 
 _OF_NOTEBOOKS = ("push", "pull", "panel", "auto")
@@ -96,7 +96,7 @@ class Terminal(Commands):
         """Do a command; where it names no cluster, the only one is meant."""
         needs_one = not getattr(options, "remove", None)
         for argument in COMMANDS[command][1] if needs_one else ():
-            if argument.kind is kinds.CLUSTER and getattr(options, argument.field) is None:
+            if argument.kind is types.CLUSTER and getattr(options, argument.field) is None:
                 if command == "up":
                     raise UsageError("a cluster of a terminal needs a name: add `--cluster NAME`.")
                 setattr(options, argument.field, _only_one(command, argument))

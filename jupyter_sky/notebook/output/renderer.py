@@ -11,7 +11,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.notebook.bars import Bars, beginning
+from jupyter_sky.notebook.output.inplace_lines import Bars, beginning
 from jupyter_sky.transport.events import Display, Output
 
 

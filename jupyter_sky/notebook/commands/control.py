@@ -11,7 +11,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.notebook.options import as_line
+from jupyter_sky.notebook.options.definitions import as_line
 from jupyter_sky.notebook.session import Session, describe
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.ssh.connection.targets import parse

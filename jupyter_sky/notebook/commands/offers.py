@@ -9,7 +9,7 @@ from typing import Any
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.errors import SkyError
-from jupyter_sky.notebook.options import CellOptions, as_line
+from jupyter_sky.notebook.options.definitions import CellOptions, as_line
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec

@@ -1,0 +1,1 @@
+"""`%sky COMMAND`: one file for each command."""

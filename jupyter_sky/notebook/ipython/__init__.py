@@ -1,0 +1,1 @@
+"""Hooks into the shell: completion, automatic cells, assignments."""

@@ -1,0 +1,1 @@
+"""What can be typed: the tables of options and commands, and their parser."""

@@ -1,0 +1,1 @@
+"""The kernel's end of JupyterLab's sidebar: requests come in, state goes out."""
