@@ -14,7 +14,7 @@ from typing import Any
 
 from jupyter_client.manager import KernelManager
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 OnText = Callable[[str], object]
 

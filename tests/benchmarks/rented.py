@@ -30,8 +30,8 @@ def rented(peers: bool) -> list[Row]:
     """From a request to a formed group, and back to nothing."""
     if reason := missing():
         return [Row("instances of EC2", None, "", note=reason)]
-    from tests.providers.aws.account import Account
-    from tests.providers.aws.machines import Machines
+    from tests.providers.aws.stand_in.account import Account
+    from tests.providers.aws.stand_in.machines import Machines
 
     account = Account()
     ups, downs = [], []

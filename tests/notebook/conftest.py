@@ -17,6 +17,7 @@ from traitlets.config import Config
 
 from jupyter_sky.cluster.inventory import registry
 from tests.notebook.kernels import LiveNotebook
+from tests.paths import ROOT
 
 
 class Notebook:
@@ -92,7 +93,7 @@ def kernel() -> Iterator[Kernel]:
 @pytest.fixture(scope="session", autouse=True)
 def checkout() -> Iterator[None]:
     """Let kernels import this checkout, wherever they run and whatever is installed."""
-    root = str(Path(__file__).parents[2])
+    root = str(ROOT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", root, prepend=os.pathsep)
         yield

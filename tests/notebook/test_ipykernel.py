@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.notebook.kernels import LiveNotebook
+from tests.paths import ROOT
 
-IPYKERNEL_6 = Path(__file__).parents[2] / "build" / "ipykernel6"
+IPYKERNEL_6 = ROOT / "build" / "ipykernel6"
 
 
 @pytest.fixture(scope="module", params=["6", "7"])

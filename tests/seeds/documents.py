@@ -12,7 +12,9 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-SEEDS = Path(__file__).parents[3] / "shared" / "seeds"
+from tests.paths import ROOT
+
+SEEDS = ROOT.parent / "shared" / "seeds"
 PATTERNS = Path(__file__).parent / "patterns"
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

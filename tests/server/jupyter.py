@@ -22,8 +22,8 @@ from jupyter_client import BlockingKernelClient
 
 from jupyter_sky.server import schema
 from tests.notebook.kernels import PATIENCE, Cell
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 BASE = "/user/ada%20l/"
 
 

@@ -17,8 +17,8 @@ from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile, Told
 from jupyter_sky.server.kernel_reports import Hearing
-from tests.panel import samples
-from tests.panel.samples import HOSTILE
+from tests.notebook.panel import samples
+from tests.notebook.panel.samples import HOSTILE
 from tests.server.jupyter import Server
 
 IDENTITY = "0badc0de"

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_sky import __version__
-
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 
 @pytest.fixture(scope="module")

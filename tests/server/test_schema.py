@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.panel import samples
+from tests.notebook.panel import samples
+from tests.paths import LABEXTENSION
 
 SCHEMA = json.loads((files("jupyter_sky.server") / "schema.json").read_text("utf-8"))
-TYPESCRIPT = Path(__file__).parents[2] / "labextension" / "src"
+TYPESCRIPT = LABEXTENSION / "src"
 
 
 def in_typescript(schema: dict[str, Any]) -> str:

@@ -19,8 +19,8 @@ from jupyter_sky.providers.aws.ec2.teardown import find
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
-from tests.providers.aws.account import Account
-from tests.providers.aws.machines import Machines
+from tests.providers.aws.stand_in.account import Account
+from tests.providers.aws.stand_in.machines import Machines
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.aws.ec2 import user_data
 from tests.lab import Host
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.machines import Machines
+from tests.providers.aws.stand_in.machines import Machines
 
 PATIENCE = 60.0
 

@@ -17,10 +17,10 @@ from traitlets.config import Config
 
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
-from tests.notebook.guides import names_no_machine, saved, text_of
-from tests.providers.aws.machines import Machines
+from tests.guides.guides import names_no_machine, saved, text_of
+from tests.paths import ROOT
+from tests.providers.aws.stand_in.machines import Machines
 
-ROOT = Path(__file__).parents[3]
 NAME = "aws"
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     import tempfile
 
     from tests.lab import Lab
-    from tests.providers.aws.account import Account
+    from tests.providers.aws.stand_in.account import Account
 
     account, lab = Account(), Lab.start(1)
     os.environ.update(account.environment)

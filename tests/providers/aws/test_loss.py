@@ -11,10 +11,10 @@ from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.errors import ClusterLost
 from jupyter_sky.providers.aws.clients import Clients
 from tests.cluster.conftest import Cells
-from tests.cluster.test_scaling import assert_is_whole, prepare
-from tests.providers.aws.account import Account, Answer, Call
+from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.machines import Machines
+from tests.providers.aws.stand_in.account import Account, Answer, Call
+from tests.providers.aws.stand_in.machines import Machines
 
 
 def lost(cells: Cells, happen: Callable[[], None]) -> str:

@@ -11,10 +11,9 @@ import pytest
 
 from jupyter_sky.providers.aws.clients import Clients
 from tests.notebook.kernels import LiveNotebook
-from tests.providers.aws.account import Account
-from tests.providers.aws.machines import Machines
-
-ROOT = Path(__file__).parents[3]
+from tests.paths import ROOT
+from tests.providers.aws.stand_in.account import Account
+from tests.providers.aws.stand_in.machines import Machines
 
 
 @pytest.fixture

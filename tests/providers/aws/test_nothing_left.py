@@ -14,7 +14,7 @@ from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients
-from tests.providers.aws.account import Account, Answer, Call, CutConnection, refusal
+from tests.providers.aws.stand_in.account import Account, Answer, Call, CutConnection, refusal
 from tests.providers.aws.starting import SPEC, Booting, provider, start, start_and_fail
 
 Left = Callable[[], list[str]]

@@ -13,10 +13,10 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients
-from tests.cluster.test_scaling import assert_is_whole, prepare
-from tests.providers.aws.account import Account, Answer, Call, refusal, without_spot_price
+from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.machines import Machines
+from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal, without_spot_price
+from tests.providers.aws.stand_in.machines import Machines
 
 
 def running(clients: Clients) -> int:

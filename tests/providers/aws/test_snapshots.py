@@ -13,9 +13,9 @@ from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from tests.cluster.conftest import Cells
-from tests.providers.aws.account import Account, Answer, Call, refusal
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.machines import Machines
+from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.machines import Machines
 
 
 @pytest.fixture(autouse=True)

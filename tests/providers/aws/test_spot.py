@@ -10,7 +10,7 @@ from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.errors import SkyError
 from tests.cluster.conftest import Cells
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.machines import Machines
+from tests.providers.aws.stand_in.machines import Machines
 
 HOOK = """
 import jupyter_sky as sky

@@ -13,7 +13,7 @@ from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.iam_policy import needed
 from jupyter_sky.providers.spec import ClusterSpec
-from tests.providers.aws.account import Account, Answer, Call, refusal, without_spot_price
+from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal, without_spot_price
 from tests.providers.aws.starting import SPEC, Booting, start
 
 Left = Callable[[], list[str]]

@@ -13,9 +13,9 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients
 from tests.lab import Lab
-from tests.providers.aws.account import Account
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.machines import Machines
+from tests.providers.aws.stand_in.account import Account
+from tests.providers.aws.stand_in.machines import Machines
 
 
 def test_from_nothing_to_an_all_reduce_and_back(

@@ -25,8 +25,7 @@ from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from tests.cluster.conftest import Cells
 from tests.lab import Lab, wheels
 from tests.notebook.kernels import LiveNotebook
-
-ROOT = Path(__file__).parents[3]
+from tests.paths import ROOT
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from jupyter_sky.transport.frames import ProtocolError
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 EASY = b"step 12, loss 0.4711, learning rate 0.001\n" * 200_000
 HARD = np.random.default_rng(0).integers(0, 255, 8_000_000, np.uint8).tobytes()
 

@@ -19,6 +19,7 @@ from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from jupyter_sky.providers.ssh.setup.environment import recipe
 from tests.lab import Lab, wheels
 from tests.lab.host import command
+from tests.paths import ROOT
 
 
 def said(image: sky.Image, hosts: str = "lab1") -> tuple[list[str], Any]:
@@ -178,5 +179,5 @@ def test_an_environment_is_named_after_what_is_in_it() -> None:
 def test_nodes_need_what_the_project_says() -> None:
     import tomllib
 
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(NEEDED.values()) <= set(project["project"]["dependencies"])

@@ -12,8 +12,8 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.lab import Lab
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "notebooks" / "your-own-machines.ipynb"
 
 

@@ -6,13 +6,12 @@ import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
 
 from jupyter_sky.providers.progress import Preparation, Step
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 HOSTS = ["lab1", "lab2", "lab3", "lab4"]
 
 

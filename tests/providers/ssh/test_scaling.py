@@ -10,7 +10,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.providers.ssh import SSH
-from tests.cluster.test_scaling import assert_is_whole, prepare
+from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.lab import Lab
 
 

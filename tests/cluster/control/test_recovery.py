@@ -1,0 +1,122 @@
+"""Nodes that are lost: others take their place if asked to, and the ranks that are left go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import RankLost
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runtime_env import Frame
+from jupyter_sky.providers.local import Local
+from tests.cluster.conftest import Cells
+from tests.cluster.control.test_scaling import assert_is_whole, prepare, ranks_on_this_machine
+from tests.conftest import processes_of
+
+
+def kill_agent(cells: Cells, machine: int) -> None:
+    os.kill(registry.find(cells.cluster.name).machines[machine]["pid"], signal.SIGKILL)
+
+
+def lose_node(cells: Cells, *machines: int) -> None:
+    """Kill agents, and have a cell find out."""
+    for machine in machines:
+        kill_agent(cells, machine)
+    with contextlib.suppress(RankLost):
+        cells.run("pass")
+
+
+@pytest.mark.parametrize(("victim", "keep"), [(1, [0, None, 2]), (0, [None, 1, 2])])
+def test_another_node_takes_the_place_of_one_that_is_lost(new, victim: int, keep) -> None:
+    cells = new(nodes=3, provider=Local(machines=3), replace=True)
+    prepare(cells)
+    lose_node(cells, victim)
+    assert_is_whole(cells, 3, keep=keep)
+    assert ranks_on_this_machine(cells) == 3
+
+
+def test_a_run_in_a_collective_fails_at_once_and_the_next_finds_a_whole_cluster(new) -> None:
+    cells = new(nodes=2, provider=Local(machines=2), replace=True)
+    prepare(cells)
+    run = cells.start(
+        "print('here', flush=True)\n"
+        "if kept == 0: dist.all_reduce(torch.ones(1))\nelse: time.sleep(600)"
+    )
+    run.follow(lambda event: kill_agent(cells, 1))
+    with pytest.raises(RankLost, match="rank 1 is lost: the agent of node 1 ended"):
+        run.values()
+    assert_is_whole(cells, 2, keep=[0, None])
+
+
+@pytest.mark.parametrize("visits", [True, False])
+def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, visits: bool) -> None:
+    cells = new(nodes=2, provider=Local(machines=2), replace=True)
+    prepare(cells)
+    row = registry.find(cells.cluster.name)
+    agent = psutil.Process(row.machines[1]["pid"])
+    agent.kill()
+    agent.wait()
+    with pytest.raises(sky.SkyError, match="has lost a node, which the notebook that uses it"):
+        Cluster.attach(row, Local(), Frame(life={}), visits=visits)
+    assert_is_whole(cells, 2, keep=[0, None])
+
+
+def test_several_nodes_may_be_lost_at_once(new) -> None:
+    cells = new(nodes=4, provider=Local(machines=4), replace=True)
+    prepare(cells)
+    lose_node(cells, 1, 3)
+    assert_is_whole(cells, 4, keep=[0, None, 2, None])
+
+
+def test_who_waits_is_told(new, tmp_path: Path) -> None:
+    cells = new(nodes=2, provider=Local(machines=2), replace=True)
+    prepare(cells)
+    notices: list[str] = []
+    lose_node(cells, 1)
+    run = cells.start("pass")
+    run.follow(notice=notices.append)
+    run.values()
+    assert any("took the place of node 1" in each for each in notices)
+    assert cells.cluster.snapshot()["cluster"]["note"] == ""
+
+
+def test_a_cluster_of_which_nothing_is_left_is_lost(new) -> None:
+    cells = new(nodes=2, replace=True)
+    kill_agent(cells, 0)
+    with pytest.raises(sky.ClusterLost, match="Run the cell again"):
+        cells.run("pass")
+
+
+def test_without_the_option_the_sentence_says_what_can_be_done(new) -> None:
+    cells = new(nodes=2, provider=Local(machines=2))
+    kill_agent(cells, 1)
+    with pytest.raises(sky.ClusterLost, match="is lost: .*`%sky restart`.*`--replace`"):
+        cells.run("pass")
+
+
+def test_a_cluster_that_is_being_repaired_can_be_ended(new) -> None:
+    cells = new(nodes=2, provider=Local(machines=2), replace=True)
+    row = registry.find(cells.cluster.name)
+    repairing = threading.Event()
+
+    def look() -> None:
+        if "replacing node 1" in cells.cluster.snapshot()["cluster"]["note"]:
+            repairing.set()
+
+    cells.cluster.listen(look)
+    kill_agent(cells, 1)
+    assert repairing.wait(30)
+    cells.cluster.down()
+    assert registry.find(row.name) is None
+    # What a killed agent had started ends by itself, a moment later.
+    while processes_of(Path(row.id)):
+        time.sleep(0.01)

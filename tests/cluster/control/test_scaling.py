@@ -1,0 +1,323 @@
+"""Nodes come and go while a cluster is up: what ranks keep, and what Stop and losses leave."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.providers.local import Local
+from tests.cluster.conftest import Cells
+from tests.cluster.control.test_lifecycle import everything
+
+IMPORTS = "import json, os, time, torch, torch.distributed as dist, jupyter_sky as sky"
+
+
+def prepare(cells: Cells) -> None:
+    """Have each rank make a value that nobody else has."""
+    cells.run(f"{IMPORTS}\nkept = sky.instance_info().rank")
+
+
+def assert_is_whole(cells: Cells, nodes: int, keep: Sequence[int | None]) -> None:
+    """Look whether a cluster has so many nodes of one rank, in one group, and what they kept."""
+    cluster = cells.cluster
+    everyone = list(range(nodes))
+    cells.run(f"{IMPORTS}\nx = torch.ones(1)\nif dist.is_initialized(): dist.all_reduce(x)")
+    assert cells.ask("x.item()") == [float(nodes)] * nodes
+    assert cells.ask("globals().get('kept')") == list(keep)
+    assert cells.ask("sky.instance_info().rank") == everyone
+    assert cells.ask("len(sky.instance_info().peers)") == [nodes] * nodes
+    pools = "json.loads(os.environ['COMPUTE_POOL'])"
+    for expression in (
+        "int(os.environ['SKYPILOT_NUM_NODES'])",
+        "len(os.environ['SKYPILOT_NODE_IPS'].split())",
+        "sky.instance_info().total_nodes",
+        f"{pools}['world_size']",
+        "int(os.environ.get('WORLD_SIZE', 1))",
+    ):
+        assert cells.ask(expression) == [nodes] * nodes, expression
+    assert cells.ask("int(os.environ['SKYPILOT_NODE_RANK'])") == everyone
+    row = registry.find(cluster.name)
+    assert row is not None
+    numbers = [node["node"] for machine in row.machines for node in machine["nodes"]]
+    assert (row.spec["nodes"], sorted(numbers), row.leaving) == (nodes, everyone, [])
+    snapshot = cluster.snapshot()
+    assert [rank["rank"] for rank in snapshot["ranks"]] == everyone
+    assert snapshot["cluster"]["nodes"] == cluster.spec.nodes == nodes
+    assert snapshot["cluster"]["note"] == ""
+
+
+def ranks_on_this_machine(cells: Cells) -> int:
+    """Count the processes of a cluster that are ranks."""
+    row = registry.find(cells.cluster.name)
+    fork_servers = [
+        child for machine in row.machines for child in psutil.Process(machine["pid"]).children()
+    ]
+    return sum(len(fork_server.children()) for fork_server in fork_servers)
+
+
+def test_ranks_come_and_those_that_are_there_keep_their_variables(new) -> None:
+    cells = new(nodes=2)
+    prepare(cells)
+    cells.cluster.scale(4)
+    assert_is_whole(cells, 4, keep=[0, 1, None, None])
+    assert ranks_on_this_machine(cells) == 4
+
+
+def test_the_last_ranks_leave_and_the_others_keep_their_variables(new) -> None:
+    cells = new(nodes=4)
+    prepare(cells)
+    cells.cluster.scale(2)
+    assert_is_whole(cells, 2, keep=[0, 1])
+    assert ranks_on_this_machine(cells) == 2
+    cells.cluster.scale(1)
+    assert_is_whole(cells, 1, keep=[0])
+    cells.cluster.scale(3)
+    assert_is_whole(cells, 3, keep=[0, None, None])
+
+
+def test_new_ranks_get_what_the_next_cell_needs_and_others_keep_what_they_made_of_it(new) -> None:
+    cells = new(nodes=2)
+    cells.namespace["given"] = [1]
+    cells.run("given.append(2)", names=["given"])
+    cells.cluster.scale(3)
+    assert cells.ask("given", names=["given"]) == [[1, 2], [1, 2], [1]]
+    # One that leaves and comes again is a new one.
+    cells.cluster.scale(1)
+    cells.cluster.scale(2)
+    assert cells.ask("given", names=["given"]) == [[1, 2], [1]]
+
+
+def test_nodes_of_several_ranks(new) -> None:
+    cells = new(nodes=1, procs_per_node=2)
+    prepare(cells)
+    cells.cluster.scale(2)
+    cells.run(IMPORTS)
+    assert cells.ask("int(os.environ['LOCAL_RANK'])") == [0, 1, 0, 1]
+    assert cells.ask("dist.get_world_size()") == [4] * 4
+
+
+def test_further_agents_are_let_in(new) -> None:
+    """Also by one that was alone: it had no certificate, and no door for others."""
+    cells = new(nodes=1, provider=Local(machines=3))
+    prepare(cells)
+    for nodes in (2, 3):
+        cells.cluster.scale(nodes)
+        assert len(registry.find(cells.cluster.name).machines) == nodes
+    assert_is_whole(cells, 3, keep=[0, None, None])
+    # Large data takes the way from agent to agent.
+    import numpy as np
+
+    cells.namespace["large"] = np.ones(3_000_000)
+    before = cells.cluster.sent_bytes
+    assert cells.ask("float(large.sum())", names=["large"]) == [3e6] * 3
+    assert cells.cluster.sent_bytes - before < 25_000_000
+    agents = [machine["pid"] for machine in registry.find(cells.cluster.name).machines]
+    cells.cluster.scale(2)
+    assert_is_whole(cells, 2, keep=[0, None])
+    psutil.wait_procs([psutil.Process(agents[2])] * psutil.pid_exists(agents[2]), timeout=10)
+    assert not psutil.pid_exists(agents[2])
+
+
+def test_what_a_rank_wrote_that_has_left_can_still_be_read_by_who_comes_later(new) -> None:
+    cells = new(nodes=2)
+    cells.run("print('x' * 1000)", show=(1,))
+    cells.cluster.scale(1)
+    cells.run("pass")
+    cells.cluster.scale(2)
+    cells.run("print('again')", ranks=[1], show=(1,))
+    assert cells.text() == "again\n"
+    assert cells.cluster.log(1, tail=1)[0] == b"again\n"
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_cluster_that_works_is_not_scaled(new, tmp_path: Path, nodes: int) -> None:
+    cells = new(nodes=2)
+    cells.namespace["go"] = str(tmp_path / "go")
+    run = cells.start(
+        "import os, time\nprint('here', flush=True)\n"
+        "while not os.path.exists(go): time.sleep(0.01)\nlast = 7",
+        names=["go"],
+        values={0: ["last"]},
+    )
+    with pytest.raises(sky.UsageError, match="is busy: .*`%sky interrupt`"):
+        cells.cluster.scale(nodes)
+    (tmp_path / "go").touch()
+    run.follow()
+    assert run.values() == {0: {"last": 7}}
+    cells.cluster.scale(nodes)
+    assert len(cells.cluster.all_ranks) == nodes
+
+
+def test_a_cluster_that_cannot_have_more_stays_as_it_is(new) -> None:
+    cells = new(nodes=2)
+    prepare(cells)
+    with pytest.raises(sky.UsageError, match="has 2 nodes already"):
+        cells.cluster.scale(2)
+    with pytest.raises(sky.UsageError, match="whole number of 1 or more"):
+        cells.cluster.scale(0)
+    assert_is_whole(cells, 2, keep=[0, 1])
+
+
+def test_a_run_for_a_rank_that_has_left_says_so(new) -> None:
+    cells = new(nodes=2)
+    run = cells.cluster.run(Work((0, 1), code="pass"))
+    cells.cluster.scale(1)
+    run.follow()
+    with pytest.raises(sky.SkyError, match="rank 1 left the cluster"):
+        run.values()
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("word", ["importing", "checking", "forming"])
+def test_an_agent_that_is_killed_before_it_has_joined(new, word: str) -> None:
+    cells = new(nodes=2, provider=Local(machines=3))
+    prepare(cells)
+
+    def kill(text: str) -> None:
+        if text.startswith(word):
+            row = registry.find(cells.cluster.name)
+            for machine in row.leaving:
+                os.kill(machine["pid"], signal.SIGKILL)
+
+    with pytest.raises(sky.SkyError, match="stays with 2 nodes: .*node 2"):
+        cells.cluster.scale(3, progress=kill)
+    assert_is_whole(cells, 2, keep=[0, 1])
+    cells.cluster.scale(3)
+    assert_is_whole(cells, 3, keep=[0, 1, None])
+
+
+def test_a_rank_that_dies_while_the_group_is_formed_does_not_hold_up_the_others(new) -> None:
+    cells = new(nodes=2)
+    prepare(cells)
+
+    def kill(text: str) -> None:
+        if text.startswith("forming"):
+            newest = max(rank.pid for rank in cells.cluster.state.ranks if rank.rank == 2)
+            os.kill(newest, signal.SIGKILL)
+
+    with pytest.raises(sky.SkyError, match="stays with 2 nodes: rank 2"):
+        cells.cluster.scale(3, progress=kill)
+    assert_is_whole(cells, 2, keep=[0, 1])
+
+
+def test_a_plugin_that_does_not_work_on_the_new_rank(new_with) -> None:
+    def life(info):
+        if info.rank == 2:
+            raise OSError("no such disk")
+        yield
+
+    cells = new_with([sky.Plugin("picky", around_app=life), sky.plugins.torch()], nodes=2)
+    prepare(cells)
+    with pytest.raises(sky.SkyError, match="stays with 2 nodes: rank 2 .*no such disk"):
+        cells.cluster.scale(3)
+    assert_is_whole(cells, 2, keep=[0, 1])
+    assert ranks_on_this_machine(cells) == 2
+
+
+def stopped(cells: Cells, nodes: int, change: int) -> bool:
+    """Scale a cluster and press Ctrl-C at a change that it goes through; return if it was heard."""
+    seen = 0
+
+    def look() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == change:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    cells.cluster.listen(look)
+    with contextlib.suppress(KeyboardInterrupt):
+        cells.cluster.scale(nodes, progress=lambda text: look())
+    heard, seen = seen >= change, change
+    return heard
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("machines", [1, 3])
+def test_stop_at_any_change_leaves_the_old_cluster_or_the_new_one(new, machines: int) -> None:
+    cells = new(nodes=2, provider=Local(machines=machines))
+    prepare(cells)
+    outcomes = []
+    change = 1
+    while True:
+        heard = stopped(cells, 3, change)
+        nodes = len(cells.cluster.all_ranks)
+        assert_is_whole(cells, nodes, keep=[0, 1, None][:nodes])
+        assert ranks_on_this_machine(cells) == nodes
+        outcomes.append(nodes)
+        if nodes == 3:
+            heard = stopped(cells, 2, change) or heard
+            nodes = len(cells.cluster.all_ranks)
+            assert_is_whole(cells, nodes, keep=[0, 1, None][:nodes])
+            if nodes == 3:
+                cells.cluster.scale(2)
+        if not heard:
+            break
+        change += 1 + change // 8
+    assert outcomes[0] == 2 and outcomes[-1] == 3
+    assert change > 5
+
+
+KILLED = """
+import os, signal, sys
+import jupyter_sky as sky
+from tests.cluster.control import test_scaling
+from tests.cluster.conftest import start
+from jupyter_sky.providers.local import Local
+
+cells = start(int(sys.argv[1]), provider=Local(machines=int(sys.argv[4])))
+test_scaling.prepare(cells)
+print(cells.cluster.name, flush=True)
+seen = 0
+
+def look(text=""):
+    global seen
+    seen += 1
+    if seen == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+cells.cluster.listen(look)
+cells.cluster.scale(int(sys.argv[2]), progress=look)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("machines", [1, 3])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+@pytest.mark.parametrize("change", [2, 4, 8, 12, 100])
+def test_another_kernel_finds_the_old_cluster_or_the_new_one(
+    attached: Callable[[str], Cells], machines: int, before: int, after: int, change: int
+) -> None:
+    numbers = map(str, (before, after, change, machines))
+    root = str(Path(sky.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *numbers],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    cells = attached(done.stdout.strip())
+    nodes = len(cells.cluster.all_ranks)
+    assert nodes in (before, after)
+    assert_is_whole(cells, nodes, keep=[0, 1, 2 if before == 3 else None][:nodes])
+    assert len(everything(cells)) >= 2 + nodes if machines == 1 else True
+    # One that was told to end before the kernel was killed may be at its last words.
+    while ranks_on_this_machine(cells) > nodes:
+        time.sleep(0.01)
+    assert ranks_on_this_machine(cells) == nodes

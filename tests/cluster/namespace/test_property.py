@@ -1,0 +1,188 @@
+"""Programs do on a rank, cell by cell, what they do in one namespace here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec
+from tests.cluster.namespace.notebook import Notebook, open_notebook
+
+NOTEBOOK = """
+class Box:
+    made = 0
+    def __init__(self, **parts): vars(self).update(parts)
+    def add(self, item): items.append(item); self.last = item; return self
+    def total(self): return g(a) + b
+a, b = 1, 2
+items = [1, 2]
+pair = (items, {"items": items})
+table = {"k": items, "n": 0}
+box = Box(items=items, table=table)
+other = Box(box=box)
+def f(x): return g(x) + a
+def g(x): return x * 2
+def count():
+    global a
+    a += 1
+    return a
+"""
+NAMES = [
+    "a",
+    "b",
+    "items",
+    "pair",
+    "table",
+    "box",
+    "other",
+    "f",
+    "g",
+    "count",
+    "Box",
+    "new",
+    "h",
+    "k",
+]
+
+# They share objects. Of two names that do, the first may be sent, and what it shared be let go of
+# on the rank, before the second is needed; then that gets a copy. So they are sent at once here.
+TOGETHER = "_ = items, pair, table, box, other"
+
+# What a program is made of; the first name is one that it gets, the others are those it uses.
+STATEMENTS = [
+    "a = b + 1",
+    "a += 1",
+    "b = a",
+    "b = f(a)",
+    "new = count()",
+    "new = [a, items]",
+    "new = Box(items=items, new=b)",
+    "items = [*items, a]",
+    "items.append(b)",
+    "items = items",
+    "table['n'] = a",
+    "table['k'] = [b]",
+    "table = dict(table)",
+    "pair[0].append('p')",
+    "pair[1]['more'] = box",
+    "box.add(a)",
+    "box.items = new",
+    "box = other.box",
+    "other = Box(box=box, pair=pair)",
+    "other.box.n = a",
+    "Box.made += 1",
+    "new = Box.made",
+    "def g(x): return x + b",
+    "def h(): return f(b) + a",
+    "b = h()",
+    "k = f",
+    "k = lambda x: g(x) + a",
+    "b = k(b)",
+    "box.k = k",
+    "b = box.k(b)",
+    "a = box.total()",
+    "new = isinstance(box, Box), isinstance(other, Box)",
+    "class Box(Box): extra = 1",
+    "del b",
+    "if a > 2: b = 7",
+    "if a > 2: items = []",
+    "for a in range(3): items.append(a)",
+    "try: new = new.new\nexcept Exception: new = None",
+    "1 / 0",
+    "raise ValueError(a)",
+]
+# What the notebook assigns in between, without looking at what only the rank has.
+ASSIGNMENTS = [
+    "a = 5",
+    "b = 6",
+    "items = [1, 2]",
+    "table = {'k': 0, 'n': 0}",
+    "new = {'n': [0]}",
+    "def g(x): return x - 1",
+    "def f(x): return g(x) * a",
+    "b = 0\ndel b",
+    "g = 0\ndel g",
+]
+
+cells = st.one_of(
+    st.tuples(st.just("there"), st.lists(st.sampled_from(STATEMENTS), min_size=1, max_size=4)),
+    st.tuples(st.just("here"), st.lists(st.sampled_from(ASSIGNMENTS), min_size=1, max_size=2)),
+)
+programs = st.lists(cells, min_size=1, max_size=8)
+
+# What a namespace holds, with what is the same object in it, as text.
+SURVEY = f"""
+def _survey():
+    seen = {{}}
+    def told(value):
+        if isinstance(value, (int, str, type(None), bool)): return repr(value)
+        if id(value) in seen: return f"#{{seen[id(value)]}}"
+        seen[id(value)] = len(seen)
+        if isinstance(value, (list, tuple)):
+            return f"{{type(value).__name__}}({{', '.join(map(told, value))}})"
+        if isinstance(value, dict):
+            return f"dict({{', '.join(f'{{key}}: {{told(each)}}' for key, each in value.items())}})"
+        if isinstance(value, type): return f"class {{value.__name__}} {{value.made}}"
+        if callable(value): return f"function {{value.__name__}} {{value.__code__.co_code}}"
+        return f"{{told(type(value))}} with {{told(vars(value))}}"
+    return [f"{{name}}: {{told(globals()[name])}}" for name in {NAMES} if name in globals()]
+_surveyed = _survey()
+_ = {", ".join(f"lambda: {name}" for name in NAMES)}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    spec, frame = assemble(ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=1), [])
+    cluster = Cluster.start(spec, Local(), frame)
+    yield cluster
+    cluster.down()
+
+
+def told_here(program: list[tuple[str, list[str]]]) -> list[Any]:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    events: list[Any] = []
+    for cell in [NOTEBOOK, *("\n".join(statements) for _, statements in program), SURVEY]:
+        try:
+            exec(compile(cell, "<cell>", "exec", dont_inherit=True), names)
+        except Exception as error:
+            events.append(type(error).__name__)
+    return [*events, *names["_surveyed"]]
+
+
+def told_there(notebook: Notebook, program: list[tuple[str, list[str]]]) -> list[Any]:
+    events: list[Any] = []
+    notebook.there(f"for _name in {NAMES}: globals().pop(_name, None)")
+    notebook.here(NOTEBOOK)
+    notebook.there(TOGETHER)
+    for place, statements in program:
+        run = notebook.there if place == "there" else notebook.here
+        try:
+            run("\n".join(statements))
+        except Exception as error:
+            events.append(type(error).__name__)
+    return [*events, *notebook.there(SURVEY, out=["_surveyed"])[0]["_surveyed"]]
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+# What objects of the ranks look up: too seldom met by chance.
+@example([("there", ["k = f"]), ("here", ["a = 5"]), ("there", ["b = k(b)"])])
+@example([("there", ["k = lambda x: g(x) + a"]), ("here", ["a = 5"]), ("there", ["b = k(b)"])])
+@example([("there", ["box = Box()"]), ("here", ["b = 6"]), ("there", ["a = box.total()"])])
+@given(programs)
+def test_cells_on_a_rank_do_what_they_do_here(
+    cluster: Cluster, program: list[tuple[str, list[str]]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        notebook = open_notebook(cluster, patch)
+        assert told_there(notebook, program) == told_here(program)

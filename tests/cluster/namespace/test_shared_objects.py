@@ -1,0 +1,189 @@
+"""Names that share objects in the notebook share them on the ranks, whenever they get there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.cluster.namespace.notebook import Notebook, open_notebook
+
+MODEL = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 1)
+"""
+TRAIN = """
+for _ in range(3):
+    opt.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    opt.step()
+"""
+
+
+@pytest.fixture
+def notebook(shared, monkeypatch) -> Notebook:
+    return open_notebook(shared.cluster, monkeypatch)
+
+
+def trained(notebook: Notebook) -> list[bool]:
+    """Say for each rank whether its optimizer changes its model."""
+    notebook.there("before = [each.detach().clone() for each in model.parameters()]")
+    notebook.there(TRAIN)
+    return notebook.ask(
+        "not any(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))"
+    )
+
+
+def test_a_model_and_its_optimizer(notebook) -> None:
+    notebook.here(f"{MODEL}\nopt = torch.optim.SGD(model.parameters(), lr=1.0)")
+    assert trained(notebook) == [True] * 4
+    assert trained(notebook) == [True] * 4
+
+
+def test_an_optimizer_that_is_made_later_finds_the_trained_model(notebook) -> None:
+    notebook.here(MODEL)
+    notebook.there("with torch.no_grad(): model.weight.fill_(rank)")
+    notebook.here("opt = torch.optim.SGD(model.parameters(), lr=1.0)")
+    assert notebook.sent("opt, model") == {"opt"}
+    notebook.there("opt")
+    assert notebook.ask("model.weight[0, 0].item()") == [0.0, 1.0, 2.0, 3.0]
+    assert trained(notebook) == [True] * 4
+
+
+def test_an_optimizer_that_is_made_later_finds_the_wrapped_model(notebook) -> None:
+    notebook.here(MODEL)
+    notebook.there("model = torch.nn.parallel.DistributedDataParallel(model)")
+    notebook.here("opt = torch.optim.SGD(model.parameters(), lr=1.0)")
+    assert trained(notebook) == [True] * 4
+    assert notebook.ask("type(model).__name__") == ["DistributedDataParallel"] * 4
+    assert notebook.ask("opt.param_groups[0]['params'][0] is model.module.weight") == [True] * 4
+
+
+def test_a_wrapped_model_comes_back_bare_and_stays_wrapped_there(notebook) -> None:
+    notebook.here(f"{MODEL}\nopt = torch.optim.SGD(model.parameters(), lr=1.0)")
+    notebook.there(
+        f"model = torch.nn.parallel.DistributedDataParallel(model)\n{TRAIN}", out=["model"]
+    )
+    assert type(notebook.names["model"]) is torch.nn.Linear
+    assert notebook.sent("model, opt") == set()
+    assert notebook.ask("type(model).__name__") == ["DistributedDataParallel"] * 4
+    assert trained(notebook) == [True] * 4
+    [weight, *others] = notebook.ask("model.module.weight.detach()")
+    assert all(torch.equal(weight, other) for other in others)
+
+
+def test_a_trained_model_and_its_optimizer_come_back_together(notebook) -> None:
+    notebook.here(f"{MODEL}\nopt = torch.optim.Adam(model.parameters())")
+    notebook.there(TRAIN, out=["model", "opt"])
+    before = notebook.names["model"].weight.detach().clone()
+    notebook.here(TRAIN)
+    assert not torch.equal(notebook.names["model"].weight, before)
+    [state] = [notebook.names["opt"].state[notebook.names["model"].weight]]
+    assert state["step"] == 6
+
+
+def test_what_is_made_of_what_came_back_finds_what_is_there(notebook) -> None:
+    notebook.here(f"{MODEL}\nopt = torch.optim.SGD(model.parameters(), lr=1.0)")
+    notebook.there(TRAIN, out=["model", "opt"])
+    notebook.here("schedule = torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)")
+    assert notebook.sent("schedule, opt, model") == {"schedule", "opt"}
+    notebook.there("opt.step()\nschedule.step()")
+    assert notebook.ask("schedule.optimizer is opt") == [True] * 4
+    assert notebook.ask("opt.param_groups[0]['lr']") == [0.5] * 4
+    assert trained(notebook) == [True] * 4
+
+
+def test_an_object_that_refers_to_what_is_there(notebook) -> None:
+    cell = """
+class Node:
+    def __init__(self, **parts): vars(self).update(parts)
+config = {"rate": 1}
+first = Node(config=config)
+"""
+    notebook.here(cell)
+    notebook.there("first.seen = rank\nconfig['rate'] = 10 + rank")
+    notebook.here("second = Node(first=first, config=config)")
+    assert notebook.sent("second") == {"second"}
+    notebook.there("second")
+    assert notebook.ask("second.first is first and second.config is config") == [True] * 4
+    assert notebook.ask("second.first.seen, second.config['rate']") == [
+        (rank, 10 + rank) for rank in range(4)
+    ]
+
+
+def test_of_two_that_share_a_list_only_the_changed_one_is_sent(notebook) -> None:
+    notebook.here("both = [1]\na = {'both': both}\nb = {'both': both}")
+    notebook.there("a['mark'] = rank\nb")
+    assert notebook.ask("a['both'] is b['both']") == [True] * 4
+    notebook.here("b['more'] = 2")
+    assert notebook.sent("a, b") == {"b"}
+    notebook.there("b['both'].append('of all')")
+    assert notebook.ask("a") == [{"both": [1, "of all"], "mark": rank} for rank in range(4)]
+
+
+def test_of_two_that_share_a_list_both_are_sent_when_it_changed(notebook) -> None:
+    notebook.here("both = [1]\na = {'both': both}\nb = {'both': both}")
+    notebook.there("a, b")
+    notebook.here("both.append(2)")
+    assert notebook.sent("a") == {"a", "b"}
+    notebook.there("a['both'].append(3)")
+    assert notebook.ask("b") == [{"both": [1, 2, 3]}] * 4
+
+
+def test_what_shares_a_list_of_tensors_is_sent_together(notebook) -> None:
+    # Nothing is kept alive on a rank to be found again; a list cannot be referred to otherwise.
+    notebook.here("import torch\nparts = [torch.zeros(2)]\na = {'parts': parts}")
+    notebook.there("a")
+    notebook.here("b = {'parts': parts}")
+    assert notebook.sent("b") == {"a", "b"}
+    notebook.there("b")
+    assert notebook.ask("a['parts'] is b['parts']") == [True] * 4
+
+
+def test_what_is_gone_on_a_rank_is_sent_as_a_copy(notebook) -> None:
+    notebook.here(MODEL)
+    notebook.there("model\nif rank == 2: del model")
+    notebook.here("opt = torch.optim.SGD(model.parameters(), lr=1.0)")
+    notebook.there("opt")
+    assert (
+        notebook.ask("opt.param_groups[0]['params'][0].tolist()")
+        == [notebook.names["model"].weight.tolist()] * 4
+    )
+    assert notebook.ask("rank == 2 or opt.param_groups[0]['params'][0] is model.weight") == (
+        [True] * 4
+    )
+
+
+def test_nothing_is_kept_alive_on_a_rank(notebook) -> None:
+    notebook.here("import torch, weakref, gc\nmodel = torch.nn.Linear(2, 1)\nbox = [torch.ones(3)]")
+    notebook.there("alive = [weakref.ref(model.weight), weakref.ref(box[0])]\ndel model, box")
+    notebook.there("gc.collect()")
+    assert notebook.ask("[each() for each in alive]") == [[None, None]] * 4
+
+
+def test_functions_that_share_a_variable(notebook) -> None:
+    cell = (
+        "def make():\n  n = 0\n  def add():\n    nonlocal n\n    n += 1\n  return add, lambda: n\n"
+    )
+    notebook.here(f"{cell}add, get = make()")
+    notebook.there("add(); get")
+    assert notebook.ask("(add(), get())[1]") == [2] * 4
+
+
+def test_tensors_that_share_memory(notebook) -> None:
+    notebook.here("import torch\nwhole = torch.zeros(4, 4)\nrow = whole[1]")
+    notebook.there("row += rank\nwhole")
+    assert notebook.ask("whole.sum().item()") == [0.0, 4.0, 8.0, 12.0]
+    notebook.here("column = whole[:, 0]")
+    notebook.there("column += 1")
+    assert notebook.ask("whole[0, 0].item()") == [1.0] * 4
+
+
+def test_a_rank_that_started_anew_gets_everything(new, monkeypatch) -> None:
+    notebook = open_notebook(new(2).cluster, monkeypatch)
+    notebook.here(MODEL)
+    notebook.there("model")
+    notebook.cluster.restart([1])
+    notebook.here("opt = torch.optim.SGD(model.parameters(), lr=1.0)")
+    notebook.there("opt, model")
+    assert notebook.ask("opt.param_groups[0]['params'][0] is model.weight") == [True] * 2

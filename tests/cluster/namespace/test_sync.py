@@ -1,0 +1,299 @@
+"""The names of the notebook and those of the ranks: the last assignment wins, on either side."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import jupyter_sky as sky
+from tests.cluster.namespace.notebook import Notebook, open_notebook
+
+
+@pytest.fixture
+def notebook(shared, monkeypatch) -> Notebook:
+    return open_notebook(shared.cluster, monkeypatch)
+
+
+# Assignments
+
+
+def test_what_a_rank_does_stays_until_the_notebook_assigns(notebook) -> None:
+    notebook.here("x = 0")
+    notebook.there("x += rank")
+    notebook.there("x += rank")
+    assert notebook.ask("x") == [0, 2, 4, 6]
+    notebook.here("x = 0")
+    assert notebook.ask("x") == [0] * 4
+
+
+def test_a_name_that_a_rank_bound_later_is_the_ranks(notebook) -> None:
+    notebook.here("loss = 'old'")
+    notebook.there("loss = rank")
+    assert notebook.ask("loss") == [0, 1, 2, 3]
+    notebook.here("loss = 'new'")
+    assert notebook.ask("loss") == ["new"] * 4
+
+
+@pytest.mark.parametrize(
+    "bind", ["from keyword import *", "exec('kwlist = 1')", "vars().update(kwlist=2)"]
+)
+def test_a_name_that_a_rank_bound_in_some_other_way(notebook, bind) -> None:
+    notebook.here("kwlist = 0")
+    notebook.there(bind)
+    assert notebook.ask("kwlist") != [0] * 4
+    notebook.here(bind)
+    notebook.here("kwlist = 0")
+    assert notebook.ask("kwlist") == [0] * 4
+
+
+def test_a_branch_that_was_not_taken_bound_nothing(notebook) -> None:
+    notebook.here("x = 1")
+    notebook.there("x")
+    notebook.here("x = 2")
+    notebook.there("if rank > 1: x = 3")
+    assert notebook.ask("x") == [2, 2, 3, 3]
+
+
+def test_a_cell_that_fails_bound_what_it_came_to(notebook) -> None:
+    notebook.here("x = y = 1")
+    notebook.there("x, y")
+    notebook.here("x = y = 2")
+    with pytest.raises(ZeroDivisionError):
+        notebook.there("x = 3\n1 / 0\ny = 3")
+    assert notebook.ask("(x, y)") == [(3, 2)] * 4
+
+
+def test_the_same_number_again_is_an_assignment_on_either_side(notebook) -> None:
+    notebook.here("x = 1")
+    notebook.there("x")
+    notebook.here("x = 2")
+    notebook.there("x = 1")
+    assert notebook.ask("x") == [1] * 4
+
+
+def test_a_name_that_is_deleted_on_a_rank_is_gone_there(notebook) -> None:
+    notebook.here("x = 1")
+    notebook.there("x\ndel x")
+    with pytest.raises(NameError):
+        notebook.ask("x")
+    notebook.here("x = 1")
+    assert notebook.ask("x") == [1] * 4
+
+
+def test_a_name_that_is_deleted_in_the_notebook_is_gone_on_ranks(notebook) -> None:
+    notebook.here("list, own, x = 1, 2, [3]")
+    notebook.there("own = list + own\nx")
+    notebook.here("own = x; del list, own, x")
+    assert notebook.ask("list((1,)), 'own' in globals(), 'x' in globals()") == (
+        [([1], False, False)] * 4
+    )
+    notebook.there("x = 4")
+    assert notebook.ask("x") == [4] * 4
+    notebook.here("x = 5; del x; x = 6")
+    assert notebook.ask("x") == [6] * 4
+
+
+def test_what_is_changed_in_place_is_sent_again(notebook) -> None:
+    notebook.here("numbers = [1]")
+    notebook.there("numbers.append(rank)")
+    assert notebook.ask("numbers") == [[1, rank] for rank in range(4)]
+    notebook.here("numbers.append(2)")
+    assert notebook.ask("numbers") == [[1, 2]] * 4
+
+
+def test_what_is_not_needed_is_not_sent(notebook) -> None:
+    notebook.here("x = 1\ny = 2\ndef f(): return x")
+    assert notebook.sent("f()") == {"f", "x"}
+    notebook.there("f()")
+    assert notebook.sent("f()") == set()
+
+
+def test_a_run_that_waits_counts_for_the_next(notebook) -> None:
+    notebook.here("x = 'old'")
+    first = notebook.start("import time\nx = rank\ndist.barrier()")
+    second = notebook.start("y = x", gather=["y"])
+    first.follow()
+    second.follow()
+    assert [values["y"] for _, values in sorted(second.values().items())] == [0, 1, 2, 3]
+
+
+def test_what_ranks_have_instead_is_not_in_the_way(notebook) -> None:
+    notebook.names["pool"] = threading.Lock()
+    notebook.there("pool = [rank]")
+    assert notebook.ask("pool") == [[0], [1], [2], [3]]
+    with pytest.raises(sky.UsageError, match="lock, which work uses, cannot be sent"):
+        notebook.here("import threading\nlock = threading.Lock()\ndef work(): lock.acquire()")
+        notebook.there("work()")
+
+
+def test_a_rank_that_is_asked_alone_gets_its_own(notebook) -> None:
+    notebook.here("x = 1")
+    notebook.there("x = 'head'", ranks=[0])
+    assert notebook.ask("x") == ["head", 1, 1, 1]
+
+
+# What comes back
+
+
+def test_what_came_back_is_not_sent_again(notebook) -> None:
+    notebook.there("y = [rank]", out=["y"])
+    assert notebook.names["y"] == [0]
+    assert notebook.ask("y") == [[0], [1], [2], [3]]
+    notebook.here("y.append('changed')")
+    assert notebook.ask("y") == [[0, "changed"]] * 4
+
+
+def test_what_was_gathered_stays_apart_on_the_ranks(notebook) -> None:
+    notebook.there("losses = [rank]", gather=["losses"])
+    assert notebook.names["losses"] == [[0], [1], [2], [3]]
+    notebook.there("losses.append(1)")
+    assert notebook.ask("losses") == [[0, 1], [1, 1], [2, 1], [3, 1]]
+
+
+def test_what_only_the_head_has_gets_to_the_others(notebook) -> None:
+    notebook.there("if rank == 0: best = 'of the head'", out=["best"])
+    assert notebook.ask("best") == ["of the head"] * 4
+
+
+def test_a_value_that_can_be_brought_back_but_not_sent(notebook) -> None:
+    notebook.here("class Once:\n  def __reduce__(self): return make, ()")
+    notebook.here("def make(): return lock\nimport threading\nlock = 1")
+    notebook.there("once = Once()", out=["once"])
+    assert notebook.names["once"] == 1
+
+
+# Functions and classes
+
+
+def test_a_function_sees_what_was_defined_later(notebook) -> None:
+    notebook.here("def helper(): return 'old'\ndef f(): return helper()")
+    assert notebook.ask("f()") == ["old"] * 4
+    notebook.here("def helper(): return 'new'")
+    assert notebook.ask("f()") == ["new"] * 4
+    notebook.there("def helper(): return rank")
+    assert notebook.ask("f()") == [0, 1, 2, 3]
+
+
+def test_a_function_changes_the_names_of_its_rank(notebook) -> None:
+    notebook.here("n = 10\ndef count():\n  global n\n  n += 1\n  return n")
+    notebook.there("count()")
+    assert notebook.ask("count()") == [12] * 4
+    assert notebook.names["n"] == 10
+
+
+def test_a_function_that_is_defined_on_ranks_finds_the_names_of_the_notebook(notebook) -> None:
+    notebook.here("rate = 1\ndef helper(): return rate")
+    notebook.there("def train(): return helper() + rank")
+    assert notebook.ask("train()") == [1, 2, 3, 4]
+    notebook.here("rate = 10")
+    assert notebook.ask("train()") == [10, 11, 12, 13]
+    notebook.here("def helper(): return 0")
+    assert notebook.ask("train()") == [0, 1, 2, 3]
+
+
+def test_an_object_of_the_ranks_finds_what_the_notebook_assigned_since(notebook) -> None:
+    notebook.here(
+        "lr = 1\ndef scale(): return 1\nclass Trainer:\n  def step(self): return lr * scale()"
+    )
+    notebook.there("trainer = Trainer(); step = lambda: lr; alias = scale")
+    notebook.here("lr = 2")
+    assert notebook.ask("trainer.step(), step()") == [(2, 2)] * 4
+    notebook.here("def scale(): return 10")
+    assert notebook.ask("trainer.step()") == [20] * 4
+    notebook.there("class Late:\n  def get(self): return late\nlate_one = Late()")
+    notebook.here("late = 3")
+    assert notebook.ask("late_one.get()") == [3] * 4
+    # What cannot be sent does not stand in the way of a cell that does not name it.
+    notebook.here("late = (i for i in ())")
+    assert notebook.ask("trainer.step()") == [20] * 4
+    # And what is large does not travel for nothing.
+    notebook.here("lr = 3")
+    notebook.there("import math as m")
+    assert notebook.sent("print(m.pi)") == set()
+
+
+def test_a_function_comes_back_and_sees_the_notebook(notebook) -> None:
+    notebook.there("def there(x): return x + here", out=["there"])
+    notebook.here("here = 1\nresult = there(1)")
+    assert notebook.names["result"] == 2
+
+
+def test_the_submodules_that_a_cell_reaches_are_imported(notebook) -> None:
+    notebook.here("import xml\nimport xml.sax.saxutils")
+    assert notebook.ask("xml.sax.saxutils.escape('<')") == ["&lt;"] * 4
+
+
+def test_a_class_stays_the_same_class(notebook) -> None:
+    cell = "class Net:\n  def f(self): return 'old'"
+    notebook.here(f"{cell}\nnet = Net()")
+    notebook.there("mine = Net()")
+    assert notebook.ask("isinstance(net, Net)") == [True] * 4
+    notebook.here("other = Net()")
+    assert notebook.ask("type(other) is type(mine) is Net") == [True] * 4
+    # Running its cell again changes nothing; a changed cell makes another class, as it does here.
+    notebook.here(cell)
+    assert notebook.ask("isinstance(mine, Net) and isinstance(net, Net)") == [True] * 4
+    notebook.here(cell.replace("old", "new"))
+    assert (
+        notebook.ask("(isinstance(mine, Net), mine.f(), Net().f())") == [(False, "old", "new")] * 4
+    )
+
+
+def test_an_object_keeps_its_class_on_the_way_there_and_back(notebook) -> None:
+    notebook.here("class Net:\n  def __init__(self): self.epochs = 0\nnet = Net()")
+    notebook.there("net.epochs += 1", out=["net"])
+    assert type(notebook.names["net"]) is notebook.names["Net"]
+    assert notebook.names["net"].epochs == 1
+    [result, *_] = notebook.there("fresh = Net()", out=["fresh"])
+    assert type(result["fresh"]) is notebook.names["Net"]
+
+
+def test_a_class_of_the_ranks_is_one_class_in_the_notebook(notebook) -> None:
+    cell = "import dataclasses\n@dataclasses.dataclass\nclass Result:\n  loss: float = 0.5"
+    notebook.there(f"{cell}\nresult = Result()", gather=["result"])
+    first, *others = notebook.names["result"]
+    assert others == [first] * 3
+    notebook.there("kind = Result", out=["kind"])
+    assert isinstance(first, notebook.names["kind"])
+
+
+def test_a_class_that_changes_does_not_take_its_objects_along(notebook) -> None:
+    notebook.here("class Net:\n  made = 0\n  def f(self): return 1\nnet = Net()\nnet.steps = 0")
+    notebook.there("net.steps += 1")
+    notebook.here("Net.made += 1\nNet.f = lambda self: 2")
+    assert notebook.ask("(net.steps, Net.made, net.f())") == [(1, 1, 2)] * 4
+
+
+# What is large
+
+
+def test_the_sizes_of_what_is_sent(notebook) -> None:
+    notebook.here("import numpy as np\nbig = np.arange(1_000_000)\nsmall = 1")
+    names = notebook.start("big, small").work.parcel
+    assert names.sizes["big"] > 8_000_000 > 10_000 > names.sizes["small"]
+    # The node has it already: what is bound anew to the same is a message.
+    notebook.here("big = np.arange(1_000_000)")
+    assert notebook.start("big").work.parcel.sizes["big"] < 10_000
+
+
+def test_what_leaves_is_told_while_it_does(notebook) -> None:
+    notebook.here("import numpy as np\nnoise = np.random.default_rng(1).random(4_000_000)")
+    seen = []
+    run = notebook.start("noise")
+    run.follow(sending=lambda sent, total: seen.append((sent, total)))
+    assert {total for _, total in seen} == {32_000_000}
+    assert [sent for sent, _ in seen] == sorted({sent for sent, _ in seen})
+    assert seen[-1][0] == 32_000_000
+
+
+def test_what_is_huge_is_sent_only_if_that_is_meant(notebook) -> None:
+    notebook.here("import numpy as np\na = np.ones(300_000)\nb = np.zeros(200_000)\nc = 1")
+    outbox, ranks = notebook.cluster.outbox, notebook.cluster.all_ranks
+    with pytest.raises(sky.UsageError) as raised:
+        outbox.parcel(["a", "b", "c"], notebook.names, ranks, limit=3_000_000)
+    assert str(raised.value) == (
+        "a (2.4 MB) and b (1.6 MB) would be sent, and more than 3.0 MB is sent only if you say so: "
+        "add `--allow-large` to the cell, or load it inside of the cell."
+    )
+    assert len(outbox.parcel(["a", "b", "c"], notebook.names, ranks, limit=None).groups) >= 3

@@ -1,0 +1,122 @@
+"""The person's own modules on ranks: imported, edited, and sent where files are not shared."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import RemoteError
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec
+from tests.cluster.namespace.notebook import Notebook, open_notebook
+
+
+@pytest.fixture(scope="module", params=["shared files", "files of its own"])
+def cluster(request, tmp_path_factory) -> Iterator[Cluster]:
+    """Two ranks, which see the notebook's files or do not."""
+    spec = ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=2)
+    made, frame = assemble(spec, [])
+    cluster = Cluster.start(made, Local(shares_files=request.param == "shared files"), frame)
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture
+def notebook(cluster, monkeypatch, tmp_path) -> Iterator[Notebook]:
+    """A notebook in a folder of its own, with modules beside it."""
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    yield open_notebook(cluster, monkeypatch)
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def write(name: str, source: str) -> None:
+    path = Path(f"{name}.py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+
+
+@pytest.fixture
+def module() -> str:
+    """A name that no other test has."""
+    return f"mine_{uuid.uuid4().hex[:8]}"
+
+
+def test_a_cell_imports_what_is_beside_the_notebook(notebook, module) -> None:
+    write(module, "def f(): return 'old'")
+    notebook.there(f"from {module} import f")
+    assert notebook.ask("f()") == ["old"] * 2
+    write(module, "def f(): return 'new'")
+    assert notebook.ask("f()") == ["new"] * 2
+
+
+def test_what_the_notebook_has_imported(notebook, module) -> None:
+    write(f"{module}/__init__", "")
+    write(f"{module}/net", "class Net:\n  def f(self): return 'old'")
+    notebook.here(f"import {module}.net as n\nfrom {module}.net import Net\nnet = Net()")
+    assert (
+        notebook.ask("(net.f(), isinstance(net, Net), n.Net is Net)") == [("old", True, True)] * 2
+    )
+    notebook.there("net.steps = 1")
+    write(f"{module}/net", "class Net:\n  def f(self): return 'new'")
+    assert notebook.ask("(net.f(), isinstance(net, Net), net.steps)") == [("new", True, 1)] * 2
+
+
+def test_a_module_that_only_a_function_imports(notebook, module) -> None:
+    write(module, "x = 3")
+    notebook.here(f"def f():\n  import {module}\n  return {module}.x")
+    assert notebook.ask("f()") == [3] * 2
+
+
+def test_a_module_that_another_module_imports(notebook, module) -> None:
+    write(module, f"import {module}_too\ndef f(): return {module}_too.x")
+    write(f"{module}_too", "x = 1")
+    notebook.there(f"import {module}")
+    assert notebook.ask(f"{module}.f()") == [1] * 2
+    write(f"{module}_too", "x = 2")
+    assert notebook.ask(f"{module}.f()") == [2] * 2
+
+
+def test_a_path_that_is_added_later(notebook, module, tmp_path, monkeypatch) -> None:
+    write(f"elsewhere/{module}", "x = 1")
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    notebook.here(f"from {module} import x")
+    notebook.there(f"from {module} import x as y")
+    assert notebook.ask("(x, y)") == [(1, 1)] * 2
+
+
+def test_a_mistake_in_an_edit_is_an_error_of_the_cell(notebook, module) -> None:
+    write(module, "x = 1")
+    notebook.there(f"import {module}")
+    write(module, "x = (")
+    with pytest.raises(RemoteError) as raised:
+        notebook.there("pass")
+    assert f'{module}.py", line 1\n    x = (\n        ^\n' in raised.value.remote_traceback
+    write(module, "x = 2")
+    assert notebook.ask(f"{module}.x") == [2] * 2
+
+
+def test_what_is_unchanged_is_not_sent_again(notebook, module) -> None:
+    write(module, "x = 1")
+    notebook.there(f"import {module}")
+    assert notebook.start(f"import {module}").work.parcel.groups == []
+
+
+def test_a_file_beside_a_module(notebook, module, cluster) -> None:
+    if not cluster.outbox.needs.shares_files:
+        write(f"{module}/__init__", "from pathlib import Path\nhere = Path(__file__).parent")
+        Path(f"{module}/words.txt").write_text("some words")
+    else:
+        write(module, "from pathlib import Path\nhere = Path(__file__).parent")
+        Path("words.txt").write_text("some words")
+    notebook.there(f"import {module}")
+    assert notebook.ask(f"({module}.here / 'words.txt').read_text()") == ["some words"] * 2

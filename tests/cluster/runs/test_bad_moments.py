@@ -1,0 +1,187 @@
+"""Stop, errors and large things at moments when they are easily got wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.errors import Interrupted, RankLost
+from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.notebook.output.background_run import BackgroundRun
+from tests.cluster.runs.test_stop import stop, stop_at_first_line
+
+
+class Slow:
+    """Takes its time to arrive; a rank that is stopped meanwhile lacks what came with it."""
+
+    def __reduce__(self) -> tuple:
+        return _arrive, ()
+
+
+def _arrive() -> None:
+    import time
+
+    print("arriving", flush=True)
+    time.sleep(600)
+
+
+def test_a_name_that_did_not_arrive_is_sent_again(cells) -> None:
+    cells.namespace.update(x=1)
+    cells.run("pass", names=["x"])
+    cells.namespace.update(x=2, a_slow=Slow())
+    stop_at_first_line(cells.start("pass", names=["a_slow", "x"]))
+    assert cells.ask("x", names=["x"]) == [2] * 4
+
+
+@pytest.mark.parametrize("line", range(1, 9))
+def test_stop_at_any_line_of_the_beginning(cells, line: int) -> None:
+    """The trace counts lines of `Run` from the moment when somebody follows one."""
+    cells.namespace.update(x=1)
+    cells.run("pass", names=["x"])
+    cells.namespace.update(x=2)
+    parcel = cells.cluster.outbox.parcel(["x"], cells.namespace, cells.cluster.all_ranks)
+    work = Work(cells.cluster.all_ranks, code="while True: time.sleep(0.01)", parcel=parcel)
+    run = cells.cluster.run(work)
+    lines = 0
+
+    def trace(frame, event: str, arg: object):
+        nonlocal lines
+        if not frame.f_code.co_filename.endswith("cluster/run.py"):
+            return None
+        lines += event == "line"
+        if lines == line and event == "line":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    with pytest.raises(KeyboardInterrupt):
+        sys.settrace(trace)
+        try:
+            run.follow(lambda event: None)
+        finally:
+            sys.settrace(None)
+    assert cells.ask("x", names=["x"]) == [2] * 4
+
+
+def test_a_name_that_cannot_be_made_there_says_so_every_time(cells) -> None:
+    cells.namespace["bad"] = Unmakeable()
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            cells.run("bad", names=["bad"])
+
+
+class Unmakeable:
+    def __reduce__(self) -> tuple:
+        return open, ("/no/such/file",)
+
+
+def test_a_run_that_was_stopped_before_its_turn_leaves_its_names_to_be_sent(
+    cells, tmp_path
+) -> None:
+    cells.namespace.update(go=str(tmp_path / "go"), y="here")
+    first = cells.start("while not os.path.exists(go): time.sleep(0.01)", names=["go"])
+    waiting = BackgroundRun(cells.start("y", names=["y"]), "waiting", lambda values: values, None)
+    waiting.cancel()
+    (tmp_path / "go").touch()
+    first.follow()
+    assert cells.ask("y", names=["y"]) == ["here"] * 4
+
+
+def test_stop_leaves_time_to_save(cells, tmp_path) -> None:
+    cells.namespace["file"] = str(tmp_path / "saved")
+    cell = (
+        "try:\n    print('here'); time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    time.sleep(0.5); open(file, 'w').close()"
+    )
+    run = cells.start(cell, names=["file"], ranks=[0])
+    with pytest.raises(Interrupted):
+        run.follow(lambda event: os.kill(os.getpid(), signal.SIGINT))
+    cells.run("pass")
+    assert (tmp_path / "saved").exists()
+
+
+def test_stop_is_heard_after_an_error_was_shown_in_the_middle_of_a_cell(cells) -> None:
+    cells.run("kept = 1")
+    cell = "get_ipython().run_cell('1 / 0')\nprint('here')\nwhile True: time.sleep(0.1)"
+    stop_at_first_line(cells.start(cell))
+    assert "ZeroDivisionError" in cells.cluster.log(0, tail=50)[0].decode()
+    assert cells.ask("kept") == [1] * 4
+
+
+def test_a_task_of_a_stopped_cell_ends_with_it(cells) -> None:
+    loop = "for n in range(1000):\n    print('tick', n)\n    await asyncio.sleep(0.01)"
+    stop(cells, f"import asyncio\n{loop}")
+    cells.run("import asyncio\nawait asyncio.sleep(0.1)\nprint('mine')")
+    assert cells.text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("raising", "kind"),
+    [
+        ("raise ValueError('\\udcff')", ValueError),
+        ("raise ValueError('x' * 30_000_000)", ValueError),
+        ("raise ExceptionGroup('several', [ValueError(1)])", sky.RemoteError),
+        ("raise type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})", sky.RemoteError),
+    ],
+)
+def test_errors_that_are_hard_to_describe(cells, raising: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind) as caught:
+        cells.run(raising)
+    assert not isinstance(caught.value, RankLost)
+    assert cells.ask("rank") == [0, 1, 2, 3]
+
+
+def test_what_is_too_large_to_display_is_an_error_of_the_cell(cells) -> None:
+    with pytest.raises(sky.RemoteError) as caught:
+        cells.run("from IPython.display import HTML, display\ndisplay(HTML('x' * 70_000_000))")
+    assert not isinstance(caught.value, RankLost)
+    assert cells.ask("rank") == [0, 1, 2, 3]
+
+
+def test_many_small_arrays_are_no_large_message(cells) -> None:
+    import numpy as np
+
+    arrays = [np.full(3000, n, dtype=np.float64) for n in range(2500)]
+    cells.namespace["arrays"] = arrays
+    assert cells.ask("sum(float(a[0]) for a in arrays)", names=["arrays"]) == [sum(range(2500))] * 4
+    [back] = cells.ask("arrays", ranks=[1])
+    assert [a[0] for a in back] == list(range(2500))
+
+
+def test_a_forked_child_that_leaves_the_cell_is_no_second_rank(cells) -> None:
+    [before] = cells.ask("os.getpid()", ranks=[2])
+    cells.run("if os.fork() == 0: raise SystemExit", ranks=[2])
+    assert {cells.ask("os.getpid()", ranks=[2])[0] for _ in range(4)} == {before}
+
+
+def test_ranks_may_be_restarted_often(new) -> None:
+    cells = new(nodes=1)
+    for _ in range(5):
+        cells.cluster.restart()
+    cells.run("pass")
+
+
+def test_who_stops_waiting_for_a_run_does_not_stop_it(cells, tmp_path) -> None:
+    cells.namespace["go"] = str(tmp_path / "go")
+    run = cells.start("while not os.path.exists(go): time.sleep(0.01)", names=["go"])
+    handle = BackgroundRun(run, "test", lambda values: values, None)
+
+    async def wait_a_little() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(handle, 0.05)
+
+    asyncio.run(wait_a_little())
+    (tmp_path / "go").touch()
+    handle.result()
+    assert cells.ask("rank") == [0, 1, 2, 3]
+
+
+def test_a_handler_of_the_cell_is_not_the_next_cell_s(cells) -> None:
+    cells.run("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)")
+    stop(cells, "while True: pass")
+    assert cells.ask("rank") == [0, 1, 2, 3]

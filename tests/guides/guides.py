@@ -1,0 +1,46 @@
+"""The guides of notebooks/: running one, and reading what its cells show."""
+
+from __future__ import annotations
+
+import re
+
+import nbformat
+from nbclient import NotebookClient
+
+from tests.paths import NOTEBOOKS
+
+
+def saved(name: str) -> nbformat.NotebookNode:
+    """Return a guide as it is saved."""
+    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+
+
+def done(name: str) -> nbformat.NotebookNode:
+    """Return a guide after it was run here."""
+    notebook = saved(name)
+    NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    return notebook
+
+
+def text_of(cell: nbformat.NotebookNode) -> str:
+    """Return what a cell shows, as text."""
+    parts = []
+    for output in cell.get("outputs", []):
+        data = output.get("data", {}).get("text/plain", "")
+        parts.append(output.get("text", "") + data + "\n".join(output.get("traceback", [])))
+    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(parts))
+
+
+def code(notebook: nbformat.NotebookNode, beginning: str) -> nbformat.NotebookNode:
+    return next(
+        cell
+        for cell in notebook.cells
+        if cell.cell_type == "code" and cell.source.startswith(beginning)
+    )
+
+
+def names_no_machine(name: str) -> bool:
+    """Whether a saved guide says nothing of where it was made, and needs no kernel to be read."""
+    text = (NOTEBOOKS / f"{name}.ipynb").read_text()
+    traces = ("widget-view", "/home/", "/root/", "/tmp/", f"{NOTEBOOKS.parent}/", '"version"')
+    return not any(trace in text for trace in traces)

@@ -1,0 +1,44 @@
+"""The examples of the README do what it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.paths import ROOT
+
+LOAD, CELL, SCRIPT = re.findall(
+    r"^```(?:python)?\n((?:%load_ext|%%sky|import jupyter_sky).*?)^```$",
+    (ROOT / "README.md").read_text(),
+    flags=re.MULTILINE | re.DOTALL,
+)
+
+
+def test_the_cell(opened) -> None:
+    notebook = opened()
+    assert LOAD == "%load_ext jupyter_sky\n"
+    cell = notebook.succeed(CELL)
+    assert re.fullmatch("".join(rf"epoch {i}: loss \d\.\d{{3}}\n" for i in range(5)), cell.stdout)
+    assert notebook.value("type(model).__name__, images_seen") == ("Linear", [450] * 4)
+
+
+def test_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"{SCRIPT}print(results, result)")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    trained = [f"trained on rank {rank}" for rank in range(4)]
+    assert done.stdout == f"{trained} {trained[0]}\n", done.stderr
+
+
+def test_the_links() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_commands() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE):
+        assert f"\n{target}: " in makefile

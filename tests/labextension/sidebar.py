@@ -1,0 +1,94 @@
+"""A person with a notebook, and with the sidebar beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from typing import Any
+
+from tests.notebook.panel.jupyter import Person, Server
+
+
+def ask(server: Server, path: str, method: str = "GET") -> Any:
+    """Ask what is behind the sidebar."""
+    request = urllib.request.Request(
+        f"{server.address}/jupyter-sky/api/{path}",
+        method=method,
+        data=b"{}" if method == "POST" else None,
+        headers={"Authorization": f"token {server.token}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def end_clusters(server: Server) -> None:
+    """End all clusters that there are."""
+    for cluster in ask(server, "clusters")["clusters"]:
+        ask(server, f"clusters/{cluster['id']}/down", "POST")
+
+
+class Looker(Person):
+    """A person who looks at clusters in the sidebar."""
+
+    def __init__(self, browser: Any, server: Server, place: str, name: str) -> None:
+        super().__init__(browser, server, place, name)
+        self.trouble: list[str] = []
+        self.page.on("pageerror", self._note)
+        self.do("show")
+
+    def _note(self, error: Any) -> None:
+        # Notebook 7.6 itself stumbles once at its start.
+        if "jupyter-sky" in (error.stack or ""):
+            self.trouble.append(str(error))
+
+    def do(self, command: str) -> None:
+        """Run a command of ours, as from the palette."""
+        self.page.evaluate(
+            "id => void jupyterapp.commands.execute(id)",
+            f"jupyter-sky:{command}",
+        )
+
+    @property
+    def sidebar(self) -> Any:
+        """The sidebar."""
+        return self.page.get_by_role("region", name="Clusters")
+
+    def card(self, name: str, state: str = "") -> Any:
+        """The card of a cluster, which is in that state."""
+        card = self.sidebar.get_by_role("listitem").filter(has_text=name)
+        return card.filter(has_text=re.compile(rf"{state} · ")) if state else card
+
+    def opened(self, name: str) -> Any:
+        """Open the card of a cluster; return it."""
+        card = self.card(name)
+        card.get_by_role("button", expanded=False).click()
+        return card
+
+    def confirm(self, answer: str) -> None:
+        """Answer the question that is asked."""
+        dialog = self.page.get_by_role("dialog")
+        dialog.get_by_role("button", name=answer).click()
+        dialog.wait_for(state="detached")
+
+    def reload(self) -> None:
+        """Load the page again, as it was."""
+        self.page.goto(re.sub(r"[?&]reset", "", self.page.url))
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
+
+    def cells(self) -> list[str]:
+        """The code that the notebook has."""
+        return list(
+            self.page.evaluate(
+                """() => jupyterapp.shell.currentWidget.content.widgets
+                  .filter(({ model }) => model.type === 'code')
+                  .map(({ model }) => model.sharedModel.getSource())"""
+            )
+        )
+
+    def leave(self) -> None:
+        """End the kernel and close the page."""
+        self.page.evaluate(
+            "() => jupyterapp.shell.currentWidget?.sessionContext?.shutdown?.()",
+        )
+        self.page.close()

@@ -1,0 +1,76 @@
+"""Panels whose messages are kept, and pages in Chromium to show them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import comm
+import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+
+from tests.notebook.panel.bench import Bench, Page, Wire
+from tests.notebook.panel.samples import snapshot
+from tests.paths import ROOT
+
+
+@pytest.fixture(autouse=True)
+def wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Widgets of a test talk to a `Wire`."""
+    monkeypatch.setattr(comm, "create_comm", Wire)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(snapshot())
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[dict[str, Any]]]:
+    """What goes to the notebook's outputs."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    shell = InteractiveShell.instance()
+    shell.display_pub = CapturingDisplayPublisher()
+    yield shell.display_pub.outputs
+    InteractiveShell.clear_instance()
+
+
+# Playwright runs an event loop in this thread for as long as it is up; other tests run theirs.
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    executable = shutil.which("chromium")
+    if executable is None:
+        pytest.skip("needs Chromium: `apt-get install chromium` as root")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(
+            executable_path=executable, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Any) -> Iterator[Callable[..., Page]]:
+    """Open pages; whatever goes wrong on one fails the test."""
+    pages: list[Page] = []
+
+    def open_page(bench: Bench, width: int = 900, scheme: str = "light") -> Page:
+        pages.append(Page(chromium, bench, width, scheme))
+        return pages[-1]
+
+    yield open_page
+    for page in pages:
+        page.browser.close()
+        assert page.trouble == []
+
+
+@pytest.fixture(scope="session")
+def shots() -> Path:
+    """Where screenshots go, for a person to look at."""
+    folder = ROOT / "build" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

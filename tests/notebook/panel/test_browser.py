@@ -1,0 +1,136 @@
+"""The panel as a person sees and uses it: the built module in Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.notebook.panel.bench import LEGIBLE, Bench, Page
+from tests.notebook.panel.samples import HOSTILE, changed, epochs, snapshot
+
+Open = Callable[..., Page]
+
+
+SCENES = {
+    "cpu": (snapshot(), 900),
+    "gpu": (
+        changed(
+            snapshot(2, 4, "A100"),
+            rank_3={"phase": "idle", "utilisation": 0.0},
+            rank_5={"phase": "gone", "trouble": "killed by signal 9", "utilisation": None},
+        ),
+        900,
+    ),
+    "many": (snapshot(16, 4, "H100"), 1000),
+    "sidebar": (snapshot(2, 4, "A100"), 320),
+    "starting": (
+        changed(
+            snapshot(1),
+            cluster={"phase": "starting", "note": "importing torch", "generation": 0},
+            run=None,
+            sent_bytes=0,
+            output={"text": ""},
+            rank_0={"phase": "starting", "utilisation": None, "memory": None, "line": ""},
+        ),
+        900,
+    ),
+    "hostile": (
+        changed(
+            snapshot(),
+            cluster={"name": HOSTILE},
+            run={"title": HOSTILE},
+            output={"text": f"{HOSTILE}\n{'x' * 900}\n"},
+            rank_1={"line": HOSTILE},
+        ),
+        900,
+    ),
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scene", SCENES)
+def test_it_can_be_read(open_page: Open, shots: Path, scene: str, scheme: str) -> None:
+    shown, width = SCENES[scene]
+    page = open_page(Bench(shown), width, scheme)
+    panel = page.browser.locator("#panel")
+    panel.screenshot(path=shots / f"panel-{scene}-{scheme}.png")
+    assert panel.get_by_role("option").count() == len(shown["ranks"])
+    assert panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
+
+
+def test_it_follows_the_cluster(open_page: Open) -> None:
+    bench = Bench(snapshot())
+    page = open_page(bench)
+    text = page.browser.get_by_role("log")
+    for count in (40, 300):
+        bench.shown = changed(
+            bench.shown,
+            output={"text": "\n".join(epochs(count)) + "\n"},
+            rank_2={"line": f"epoch {count}"},
+        )
+        bench.panel.update()
+        bench.wait()
+        page.deliver()
+    assert text.inner_text().splitlines()[-1].startswith("epoch 299")
+    assert text.locator("> div").count() == 199
+    assert text.evaluate("node => node.scrollTop + node.clientHeight >= node.scrollHeight - 1")
+    assert page.browser.get_by_role("option").nth(2).inner_text().endswith("epoch 300")
+
+
+def test_a_person_scrolls_up_to_read(open_page: Open) -> None:
+    bench = Bench(changed(snapshot(), output={"text": "\n".join(epochs(100)) + "\n"}))
+    page = open_page(bench)
+    text = page.browser.get_by_role("log")
+    latest = page.browser.get_by_role("button", name="Latest")
+    assert not latest.is_visible()
+    text.hover()
+    page.browser.mouse.wheel(0, -600)
+    latest.wait_for()
+    before = text.evaluate("node => node.scrollTop")
+    bench.shown = changed(bench.shown, output={"text": "\n".join(epochs(110)) + "\n"})
+    bench.panel.update()
+    bench.wait()
+    page.deliver()
+    assert text.evaluate("node => node.scrollTop") == before
+    latest.click()
+    latest.wait_for(state="hidden")
+    assert text.evaluate("node => node.scrollTop + node.clientHeight >= node.scrollHeight - 1")
+
+
+def test_keyboard_and_mouse(open_page: Open) -> None:
+    bench = Bench(snapshot())
+    page = open_page(bench)
+    page.browser.keyboard.press("Tab")
+    assert page.browser.evaluate("document.activeElement.textContent") == "Stop"
+    page.browser.keyboard.press("Tab")
+    page.browser.keyboard.press("ArrowDown")
+    page.browser.keyboard.press("Enter")
+    page.browser.get_by_role("option", name="rank 3").click()
+    page.browser.get_by_role("button", name="Stop").click()
+    for content in page.browser.evaluate("window.sent"):
+        bench.say(content)
+    assert bench.stops == 1
+    assert bench.panel.selected == 3
+    page.browser.get_by_text("use the notebook's own Stop").wait_for()
+
+
+def test_sixty_four_ranks_are_cheap(open_page: Open) -> None:
+    bench = Bench(snapshot(16, 4, "H100"))
+    page = open_page(bench, 1000)
+    changes = page.browser.locator("#panel").evaluate_handle(
+        """panel => {
+          const seen = { count: 0 };
+          const count = changes => { seen.count += changes.length; };
+          const everything = { attributes: true, characterData: true, childList: true };
+          new MutationObserver(count).observe(panel, { subtree: true, ...everything });
+          return seen;
+        }"""
+    )
+    bench.shown = changed(bench.shown, rank_17={"line": "another"})
+    bench.panel.update()
+    bench.wait()
+    page.deliver()
+    page.browser.get_by_text("another").wait_for()
+    assert changes.evaluate("seen => seen.count") == 1
