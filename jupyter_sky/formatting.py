@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes: ``"1.5 GB"``, ``"8.4 MB"``, ``"12.0 kB"``, ``"7 B"``."""
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+    """Return a number of bytes as panel and sidebar do: ``"1.25 GB"``, ``"12.4 MB"``, ``"7 B"``."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")):
         if count >= unit:
-            return f"{count / unit:,.1f} {name}"
-    return f"{count:.0f} B"
+            break
+    value = count / unit
+    digits = f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+    return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {name}"
 
 
 def format_duration(seconds: float) -> str:

@@ -43,7 +43,7 @@ def test_a_name_that_nobody_could_see_is_told_how_to_get_there(notebook: Noteboo
 
 def test_what_is_pushed_says_its_size_and_what_is_wrong_with_it(notebook: Notebook) -> None:
     notebook.run("large = bytes(40_000_000)")
-    assert "sending large (40.0 MB): sent in" in notebook.run("%sky push large")
+    assert "sending large (40 MB): sent in" in notebook.run("%sky push large")
     notebook.run(
         "class Picky:\n"
         "    def __reduce__(self): return Picky.make, ()\n"

@@ -293,7 +293,7 @@ def test_what_is_huge_is_sent_only_if_that_is_meant(notebook) -> None:
     with pytest.raises(sky.UsageError) as raised:
         outbox.parcel(["a", "b", "c"], notebook.names, ranks, limit=3_000_000)
     assert str(raised.value) == (
-        "a (2.4 MB) and b (1.6 MB) would be sent, and more than 3.0 MB is sent only if you say so: "
+        "a (2.4 MB) and b (1.6 MB) would be sent, and more than 3 MB is sent only if you say so: "
         "add `--allow-large` to the cell, or load it inside of the cell."
     )
     assert len(outbox.parcel(["a", "b", "c"], notebook.names, ranks, limit=None).groups) >= 3

@@ -69,7 +69,7 @@ def test_a_person_sees_what_was_chosen_and_why(lab: Lab, tmp_path: Path) -> None
         lab.hosts[0].speed_up()
         notebook.close()
     assert re.search(
-        r"sending data \(42.0 MB\): sent in .* s \(compressed to \d+%, because the "
+        r"sending data \(42 MB\): sent in .* s \(compressed to \d+%, because the "
         r"connection takes \d\.\d MB a second\)",
         said,
     ), said

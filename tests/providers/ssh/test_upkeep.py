@@ -58,7 +58,7 @@ def test_gc_gives_back_what_nobody_uses(
         grow_old(folder)
     said = notebook.run("%sky gc --hosts lab1").splitlines()[-1]
     assert said.startswith(
-        "lab1: removed 1 environment, 5.0 MB given back (3.0 MB more are in uv's"
+        "lab1: removed 1 environment, 5 MB given back (3 MB more are in uv's"
     )
     assert not unused.exists()
     assert recent.exists()

@@ -1,0 +1,66 @@
+"""Numbers as a user reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_sky.formatting import (
+    aligned,
+    format_bytes,
+    format_count,
+    format_dollars,
+    format_duration,
+    format_list,
+    format_ranks,
+)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (12_400, "12.4 kB"),
+        (8_410_000, "8.41 MB"),
+        (256_000_000, "256 MB"),
+        (4_000_000_000, "4 GB"),
+        (1_250_000_000, "1.25 GB"),
+        (3.2e12, "3.2 TB"),
+    ],
+)
+def test_bytes(count: float, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59, "59 s"), (180, "3 min"), (9000, "2.5 h"), (4 * 86400, "4 d")],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_dollars_of_any_size_are_never_shown_as_nothing() -> None:
+    assert [format_dollars(each) for each in (0, 0.0123, 0.5, 1234.5)] == [
+        "$0.00",
+        "$0.0123",
+        "$0.50",
+        "$1,234.50",
+    ]
+
+
+def test_counts_ranks_and_lists() -> None:
+    assert format_count(1, "node") == "1 node"
+    assert format_count(4, "local node") == "4 local nodes"
+    assert format_ranks([3]) == "rank 3"
+    assert format_ranks([5, 0, 1, 2]) == "ranks 0-2, 5"
+    assert [format_list(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "a",
+        "a and b",
+        "a, b and c",
+    ]
+
+
+def test_columns_are_aligned_without_spaces_at_the_end() -> None:
+    assert list(aligned([["name", "state"], ["a", ""]])) == ["name  state", "a"]
