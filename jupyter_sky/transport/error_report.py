@@ -1,8 +1,60 @@
-"""Errors that say nothing of their own: what a collective raises where a peer has failed."""
+"""What a rank says of an error, as plain data: nothing of it is pickled.
+
+It is made in one place from an exception, by the rank's shell, and by `report` from a sentence.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Any, TypedDict
+
+
+class ErrorReport(TypedDict):
+    """An error as it travels.
+
+    Attributes
+    ----------
+    type, module
+        Name of its class, and where that is defined.
+    bases
+        Module and name of each class that it is an instance of, the nearest first.
+    text
+        What ``str`` says of it.
+    args, attributes
+        Those of its arguments and attributes that are plain data.
+    traceback
+        Its traceback as the rank shows it, in lines.
+    """
+
+    type: str
+    module: str
+    bases: list[tuple[str, str]]
+    text: str
+    args: list[Any]
+    attributes: dict[str, Any]
+    traceback: list[str]
+
+
+def report(kind: type[BaseException], text: str) -> ErrorReport:
+    """Return the report of an error that was not raised anywhere.
+
+    Parameters
+    ----------
+    kind
+        Its class.
+    text
+        What there is to say, for a user.
+    """
+    return {
+        "type": kind.__qualname__,
+        "module": kind.__module__,
+        "bases": [(kind.__module__, kind.__qualname__)],
+        "text": text,
+        "args": [text],
+        "attributes": {},
+        "traceback": [f"{kind.__qualname__}: {text}"],
+    }
+
 
 _OF_A_PEER = re.compile(
     r"gloo.*(Connection|Read error|Write error|Socket)|Connection (closed|reset) by peer"
@@ -12,5 +64,8 @@ _OF_A_PEER = re.compile(
 
 
 def is_consequence(text: str) -> bool:
-    """Return whether the text of an error is that of a collective which a peer has left."""
+    """Return whether the text of an error is that of a collective which a peer has left.
+
+    Such an error says nothing of its own: the peer's error is the cause.
+    """
     return _OF_A_PEER.search(text) is not None

@@ -1,0 +1,90 @@
+"""The specification of an agent: ``spec.json`` in its folder, written by a provider."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RankSpec:
+    """A rank: its number, and variables of its environment."""
+
+    rank: int
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSpec:
+    """What a provider wants of an agent.
+
+    Attributes
+    ----------
+    cluster, id
+        Name and identity of the cluster.
+    socket
+        Where the agent listens to clients.
+    blobs
+        Folder of blobs, in shared memory.
+    ranks
+        The ranks of this node.
+    blob_limit
+        Bytes of blobs to keep; ``None`` for a share of the shared memory.
+    peer
+        An address of another node, by which the agent chooses its own; ``None`` for one alone.
+    interface
+        The network interface to use, if not the one that leads to ``peer``.
+    credentials
+        `jupyter_sky.providers.mtls.Credentials` for other agents; ``None`` for one alone.
+    grace
+        Seconds without a notebook and without a run after which the agent ends.
+    idle_timeout
+        Seconds without a run after which it ends, whoever is connected; ``None`` for never.
+    preload
+        Modules that are imported before ranks are forked.
+    cwd
+        The folder that ranks work in.
+    sys_path, python_path
+        What ranks import from, before everything else; and their ``PYTHONPATH``.
+    env
+        Variables of the environment of all ranks.
+    keeps
+        Folders to mark as used from time to time, so that nobody prunes them.
+    spot
+        Whether to look for notices that the machine will be taken away.
+    """
+
+    cluster: str
+    id: str
+    socket: str
+    blobs: str
+    ranks: tuple[RankSpec, ...]
+    blob_limit: int | None = None
+    peer: str | None = None
+    interface: str | None = None
+    credentials: Mapping[str, str] | None = None
+    grace: float
+    idle_timeout: float | None = None
+    preload: tuple[str, ...] = ()
+    cwd: str
+    sys_path: tuple[str, ...] = ()
+    python_path: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ()
+    spot: bool = False
+
+    def to_json(self) -> str:
+        """Return it as ``spec.json`` holds it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> AgentSpec:
+        """Return the specification that `to_json` wrote, also one of a newer version."""
+        said: dict[str, Any] = json.loads(text)
+        known = {each.name: said[each.name] for each in fields(cls) if each.name in said}
+        for name in ("preload", "sys_path", "keeps"):
+            known[name] = tuple(known.get(name, ()))
+        known["ranks"] = tuple(RankSpec(each["rank"], each["env"]) for each in known["ranks"])
+        return cls(**known)
