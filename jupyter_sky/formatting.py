@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 def format_bytes(count: float) -> str:
     """Return a number of bytes as panel and sidebar do: ``"1.25 GB"``, ``"12.4 MB"``, ``"7 B"``."""
-    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")):
-        if count >= unit:
-            break
+    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    unit, name = next((each for each in units if count >= each[0]), (1, "B"))
     value = count / unit
     digits = f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
     return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {name}"

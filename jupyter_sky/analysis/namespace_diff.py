@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Writes:
+class NamespaceDiff:
     """Watches a namespace from here on.
 
     Values are compared by identity, and not kept alive: what the code lets go of is gone. So it

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from jupyter_sky.api.plugin import Plugin, check_plugins, transform_image
-from jupyter_sky.api.plugin_lifecycle import Life
-from jupyter_sky.cluster.runtime_env import Frame
+from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
+from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization import blobs, pickling
 
@@ -19,7 +19,7 @@ class Blueprint:
     spec: ClusterSpec
 
 
-def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec, Frame]:
+def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec, RuntimeEnv]:
     """Let plugins have their say.
 
     Parameters
@@ -36,9 +36,9 @@ def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec,
     """
     plugins = check_plugins(plugins)
     image = transform_image(plugins, spec.image, Blueprint(spec))
-    life = Life(plugins)
+    life = PluginLifecycle(plugins)
     packed, parts = blobs.pack(pickled := pickling.dump(life, "the plugins"))
-    frame = Frame(
+    runtime_env = RuntimeEnv(
         life=packed,
         blobs=parts,
         needs=pickled.needs,
@@ -46,4 +46,4 @@ def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec,
         preload=life.preload,
         together=any(plugin.around_app for plugin in plugins),
     )
-    return replace(spec, image=image), frame
+    return replace(spec, image=image), runtime_env

@@ -13,7 +13,7 @@ from jupyter_sky.api.plugin import Around, Plugin, check_plugins
 from jupyter_sky.errors import SkyError, UsageError
 
 
-class Life:
+class PluginLifecycle:
     """The plugins of a cluster, to be entered and left by a rank.
 
     It travels pickled to the rank. The rank sets COMPUTE_POOL and then calls::
@@ -36,8 +36,8 @@ class Life:
         self._process = ExitStack()
         self._app = ExitStack()
 
-    def __reduce__(self) -> tuple[type[Life], tuple[tuple[Plugin, ...]]]:
-        return Life, (self.plugins,)
+    def __reduce__(self) -> tuple[type[PluginLifecycle], tuple[tuple[Plugin, ...]]]:
+        return PluginLifecycle, (self.plugins,)
 
     @property
     def decorators(self) -> tuple[Decorate, ...]:

@@ -15,7 +15,7 @@ from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.plugin import Plugin, check_plugins
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
@@ -104,8 +104,8 @@ class ComputePool:
     def __enter__(self) -> ComputePool:
         if self._cluster is not None:
             raise SkyError("this pool is up already.")
-        spec, frame = assemble(self.spec, self.plugins)
-        self._cluster = Cluster.start(spec, self.provider, frame)
+        spec, runtime_env = assemble(self.spec, self.plugins)
+        self._cluster = Cluster.start(spec, self.provider, runtime_env)
         for sentence in self._cluster.warnings:
             warnings.warn(sentence, stacklevel=2)
         return self
@@ -171,16 +171,16 @@ class ComputePool:
         decorators = [plugin.decorate for plugin in self.plugins if plugin.decorate]
         call = pickling.dump(pending.call(decorators), f"the call of {pending.function.__name__}")
         packed, parts = blobs.pack(call)
-        parcel = cluster.outbox.parcel(call.needs, pickling.main_namespace(), ranks, limit=None)
-        work = Work(
+        update = cluster.sync.update(call.needs, pickling.main_namespace(), ranks, limit=None)
+        task = Task(
             ranks=ranks,
             call=packed,
             cells=call.cells,
-            parcel=parcel,
+            update=update,
             blobs=parts,
             show=ranks,
         )
-        run = cluster.run(work)
+        run = cluster.run(task)
         run.follow(_write)
         return cast("dict[int, R]", run.values())
 

@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
-from jupyter_sky.cluster.control.controller import Conductor
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import probe, registry
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.runs.scheduler import Runner
-from jupyter_sky.cluster.runs.task import Work
-from jupyter_sky.cluster.runtime_env import Frame, Limits
+from jupyter_sky.cluster.runs.scheduler import Scheduler
+from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.version_check import VersionMismatch
@@ -23,27 +23,27 @@ from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.event_loop import wait_whole
 
-USUAL = Limits()
+USUAL = Timeouts()
 _LINES = 200  # of a rank's log in a snapshot
 
 
 class Cluster:
     """A cluster that is up; made by ``start`` or ``attach``."""
 
-    def __init__(self, conductor: Conductor) -> None:
-        self._conductor = conductor
-        self._runner = Runner(conductor)
-        self.frame = conductor.frame
-        self.outbox = conductor.outbox
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._scheduler = Scheduler(controller)
+        self.runtime_env = controller.runtime_env
+        self.sync = controller.sync
 
     @classmethod
     def start(
         cls,
         spec: ClusterSpec,
         provider: Provider,
-        frame: Frame,
+        runtime_env: RuntimeEnv,
         progress: Progress = lambda text: None,
-        limits: Limits = USUAL,
+        timeouts: Timeouts = USUAL,
     ) -> Cluster:
         """Start a cluster and return it when its ranks are ready.
 
@@ -52,16 +52,16 @@ class Cluster:
         SkyError
             In one sentence, when it does not come up; nothing of it is left then.
         """
-        warnings = provider.check(spec, frame.preload)
-        conductor = Conductor(spec, uuid.uuid4().hex[:8], provider, frame, limits)
-        conductor.warnings = warnings
-        event_loop.wait(conductor.record())
+        warnings = provider.check(spec, runtime_env.preload)
+        controller = Controller(spec, uuid.uuid4().hex[:8], provider, runtime_env, timeouts)
+        controller.warnings = warnings
+        event_loop.wait(controller.record())
         try:
-            event_loop.wait(conductor.start(progress))
+            event_loop.wait(controller.start(progress))
         except BaseException:
-            event_loop.wait(conductor.down())
+            event_loop.wait(controller.down())
             raise
-        return cls(conductor)
+        return cls(controller)
 
     @classmethod
     def visit(cls, row: registry.Row, provider: Provider) -> Cluster | None:
@@ -69,15 +69,15 @@ class Cluster:
 
         A visitor keeps nothing up, and what it sees stays new to the notebook.
         """
-        return cls.attach(row, provider, Frame(life={}), visits=True)
+        return cls.attach(row, provider, RuntimeEnv(life={}), visits=True)
 
     @classmethod
     def attach(
         cls,
         row: registry.Row,
         provider: Provider,
-        frame: Frame,
-        limits: Limits = USUAL,
+        runtime_env: RuntimeEnv,
+        timeouts: Timeouts = USUAL,
         visits: bool = False,
     ) -> Cluster | None:
         """Return the cluster of a registry row, or ``None`` if it is gone; its row goes then."""
@@ -89,29 +89,31 @@ class Cluster:
             )
         if row.is_being_scaled and not visits:
             raise SkyError(f"cluster {row.name} is being scaled by another notebook: wait for it.")
-        conductor = _conductor(row, provider, frame, limits, visits)
-        cluster = cls(conductor)
+        controller = _controller(row, provider, runtime_env, timeouts, visits)
+        cluster = cls(controller)
         machines = [provider.machine(machine) for machine in row.machines]
         leaving = [provider.machine(machine) for machine in row.leaving]
         try:
-            event_loop.wait(conductor.attach(machines, leaving))
+            event_loop.wait(controller.attach(machines, leaving))
         except VersionMismatch:
             # Its nodes are well, and another kernel can use them.
-            event_loop.wait(conductor.close())
+            event_loop.wait(controller.close())
             raise
         except AgentGone:
             # Whoever looks on, or comes while others replace a node, takes nothing away.
-            if (visits or conductor.spec.replace) and event_loop.wait(probe.answers(row, provider)):
-                event_loop.wait(conductor.close())
+            if (visits or controller.spec.replace) and event_loop.wait(
+                probe.answers(row, provider)
+            ):
+                event_loop.wait(controller.close())
                 raise SkyError(
                     f"cluster {row.name} has lost a node, which the notebook that uses it sees to; "
                     f"if there is none, end the cluster with `%sky down {row.name}`."
                 ) from None
-            event_loop.wait(conductor.down([*machines, *leaving]))
+            event_loop.wait(controller.down([*machines, *leaving]))
             return None
         except (OSError, ClusterLost) as error:
             # It may be busy, or asleep: nothing of it is touched.
-            event_loop.wait(conductor.close())
+            event_loop.wait(controller.close())
             raise SkyError(
                 f"cluster {row.name} is there but does not answer ({error}): try again, or end it "
                 f"with `%sky down {row.name}`."
@@ -127,11 +129,11 @@ class Cluster:
         list of str
             The nodes that could not be reached; what is left there ends by itself.
         """
-        conductor = _conductor(row, provider, Frame(life={}), USUAL)
+        controller = _controller(row, provider, RuntimeEnv(life={}), USUAL)
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
-        return event_loop.wait(conductor.down(machines))
+        return event_loop.wait(controller.down(machines))
 
-    def run(self, work: Work) -> Run:
+    def run(self, task: Task) -> Run:
         """Return a run, which begins when somebody follows it; runs of a cluster take turns.
 
         Raises
@@ -140,27 +142,27 @@ class Cluster:
             When it is for no rank at all, or for one that is not there.
         """
         there = self.all_ranks
-        if not work.ranks:
+        if not task.ranks:
             raise UsageError(f"no rank was chosen: {self.name} has {format_ranks(there)}.")
-        if missing := sorted(set(work.ranks) - set(there)):
+        if missing := sorted(set(task.ranks) - set(there)):
             raise UsageError(
                 f"there is no rank {missing[0]}: {self.name} has {format_ranks(there)}."
             )
-        return Run(self._runner, work)
+        return Run(self._scheduler, task)
 
     def take_up(self) -> Run | None:
         """Return the run that another kernel began and nobody has seen the end of, once."""
-        return self._runner.give_unseen()
+        return self._scheduler.give_unseen()
 
     def know(self, image: Image) -> None:
         """Note what is installed on its nodes, which the registry does not keep, for new ones."""
-        self._conductor.spec = replace(self.spec, image=image)
+        self._controller.spec = replace(self.spec, image=image)
 
     def interrupt(self) -> bool:
         """Stop what the ranks are busy with, whoever started it; say whether there was anything."""
         busy = {rank.run for rank in self.state.ranks if rank.run}
         for run in busy:
-            event_loop.call(self._runner.stop, run)
+            event_loop.call(self._scheduler.stop, run)
         return bool(busy)
 
     def calm(self, within: float) -> bool:
@@ -168,7 +170,7 @@ class Cluster:
 
         async def until_calm() -> None:
             async with asyncio.timeout(within):
-                await self._conductor.until(lambda: not any(rank.run for rank in self.state.ranks))
+                await self._controller.until(lambda: not any(rank.run for rank in self.state.ranks))
 
         try:
             event_loop.wait(until_calm())
@@ -178,7 +180,7 @@ class Cluster:
 
     def restart(self, ranks: Sequence[int] | None = None) -> None:
         """End rank processes and start fresh ones, with empty namespaces."""
-        event_loop.wait(self._conductor.restart(self.all_ranks if ranks is None else ranks))
+        event_loop.wait(self._controller.restart(self.all_ranks if ranks is None else ranks))
 
     def scale(
         self, nodes: int, provider: Provider | None = None, progress: Progress = lambda text: None
@@ -218,9 +220,9 @@ class Cluster:
                 f"`%sky down` and start it anew with `--nodes {nodes}`."
             )
         if nodes > has:
-            self._conductor.warn(provider.check(spec, self.frame.preload))
+            self._controller.warn(provider.check(spec, self.runtime_env.preload))
         try:
-            return wait_whole(self._runner.scale(nodes, provider, progress))
+            return wait_whole(self._scheduler.scale(nodes, provider, progress))
         except UsageError:
             raise
         except SkyError as error:
@@ -237,15 +239,15 @@ class Cluster:
         list of str
             The nodes that could not be reached; what is left there ends by itself.
         """
-        return event_loop.wait(self._conductor.down())
+        return event_loop.wait(self._controller.down())
 
     def close(self) -> None:
         """Let go of the cluster; it goes on until its time is over."""
-        event_loop.wait(self._conductor.close())
+        event_loop.wait(self._controller.close())
 
     def log(self, rank: int, tail: int | None = None, offset: int = 0) -> tuple[bytes, int]:
         """Return a part of a rank's log, and the log's size in bytes."""
-        request = self._conductor.connection(rank).request(
+        request = self._controller.connection(rank).request(
             "log", rank=rank, tail=tail, offset=offset, limit=4 * 1024 * 1024
         )
         answer = event_loop.wait(request)
@@ -259,7 +261,7 @@ class Cluster:
         rank
             The rank whose output is in it; by default the one that is shown in the cell.
         """
-        watch = self._runner.watch
+        watch = self._scheduler.watch
         snapshot = watch.snapshot()
         if rank in self.all_ranks and rank != watch.shown_rank and self.alive:
             data, _ = self.log(rank, tail=_LINES)
@@ -268,32 +270,32 @@ class Cluster:
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Have ``listener`` called in the background thread whenever something changed."""
-        self._conductor.listeners.append(listener)
+        self._controller.listeners.append(listener)
 
     @property
     def id(self) -> str:
         """What no other cluster is called, now or later."""
-        return self._conductor.id
+        return self._controller.id
 
     @property
     def spec(self) -> ClusterSpec:
         """What was asked for."""
-        return self._conductor.spec
+        return self._controller.spec
 
     @property
     def shared(self) -> bool:
         """Whether a notebook was connected to it before this process."""
-        return self._conductor.shared
+        return self._controller.shared
 
     @property
     def provider(self) -> Provider:
         """Where its nodes come from."""
-        return self._conductor.provider
+        return self._controller.provider
 
     @property
     def state(self) -> ClusterState:
         """What is known of it at this moment."""
-        return self._conductor.state
+        return self._controller.state
 
     @property
     def name(self) -> str:
@@ -303,45 +305,49 @@ class Cluster:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the person should know of the nodes' versions, a sentence each."""
-        return self._conductor.warnings
+        return self._controller.warnings
 
     @property
     def alive(self) -> bool:
         """Whether it can be used, as far as is known."""
-        return self._conductor.alive
+        return self._controller.alive
 
     @property
     def outdated(self) -> bool:
         """Whether somebody else has changed it since: attach it to know it as it is."""
-        return self._conductor.outdated
+        return self._controller.outdated
 
     @property
     def all_ranks(self) -> tuple[int, ...]:
         """Every rank, in order."""
-        return self._conductor.ranks
+        return self._controller.ranks
 
     @property
     def price(self) -> float | None:
         """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
-        return self._conductor.price
+        return self._controller.price
 
     @property
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
-        return sum(connection.sent_bytes for connection in self._conductor.connections)
+        return sum(connection.sent_bytes for connection in self._controller.connections)
 
     @property
     def sending_note(self) -> str:
         """How data leaves for the cluster and why, where the connection is slow; or empty."""
-        notes = [connection.upload.note for connection in self._conductor.connections]
+        notes = [connection.upload.note for connection in self._controller.connections]
         return next(filter(None, notes), "")
 
 
-def _conductor(
-    row: registry.Row, provider: Provider, frame: Frame, limits: Limits, visits: bool = False
-) -> Conductor:
+def _controller(
+    row: registry.Row,
+    provider: Provider,
+    runtime_env: RuntimeEnv,
+    timeouts: Timeouts,
+    visits: bool = False,
+) -> Controller:
     names = [field.name for field in fields(ClusterSpec)]
     spec = ClusterSpec(name=row.name, **{n: row.spec[n] for n in names if n in row.spec})
-    conductor = Conductor(spec, row.id, provider, frame, limits, visits)
-    conductor.place, conductor.meter = row.spec.get("place"), row.meter
-    return conductor
+    controller = Controller(spec, row.id, provider, runtime_env, timeouts, visits)
+    controller.place, controller.meter = row.spec.get("place"), row.meter
+    return controller

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Meter:
+class CostMeter:
     """What it had cost at a moment; the price is the same since.
 
     Attributes

@@ -9,7 +9,7 @@ from jupyter_sky.transport.frames import Message
 
 
 @dataclass(frozen=True)
-class Frame:
+class RuntimeEnv:
     """What surrounds the runs of a cluster: what ranks enter before the first.
 
     Attributes
@@ -37,7 +37,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Timeouts:
     """How long things may take, in seconds."""
 
     start: float = 120.0

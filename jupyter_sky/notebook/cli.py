@@ -117,16 +117,16 @@ class Terminal(Commands):
             if run is None:
                 print(f"{cluster.name}: nothing runs; `jupyter sky logs` shows what was written")
                 return
-            where = format_ranks(run.work.ranks)
+            where = format_ranks(run.task.ranks)
             print(
-                f"{cluster.name}: `{run.work.title or 'a run'}` on {where}; Ctrl-C leaves it "
+                f"{cluster.name}: `{run.task.title or 'a run'}` on {where}; Ctrl-C leaves it "
                 "running",
                 flush=True,
             )
             self._follow(cluster, run)
 
     def _follow(self, cluster: Cluster, run: Run) -> None:
-        renderer = Renderer(self._shell, run.work.show)
+        renderer = Renderer(self._shell, run.task.show)
         try:
             run.follow(
                 lambda event: renderer.render(event, flush=run.nothing_waits),

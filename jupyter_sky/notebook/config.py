@@ -10,7 +10,7 @@ from traitlets import Bool, Dict, List, TraitType, Unicode
 from traitlets.config import Configurable
 
 from jupyter_sky.cluster.namespace.sync import HUGE
-from jupyter_sky.cluster.runtime_env import Limits
+from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
@@ -129,13 +129,13 @@ class Sky(Configurable):
         "nothing.",
     )
     start_deadline = _seconds(
-        Limits.start, "Seconds that nodes and ranks may take to get ready before the start fails."
+        Timeouts.start, "Seconds that nodes and ranks may take to get ready before the start fails."
     )
     form_deadline = _seconds(
-        Limits.form, "Seconds that ranks may take to form their process group."
+        Timeouts.form, "Seconds that ranks may take to form their process group."
     )
     stop_deadline = _seconds(
-        Limits.stop,
+        Timeouts.stop,
         "Seconds that a rank has to react to Stop, before it is ended and loses its variables.",
     )
 
@@ -158,6 +158,6 @@ class Sky(Configurable):
         }
         return replace(options, **changes)
 
-    def limits(self) -> Limits:
+    def timeouts(self) -> Timeouts:
         """Return how long things may take."""
-        return Limits(self.start_deadline, self.form_deadline, self.stop_deadline)
+        return Timeouts(self.start_deadline, self.form_deadline, self.stop_deadline)

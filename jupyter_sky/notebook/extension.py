@@ -8,14 +8,14 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.notebook.commands.dispatch import Commands
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.ipython.assignment_tracker import Assignments
+from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
 from jupyter_sky.notebook.ipython.auto_cells import Auto
 from jupyter_sky.notebook.ipython.completer import Completion
 from jupyter_sky.notebook.magics import SkyMagics
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.sidebar.actions import Actions
 from jupyter_sky.notebook.sidebar.control_channel import Requests
-from jupyter_sky.notebook.sidebar.state_publisher import Telling
+from jupyter_sky.notebook.sidebar.state_publisher import StatePublisher
 
 
 class Extension:
@@ -26,9 +26,9 @@ class Extension:
         self._settings = Sky(parent=shell)
         self._session = Session(shell, self._settings)
         self._auto = Auto(shell)
-        self._assignments = Assignments(shell, self._session)
+        self._assignments = AssignmentTracker(shell, self._session)
         self._completion = Completion(shell, self._session)
-        self._telling = Telling(shell, self._session.known)
+        self._telling = StatePublisher(shell, self._session.known)
         actions = Actions(self._session, self._telling.note)
         self._session.on_connect = self._telling.add
         self._requests = Requests(shell, self._session.panels.take, actions.do)

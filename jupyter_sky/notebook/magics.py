@@ -14,11 +14,11 @@ from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.runs.task import CellPlace, Work
+from jupyter_sky.cluster.runs.task import CellPlace, Task
 from jupyter_sky.notebook.commands.dispatch import Commands
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
-from jupyter_sky.notebook.ipython.assignment_tracker import Assignments
+from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
 from jupyter_sky.notebook.kernel import is_leaving
 from jupyter_sky.notebook.options.definitions import CellOptions, HelpRequested, parse_cell
 from jupyter_sky.notebook.output.background_run import BackgroundRun
@@ -40,7 +40,7 @@ class SkyMagics(Magics):
         session: Session,
         settings: Sky,
         commands: Commands,
-        assignments: Assignments,
+        assignments: AssignmentTracker,
     ) -> None:
         super().__init__(shell)
         self.session = session
@@ -68,15 +68,15 @@ class SkyMagics(Magics):
         shown = _shown(cluster, options.stdout, ranks)
         self._assignments.take_note()
         limit = None if options.allow_large else self._settings.large
-        parcel = cluster.outbox.parcel(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
-        sending = SendingLine(self.shell, cluster, parcel.sizes)
-        sending.update(0, parcel.size)
+        update = cluster.sync.update(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
+        sending = SendingLine(self.shell, cluster, update.sizes)
+        sending.update(0, update.size)
         run = cluster.run(
-            Work(
+            Task(
                 ranks=ranks,
                 code=cell,
                 place=place,
-                parcel=parcel,
+                update=update,
                 values=_asked_for(options, ranks),
                 show=shown,
                 title=_title(cell),
@@ -114,7 +114,7 @@ class SkyMagics(Magics):
     def _bind(
         self, options: CellOptions, cluster: Cluster, run: Run, values: dict[int, dict[str, Any]]
     ) -> dict[str, Any]:
-        ranks = run.work.ranks
+        ranks = run.task.ranks
         bound: dict[str, Any] = {}
         for name in options.out:
             bound[name] = values[ranks[0]][name]

@@ -22,7 +22,7 @@ from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.kernel import cluster_name
 from jupyter_sky.notebook.options.definitions import CellOptions, as_line, parse_cell
 from jupyter_sky.notebook.output.progress import ProgressLine
-from jupyter_sky.notebook.panel.manager import Panels
+from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.validation import check_fit
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.aws import AWS
@@ -64,7 +64,7 @@ class Session:
     def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
         self._shell = shell
         self.settings = settings
-        self.panels = Panels(shell)
+        self.panels = PanelManager(shell)
         self.on_connect: Callable[[Cluster, bool], None] = lambda cluster, fresh: None
         self._clusters: dict[str, Cluster] = {}
         self.started: dict[str, CellOptions] = {}
@@ -227,11 +227,13 @@ class Session:
             idle_timeout=options.idle_timeout,
             replace=options.replace,
         )
-        spec, frame = assemble(spec, _plugins(options.plugin))
+        spec, runtime_env = assemble(spec, _plugins(options.plugin))
         self.panels.prepare()
         with ProgressLine(self._shell, name) as progress:
             try:
-                cluster = Cluster.start(spec, provider, frame, progress.say, self.settings.limits())
+                cluster = Cluster.start(
+                    spec, provider, runtime_env, progress.say, self.settings.timeouts()
+                )
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"{name} was stopped while it started; nothing of it is left."
@@ -255,8 +257,8 @@ class Session:
         typed = _typed(row)
         gpu = row.spec["accelerator"]
         wanted = ClusterSpec(name=name, accelerator=gpu, image=Image(pip=typed.pip))
-        spec, frame = assemble(wanted, _plugins(plugins))
-        cluster = Cluster.attach(row, provider, frame, self.settings.limits())
+        spec, runtime_env = assemble(wanted, _plugins(plugins))
+        cluster = Cluster.attach(row, provider, runtime_env, self.settings.timeouts())
         if cluster is None:
             return None
         cluster.know(spec.image)
@@ -264,7 +266,7 @@ class Session:
             progress.say(f"{describe(cluster)}, still up: connected again")
         _warn(cluster)
         if name not in self.started:  # what this kernel has, it has assigned since
-            cluster.outbox.assigned(self._shell.user_ns, self._shell.user_ns)
+            cluster.sync.assigned(self._shell.user_ns, self._shell.user_ns)
         self._clusters[name] = cluster
         self.started[name] = replace(
             typed,  # what a new one in its place has to be like, and may cost
@@ -314,7 +316,7 @@ def describe(cluster: Cluster) -> str:
     versions = dict(cluster.state.versions)
     parts = [format_count(nodes, f"{cluster.provider.name} node")]
     parts.append(f"{format_count(ranks, 'rank')} on {', '.join(gpus) if gpus else 'CPU'}")
-    if cluster.frame.together and ranks > 1:
+    if cluster.runtime_env.together and ranks > 1:
         parts.append(f"group formed with torch {versions.get('torch', '')}".rstrip())
     if (price := cluster.price) is not None:
         parts.append(f"{format_dollars(price)} an hour")

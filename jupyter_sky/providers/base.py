@@ -251,7 +251,7 @@ class Holding:
 
 
 @runtime_checkable
-class Landlord(Provider, Protocol):
+class CloudProvider(Provider, Protocol):
     """What a provider has beyond others if its machines are rented, and cost until given back."""
 
     def place(self) -> str:

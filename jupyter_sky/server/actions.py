@@ -18,7 +18,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.server import cli_process, kernel_client
 from jupyter_sky.server.cluster_list import Found
 from jupyter_sky.server.kernel_client import NoAnswer
-from jupyter_sky.server.kernel_reports import Hearing
+from jupyter_sky.server.kernel_reports import KernelReports
 
 _TELL_AFTER = 30.0
 """Seconds after which the page is told that it goes on; ways to a hub do not stay open for ever."""
@@ -36,7 +36,7 @@ class Actions:
         By which kernels are found.
     """
 
-    def __init__(self, hearing: Hearing) -> None:
+    def __init__(self, hearing: KernelReports) -> None:
         self._hearing = hearing
         self._tasks: set[asyncio.Task[str]] = set()
         self._failures: dict[str, str] = {}
@@ -84,7 +84,7 @@ class Actions:
 
 
 async def _act(
-    hearing: Hearing, found: Found, identity: str, action: str, options: Mapping[str, Any]
+    hearing: KernelReports, found: Found, identity: str, action: str, options: Mapping[str, Any]
 ) -> str:
     live = found.live(identity)
     if live:

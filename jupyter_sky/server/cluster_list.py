@@ -21,7 +21,7 @@ from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 from jupyter_sky.cluster.inventory.registry import Broken, Row
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_duration
-from jupyter_sky.server.kernel_reports import Account, Hearing
+from jupyter_sky.server.kernel_reports import Account, KernelReports
 
 Entry = dict[str, Any]
 """As the schema says."""
@@ -82,7 +82,7 @@ class Found:
         return sorted(told, key=lambda each: (each.is_running, each.kernel.seen), reverse=True)
 
 
-def find(hearing: Hearing) -> Found:
+def find(hearing: KernelReports) -> Found:
     """Read the registry and what kernels tell; takes its time with files."""
     accounts, troubles = hearing.accounts()
     rows: Sequence[Row | Broken] = ()

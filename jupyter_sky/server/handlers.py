@@ -19,10 +19,10 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.server import cli_process, cluster_list, kernel_environment
 from jupyter_sky.server.actions import NAME, Actions
 from jupyter_sky.server.cluster_list import Found, Served
-from jupyter_sky.server.kernel_reports import Hearing
+from jupyter_sky.server.kernel_reports import KernelReports
 from jupyter_sky.server.log_stream import LiveHandler
 from jupyter_sky.server.schema import Invalid, check
-from jupyter_sky.server.status_poller import Looks
+from jupyter_sky.server.status_poller import StatusPoller
 
 RESOURCE = "jupyter_sky"
 """What an authorizer of the server is asked about."""
@@ -53,8 +53,8 @@ class Sky:
     def __init__(self, serverapp: Any) -> None:
         self._serverapp = serverapp
         self.root = Path(serverapp.root_dir).resolve()
-        self.hearing = Hearing(Path(serverapp.runtime_dir))
-        self.looks = Looks()
+        self.hearing = KernelReports(Path(serverapp.runtime_dir))
+        self.looks = StatusPoller()
         self.actions = Actions(self.hearing)
 
     async def found(self) -> Found:

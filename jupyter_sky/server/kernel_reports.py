@@ -43,7 +43,7 @@ class _File:
     flaws: tuple[str, ...]
 
 
-class Hearing:
+class KernelReports:
     """Hears what kernels tell.
 
     Parameters

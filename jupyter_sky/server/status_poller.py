@@ -53,7 +53,7 @@ class _Look:
             self.known = await self.look(rows)
 
 
-class Looks:
+class StatusPoller:
     """Looks at clusters, and not too often."""
 
     def __init__(self) -> None:

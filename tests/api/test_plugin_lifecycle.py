@@ -14,7 +14,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.plugin import transform_image
-from jupyter_sky.api.plugin_lifecycle import Life
+from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
 
 events: list[str] = []
 
@@ -63,7 +63,7 @@ B = sky.Plugin("b", around_app=managed, preload=("csv",))
 
 def test_a_rank_enters_and_leaves_plugins_in_order(as_rank: Callable[..., None]) -> None:
     as_rank(3)
-    life = pickle.loads(pickle.dumps(Life([A, B])))
+    life = pickle.loads(pickle.dumps(PluginLifecycle([A, B])))
     life.enter_process()
     life.enter_app()
     life.exit_app()
@@ -82,7 +82,7 @@ def test_a_rank_enters_and_leaves_plugins_in_order(as_rank: Callable[..., None])
 
 def test_entering_again_leaves_what_was_entered(as_rank: Callable[..., None]) -> None:
     as_rank(0)
-    life = Life([B])
+    life = PluginLifecycle([B])
     life.enter_app()
     life.enter_app()
     assert events == ["managed begins on 0", "managed ends", "managed begins on 0"]
@@ -90,7 +90,7 @@ def test_entering_again_leaves_what_was_entered(as_rank: Callable[..., None]) ->
 
 def test_an_error_names_the_plugin_and_leaves_the_others(as_rank: Callable[..., None]) -> None:
     as_rank(0)
-    life = Life([B, sky.Plugin("bad", around_app=fails)])
+    life = PluginLifecycle([B, sky.Plugin("bad", around_app=fails)])
     with pytest.raises(OSError, match="no") as raised:
         life.enter_app()
     assert raised.value.__notes__ == ["in plugin 'bad', around_app"]
@@ -99,7 +99,7 @@ def test_an_error_names_the_plugin_and_leaves_the_others(as_rank: Callable[..., 
 
 def test_an_error_at_the_end_names_the_plugin_too(as_rank: Callable[..., None]) -> None:
     as_rank(0)
-    life = Life([B, sky.Plugin("bad", around_process=fails_at_the_end)])
+    life = PluginLifecycle([B, sky.Plugin("bad", around_process=fails_at_the_end)])
     life.enter_process()
     with pytest.raises(OSError, match="no") as raised:
         life.exit_process()
@@ -111,7 +111,7 @@ def test_the_persons_own_error_is_no_plugins(as_rank: Callable[..., None]) -> No
     as_rank(0)
     info = sky.instance_info()
     assert info is not None
-    with pytest.raises(KeyError) as raised, Life([A, B]).app(info):
+    with pytest.raises(KeyError) as raised, PluginLifecycle([A, B]).app(info):
         raise KeyError("why")
     assert not hasattr(raised.value, "__notes__")
 
@@ -119,17 +119,17 @@ def test_the_persons_own_error_is_no_plugins(as_rank: Callable[..., None]) -> No
 def test_a_function_without_yield_is_one_sentence(as_rank: Callable[..., None]) -> None:
     as_rank(0)
     with pytest.raises(sky.UsageError, match="put a `yield`"):
-        Life([sky.Plugin("p", around_app=lambda info: None)]).enter_app()  # type: ignore[arg-type, return-value]
+        PluginLifecycle([sky.Plugin("p", around_app=lambda info: None)]).enter_app()  # type: ignore[arg-type, return-value]
 
 
 def test_outside_a_cluster_there_is_nothing_to_enter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMPUTE_POOL", raising=False)
     with pytest.raises(sky.SkyError, match="COMPUTE_POOL is not set"):
-        Life([A]).enter_process()
+        PluginLifecycle([A]).enter_process()
 
 
 def test_what_plugins_say_together() -> None:
-    life = Life([A, B])
+    life = PluginLifecycle([A, B])
     assert life.decorators == (plain,)
     assert life.preload == ("json", "csv")
 
@@ -142,7 +142,9 @@ def test_a_plugin_of_a_cell_travels(as_rank: Callable[..., None]) -> None:
         yield seen
 
     as_rank(1)
-    life = cloudpickle.loads(cloudpickle.dumps(Life([sky.Plugin("cell", around_app=local)])))
+    life = cloudpickle.loads(
+        cloudpickle.dumps(PluginLifecycle([sky.Plugin("cell", around_app=local)]))
+    )
     life.enter_app()
     life.exit_app()
 
@@ -169,7 +171,7 @@ def test_plugins_transform_the_image_in_order() -> None:
 )
 def test_wrong_plugins_say_what_to_type(plugins: Any, instead: str) -> None:
     with pytest.raises(sky.UsageError, match=instead):
-        Life(plugins)
+        PluginLifecycle(plugins)
 
 
 def test_a_wrong_plugin_says_what_to_type() -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runtime_env import Limits
+from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import ClusterLost
 from jupyter_sky.plugins import torch
 from jupyter_sky.providers.base import Progress
@@ -134,9 +134,9 @@ def _cluster(
 ) -> Iterator[Cells]:
     hosts = [f"{host.name}:{ranks}" for host in lab.hosts]
     wanted = ClusterSpec(name="measured", nodes=len(hosts))
-    spec, frame = assemble(wanted, [torch()] if framework else [])
+    spec, runtime_env = assemble(wanted, [torch()] if framework else [])
     provider = SSH(hosts, python=sys.executable)
-    cluster = Cluster.start(spec, provider, frame, progress, Limits(start=300))
+    cluster = Cluster.start(spec, provider, runtime_env, progress, Timeouts(start=300))
     try:
         yield Cells(cluster)
     finally:

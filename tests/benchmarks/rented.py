@@ -68,9 +68,9 @@ def rented(peers: bool) -> list[Row]:
 def _live(provider: AWS) -> tuple[float, float]:
     """Return how long a cluster takes to come up and to go down."""
     wanted = ClusterSpec(name="measured", nodes=_NODES, cpus="4+")
-    spec, frame = assemble(wanted, [torch()])
+    spec, runtime_env = assemble(wanted, [torch()])
     began = time.monotonic()
-    cluster = Cluster.start(spec, provider, frame)
+    cluster = Cluster.start(spec, provider, runtime_env)
     up = time.monotonic()
     cluster.down()
     return up - began, time.monotonic() - up

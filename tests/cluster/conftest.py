@@ -14,8 +14,8 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.runs.task import Work
-from jupyter_sky.cluster.runtime_env import Limits
+from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import Display, Output
@@ -39,9 +39,9 @@ class Cells:
         show: Sequence[int] = (0,),
     ) -> Run:
         ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
-        parcel = self.cluster.outbox.parcel(names, self.namespace, ranks)
-        work = Work(ranks, code=code, parcel=parcel, values=values or {}, show=tuple(show))
-        run = self.cluster.run(work)
+        update = self.cluster.sync.update(names, self.namespace, ranks)
+        task = Task(ranks, code=code, update=update, values=values or {}, show=tuple(show))
+        run = self.cluster.run(task)
         run.begin()
         return run
 
@@ -74,8 +74,10 @@ def start(
 ) -> Cells:
     """Start a cluster whose ranks form a group."""
     wanted = ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=nodes, **spec)
-    made, frame = assemble(wanted, [sky.plugins.torch()])
-    return Cells(Cluster.start(made, provider or Local(), frame, limits=Limits(stop=stop)))
+    made, runtime_env = assemble(wanted, [sky.plugins.torch()])
+    return Cells(
+        Cluster.start(made, provider or Local(), runtime_env, timeouts=Timeouts(stop=stop))
+    )
 
 
 def prepared() -> Iterator[Cells]:
@@ -120,8 +122,8 @@ def new_with() -> Iterator[Callable[..., Cells]]:
 
     def make(plugins: Sequence[sky.Plugin], nodes: int) -> Cells:
         wanted = ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=nodes)
-        made, frame = assemble(wanted, plugins)
-        started.append(Cells(Cluster.start(made, Local(), frame, limits=Limits(stop=20))))
+        made, runtime_env = assemble(wanted, plugins)
+        started.append(Cells(Cluster.start(made, Local(), runtime_env, timeouts=Timeouts(stop=20))))
         return started[-1]
 
     yield make
@@ -137,8 +139,8 @@ def attached() -> Iterator[Callable[[str], Cells]]:
     def attach(name: str) -> Cells:
         row = registry.find(name)
         assert row is not None
-        _, frame = assemble(ClusterSpec(name=name), [sky.plugins.torch()])
-        cluster = Cluster.attach(row, Local(), frame, limits=Limits(stop=20))
+        _, runtime_env = assemble(ClusterSpec(name=name), [sky.plugins.torch()])
+        cluster = Cluster.attach(row, Local(), runtime_env, timeouts=Timeouts(stop=20))
         assert cluster is not None
         found.append(Cells(cluster))
         return found[-1]

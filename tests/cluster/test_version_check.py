@@ -83,8 +83,8 @@ def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     metadata.write_text("Metadata-Version: 2.1\nName: cloudpickle\nVersion: 0.9\n")
     with monkeypatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        spec, frame = assemble(ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}"), [])
-        cluster = Cluster.start(spec, Local(), frame)
+        spec, runtime_env = assemble(ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}"), [])
+        cluster = Cluster.start(spec, Local(), runtime_env)
     yield cluster
     cluster.down()
 
@@ -92,8 +92,8 @@ def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 def attach(name: str) -> Cluster | None:
     row = registry.find(name)
     assert row is not None
-    _, frame = assemble(ClusterSpec(name=name), [])
-    return Cluster.attach(row, Local(), frame)
+    _, runtime_env = assemble(ClusterSpec(name=name), [])
+    return Cluster.attach(row, Local(), runtime_env)
 
 
 def test_a_kernel_hears_of_other_versions_when_it_connects(older: Cluster) -> None:

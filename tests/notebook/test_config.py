@@ -15,7 +15,7 @@ from traitlets.config import Config
 
 from jupyter_sky.cluster.errors import TimedOut
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.runtime_env import Limits
+from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions, parse_cell
@@ -108,9 +108,9 @@ def test_what_a_cell_says_comes_first() -> None:
     assert parse_cell("--timeout 5", sky.of_runs()) == CellOptions(stdout="all", timeout=5.0)
 
 
-def test_limits_are_those_of_the_code_unless_it_says_so() -> None:
-    assert Sky().limits() == Limits()
-    assert Sky(stop_deadline=1, form_deadline=2, start_deadline=3).limits() == Limits(3, 2, 1)
+def test_timeouts_are_those_of_the_code_unless_it_says_so() -> None:
+    assert Sky().timeouts() == Timeouts()
+    assert Sky(stop_deadline=1, form_deadline=2, start_deadline=3).timeouts() == Timeouts(3, 2, 1)
 
 
 def test_config_shows_every_knob(notebook: Notebook) -> None:

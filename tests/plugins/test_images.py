@@ -13,7 +13,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.instance import _parse
-from jupyter_sky.api.plugin_lifecycle import Life
+from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from tests.api.conftest import topology
 
@@ -147,7 +147,7 @@ def test_a_token_is_in_the_rank_and_nowhere_to_be_seen(monkeypatch: pytest.Monke
     monkeypatch.setenv("COMPUTE_POOL", topology())
     monkeypatch.delenv("HF_TOKEN", raising=False)
     plugin = sky.plugins.huggingface(token="hf_secret")
-    life = pickle.loads(pickle.dumps(Life([plugin])))
+    life = pickle.loads(pickle.dumps(PluginLifecycle([plugin])))
     life.enter_process()
     assert os.environ["HF_TOKEN"] == "hf_secret"
     life.exit_process()
@@ -163,7 +163,7 @@ def test_ranks_share_the_processors_of_their_node(monkeypatch: pytest.MonkeyPatc
     for ranks in (1, processors, 4 * processors):
         monkeypatch.setenv("COMPUTE_POOL", topology(local_world_size=ranks))
         for plugin in (sky.plugins.joblib(), sky.plugins.sklearn()):
-            life = Life([plugin])
+            life = PluginLifecycle([plugin])
             life.enter_process()
             assert os.environ["LOKY_MAX_CPU_COUNT"] == str(max(1, processors // ranks))
             life.exit_process()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.api.plugin_lifecycle import Life
+from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
 from tests.api.conftest import topology
 
 
@@ -18,7 +18,7 @@ def one_mesh(join: Callable[[int], None]) -> dict[str, Any]:
 
     os.environ["JAX_PLATFORMS"] = "cpu"
     join(1)
-    life = Life([sky.plugins.jax(), sky.plugins.keras(backend="jax")])
+    life = PluginLifecycle([sky.plugins.jax(), sky.plugins.keras(backend="jax")])
     life.enter_process()
     unimported = "jax" not in sys.modules
     life.enter_app()
@@ -56,4 +56,4 @@ def test_missing_jax_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPUTE_POOL", topology(0, 2))
     monkeypatch.setitem(__import__("sys").modules, "jax", None)
     with pytest.raises(sky.SkyError, match="jax is not installed on this node: pip install jax"):
-        Life([sky.plugins.jax()]).enter_app()
+        PluginLifecycle([sky.plugins.jax()]).enter_app()

@@ -16,7 +16,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.instance import instance_info
-from jupyter_sky.api.plugin_lifecycle import Life
+from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
 from jupyter_sky.errors import SkyError
 from tests.api.conftest import topology
 
@@ -53,7 +53,7 @@ def listening() -> list[str]:
 def two_generations(join: Callable[[int], None]) -> dict[str, Any]:
     import torch.distributed as dist
 
-    life = Life([sky.plugins.torch()])
+    life = PluginLifecycle([sky.plugins.torch()])
     join(1)
     life.enter_process()
     life.enter_app()
@@ -99,7 +99,7 @@ def test_a_group_is_formed_left_and_formed_again(on_ranks: Any) -> None:
 
 
 def head_leaves_first(join: Callable[[int], None]) -> bool:
-    life = Life([sky.plugins.torch()])
+    life = PluginLifecycle([sky.plugins.torch()])
     join(1)
     life.enter_app()
     info = instance_info()
@@ -119,7 +119,7 @@ def without_a_socket(join: Callable[[int], None]) -> tuple[float, list[str]]:
     join(1)
     if descriptor := os.environ.pop("JUPYTER_SKY_HEAD_FD", None):
         os.close(int(descriptor))
-    life = Life([sky.plugins.torch(backend="gloo")])
+    life = PluginLifecycle([sky.plugins.torch(backend="gloo")])
     life.enter_app()
     port = os.environ["MASTER_PORT"]
     at = [each for each in listening() if each.endswith(f":{int(port):04X}")]
@@ -140,7 +140,7 @@ def test_without_a_socket_the_head_binds_one_as_narrowly(on_ranks: Any) -> None:
 def destroyed_by_the_person(join: Callable[[int], None]) -> float:
     import torch.distributed as dist
 
-    life = Life([sky.plugins.torch()])
+    life = PluginLifecycle([sky.plugins.torch()])
     join(1)
     life.enter_app()
     dist.destroy_process_group()
@@ -156,7 +156,7 @@ def test_a_group_that_the_person_destroyed_can_be_formed_again(on_ranks: Any) ->
 
 def broken_in_a_collective(join: Callable[[int], None]) -> float:
     """Break the group as a node does on Stop: close the connections while a collective waits."""
-    life = Life([sky.plugins.torch()])
+    life = PluginLifecycle([sky.plugins.torch()])
     join(1)
     life.enter_app()
     if os.environ["RANK"] != "2":
@@ -190,7 +190,7 @@ def test_a_broken_group_can_be_left_and_formed_again(on_ranks: Any) -> None:
 
 def form(join: Callable[[int], None]) -> None:
     join(1)
-    Life([sky.plugins.torch(deadline=1)]).enter_app()
+    PluginLifecycle([sky.plugins.torch(deadline=1)]).enter_app()
 
 
 def test_a_rank_that_does_not_come_is_named(on_ranks: Any) -> None:
@@ -214,7 +214,7 @@ def stopped_while_it_waits(join: Callable[[int], None]) -> str:
     signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
-        Life([sky.plugins.torch(deadline=100)]).enter_app()
+        PluginLifecycle([sky.plugins.torch(deadline=100)]).enter_app()
     except KeyboardInterrupt:
         return os.environ.get("MASTER_ADDR", "as before")
     return "formed"
@@ -227,7 +227,7 @@ def test_stop_is_heard_while_ranks_are_awaited(on_ranks: Any) -> None:
 
 def form_with_nccl(join: Callable[[int], None]) -> None:
     join(1)
-    Life([sky.plugins.torch(backend="nccl")]).enter_app()
+    PluginLifecycle([sky.plugins.torch(backend="nccl")]).enter_app()
 
 
 def test_nccl_without_a_gpu_is_refused(on_ranks: Any) -> None:
@@ -242,7 +242,7 @@ def test_nccl_without_a_gpu_is_refused(on_ranks: Any) -> None:
 def test_a_single_rank_forms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPUTE_POOL", topology(0, 1))
     monkeypatch.setitem(__import__("sys").modules, "torch", None)  # not even imported
-    life = Life([sky.plugins.torch()])
+    life = PluginLifecycle([sky.plugins.torch()])
     life.enter_app()
     assert "MASTER_ADDR" not in os.environ
     life.exit_app()
@@ -254,7 +254,7 @@ def test_missing_torch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         SkyError, match="torch is not installed on this node: pip install"
     ) as raised:
-        Life([sky.plugins.torch()]).enter_app()
+        PluginLifecycle([sky.plugins.torch()]).enter_app()
     assert 'add pip=["torch"] to the image' in str(raised.value)
     assert "MASTER_ADDR" not in os.environ
 
@@ -297,7 +297,7 @@ def integrated_in_a_formed_group(join: Callable[[int], None]) -> list[Any]:
     import torch.distributed as dist
 
     join(1)
-    life = Life([sky.plugins.torch()])
+    life = PluginLifecycle([sky.plugins.torch()])
     life.enter_app()
     seen = [total(), dist.is_initialized()]
     life.exit_app()
@@ -325,6 +325,6 @@ def test_the_integration_goes_below_compute() -> None:
 
 
 def test_a_life_travels() -> None:
-    life = pickle.loads(pickle.dumps(Life([sky.plugins.torch(), sky.plugins.joblib()])))
+    life = pickle.loads(pickle.dumps(PluginLifecycle([sky.plugins.torch(), sky.plugins.joblib()])))
     assert [plugin.name for plugin in life.plugins] == ["torch", "joblib"]
     assert life.preload == ("torch",)

@@ -50,7 +50,7 @@ def opened(server: Server) -> Iterator[Callable[[str], Kernel]]:
 @pytest.fixture
 def alone() -> Iterator[Cluster]:
     """A cluster that no notebook is connected to, but that stays for a while."""
-    spec, frame = assemble(ClusterSpec(name=f"alone-{os.getpid()}", nodes=2), [])
-    cluster = Cluster.start(spec, Local(grace=600), frame)
+    spec, runtime_env = assemble(ClusterSpec(name=f"alone-{os.getpid()}", nodes=2), [])
+    cluster = Cluster.start(spec, Local(grace=600), runtime_env)
     yield cluster
     cluster.close()

@@ -18,7 +18,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.paths import home
 from jupyter_sky.server import actions, cluster_list
 from jupyter_sky.server.actions import Actions
-from jupyter_sky.server.kernel_reports import Hearing
+from jupyter_sky.server.kernel_reports import KernelReports
 from tests.server.jupyter import Kernel, Server
 
 Open = Callable[[str], Kernel]
@@ -160,7 +160,7 @@ def test_what_fails_later_than_a_page_waits_is_known(
     alone: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actions, "_TELL_AFTER", 0.0)
-    hearing = Hearing(tmp_path)
+    hearing = KernelReports(tmp_path)
     found = cluster_list.find(hearing)
     [row] = [row for row in found.rows if row.name == alone.name]
 

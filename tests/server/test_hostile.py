@@ -16,7 +16,7 @@ import pytest
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile, Told
-from jupyter_sky.server.kernel_reports import Hearing
+from jupyter_sky.server.kernel_reports import KernelReports
 from tests.notebook.panel import samples
 from tests.notebook.panel.samples import HOSTILE
 from tests.server.jupyter import Server
@@ -70,7 +70,7 @@ def test_another_version_of_jupyter_sky_is_named(server: Server, told: Callable[
 def test_those_who_ask_at_once_hear_of_every_kernel(tmp_path: Path) -> None:
     for at in range(100):
         kernel_files.write(tmp_path, KernelFile(f"k{at}", "", 0.0, (Told(IDENTITY, {}, None),)))
-    hearing = Hearing(tmp_path)
+    hearing = KernelReports(tmp_path)
     with ThreadPoolExecutor(8) as threads:
         for found, _ in threads.map(lambda _: hearing.accounts(), range(40)):
             assert len(found) == 100

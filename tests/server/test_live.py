@@ -14,7 +14,7 @@ from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.server import schema
 from jupyter_sky.server.cli_process import Following
 from tests.server.jupyter import Kernel, Server
@@ -85,7 +85,7 @@ def test_lines_come_while_the_cell_is_busy(server: Server, opened: Open) -> None
 
 
 def test_nothing_goes_on_when_the_page_is_gone(server: Server, alone: Cluster) -> None:
-    alone.run(Work((0, 1), code="print('here')")).follow()
+    alone.run(Task((0, 1), code="print('here')")).follow()
     entry = server.clusters()[alone.name]
 
     async def look_in() -> None:

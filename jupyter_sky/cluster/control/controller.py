@@ -13,16 +13,16 @@ from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import attach, process_group, recovery
 from jupyter_sky.cluster.control.preemption import Departures
 from jupyter_sky.cluster.control.shutdown import end, remove
-from jupyter_sky.cluster.cost_meter import Meter
+from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import probe, registry
-from jupyter_sky.cluster.namespace.sync import Outbox
+from jupyter_sky.cluster.namespace.sync import NamespaceSync
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.cluster.runtime_env import Frame, Limits
+from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.state import ClusterState, reduce
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.providers.base import Landlord, Machine, Node, Progress, Provider
+from jupyter_sky.providers.base import CloudProvider, Machine, Node, Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import (
     Ending,
@@ -36,7 +36,7 @@ from jupyter_sky.transport.events import (
 from jupyter_sky.transport.frames import Message
 
 
-class Conductor:
+class Controller:
     """Brings a cluster up, keeps its ranks in one group, and ends it.
 
     Attributes
@@ -86,18 +86,18 @@ class Conductor:
         spec: ClusterSpec,
         identity: str,
         provider: Provider,
-        frame: Frame,
-        limits: Limits,
+        runtime_env: RuntimeEnv,
+        timeouts: Timeouts,
         visits: bool = False,
     ) -> None:
         self.spec = spec
         self.id = identity
         self.provider = provider
-        self.frame = frame
-        self.limits = limits
+        self.runtime_env = runtime_env
+        self.timeouts = timeouts
         self.visits = visits
         self.shared = False
-        self.outbox = Outbox()
+        self.sync = NamespaceSync()
         self.state = ClusterState.new([])
         self.connections: list[Connection] = []
         self.reports: dict[int, dict[str, Any]] = {}
@@ -118,7 +118,7 @@ class Conductor:
         self.form_errors: dict[int, dict[str, Any]] = {}
         self.versions: dict[str, version_check.Versions] = {}
         self.place: str | None = None
-        self.meter = Meter(0.0, time.time())
+        self.meter = CostMeter(0.0, time.time())
         self.repair: asyncio.Task[None] | None = None
         self._launch: asyncio.Task[list[Machine]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -162,8 +162,8 @@ class Conductor:
         if there and not await probe.answers(there, self.provider):
             await self._give_back(there.id, there.spec.get("place"))
             registry.remove(there.id)
-        row = registry.described(self.spec, self.frame.plugins)
-        if isinstance(self.provider, Landlord):
+        row = registry.described(self.spec, self.runtime_env.plugins)
+        if isinstance(self.provider, CloudProvider):
             self.place = row["place"] = self.provider.place()
         try:
             registry.record(self.id, self.spec.name, self.provider.name, row)
@@ -176,7 +176,7 @@ class Conductor:
     async def start(self, progress: Progress) -> None:
         """Bring the machines up, wait for the ranks, form the group."""
         # Stop may come while machines start: whoever ends the cluster then ends the launch.
-        launch = self.provider.launch(self.spec, self.id, self.frame.preload, progress)
+        launch = self.provider.launch(self.spec, self.id, self.runtime_env.preload, progress)
         self._launch = asyncio.get_running_loop().create_task(launch)
         machines = await asyncio.shield(self._launch)
         registry.record_machines(self.id, [machine.row() for machine in machines])
@@ -184,14 +184,14 @@ class Conductor:
         if len(self.connections) > 1:
             progress("checking the network")
         await health.check_ways(self.connections)
-        if self.frame.preload:
-            progress(f"importing {', '.join(self.frame.preload)}")
-        async with process_group.deadline(self.limits.start, "the nodes did not get ready"):
+        if self.runtime_env.preload:
+            progress(f"importing {', '.join(self.runtime_env.preload)}")
+        async with process_group.deadline(self.timeouts.start, "the nodes did not get ready"):
             await self.until(lambda: bool(self.state.versions) and self.state.settled)
         for name, reason in self.state.missing:
             raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
         self.warnings += version_check.check(self.versions)
-        if self.frame.together:
+        if self.runtime_env.together:
             progress("forming the group")
         self.state = replace(self.state, phase="ready")
         await self.form()
@@ -216,14 +216,14 @@ class Conductor:
         """Have these connections, and what is behind them, be the cluster."""
         if (spent := self.cost) is not None:
             # From now on it costs something else.
-            self.meter = Meter(spent, time.time())
+            self.meter = CostMeter(spent, time.time())
         self.connections = list(connections)
         machines = [connection.machine for connection in connections]
         nodes = [node for machine in machines for node in machine.nodes]
         self.state = self.state.rearranged(sorted(nodes, key=lambda node: node.node))
         hosts = {node.host for node in nodes}
         self.versions = {host: self.versions[host] for host in hosts & self.versions.keys()}
-        self.outbox.needs.shares_files = all(machine.shares_files for machine in machines)
+        self.sync.needs.shares_files = all(machine.shares_files for machine in machines)
         for connection in connections:
             connection.on_report = self._on_report
         self._links.watch(connections)
@@ -240,7 +240,7 @@ class Conductor:
     def forget(self, ranks: Iterable[int]) -> None:
         """Note that ranks are there no more."""
         for rank in ranks:
-            self.outbox.forget(rank)
+            self.sync.forget(rank)
             self.reports.pop(rank, None)
 
     async def restart(self, ranks: Sequence[int]) -> None:
@@ -249,7 +249,7 @@ class Conductor:
         await asyncio.gather(
             *(each.request("kill", ranks=list(ranks)) for each in self.connections)
         )
-        async with process_group.deadline(self.limits.start, "the ranks did not start again"):
+        async with process_group.deadline(self.timeouts.start, "the ranks did not start again"):
             await self.until(
                 lambda: (
                     self.state.settled
@@ -287,7 +287,7 @@ class Conductor:
         return [host for hosts in left for host in hosts]
 
     async def _give_back(self, identity: str, place: str | None) -> None:
-        if isinstance(self.provider, Landlord):
+        if isinstance(self.provider, CloudProvider):
             await self.provider.release(identity, place, lambda text: None)
 
     async def close(self) -> None:
@@ -305,7 +305,7 @@ class Conductor:
         """Wait until the ranks are there and in one group, forming it anew if it was broken."""
         if self.state.group and self.state.settled:
             return
-        limit = self.limits.stop + self.limits.start
+        limit = self.timeouts.stop + self.timeouts.start
         async with process_group.deadline(limit, "the ranks are still busy"):
             await self.until(lambda: self.state.settled)
         if not self.state.group:
@@ -328,7 +328,7 @@ class Conductor:
             case Ending(reason=reason):
                 self.lose(f"cluster {self.spec.name} has ended itself: {reason}.")
             case RankExited(rank=rank, reason=reason):
-                self.outbox.forget(rank)
+                self.sync.forget(rank)
                 if self.forming.locked():
                     self.form_errors[rank] = {"type": "RankLost", "text": reason}
         self.on_event(connection, event)

@@ -14,13 +14,13 @@ from jupyter_sky.serialization.pickling import main_namespace
 from jupyter_sky.transport.frames import Message
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.control.controller import Conductor
+    from jupyter_sky.cluster.control.controller import Controller
 
 PATIENCE = 0.5
 """Seconds for ranks to come to the end of a formation that is not wanted any more."""
 
 
-async def form(conductor: Conductor) -> None:
+async def form(controller: Controller) -> None:
     """Have all ranks of a cluster form a group of a new generation.
 
     Raises
@@ -28,55 +28,55 @@ async def form(conductor: Conductor) -> None:
     SkyError
         When one of them cannot. The others have let go of it then.
     """
-    async with conductor.forming:
+    async with controller.forming:
         try:
-            await _form(conductor)
+            await _form(controller)
         except SkyError:
             # Those that came would wait for the one that does not, deaf to everything else.
-            await asyncio.shield(_abandon(conductor, patience=0.0))
+            await asyncio.shield(_abandon(controller, patience=0.0))
             raise
         except BaseException:
-            await asyncio.shield(_abandon(conductor, PATIENCE))
+            await asyncio.shield(_abandon(controller, PATIENCE))
             raise
 
 
-async def _form(conductor: Conductor) -> None:
-    generation = conductor.state.generation + 1
-    conductor.state = replace(conductor.state, generation=generation)
-    conductor.form_errors.clear()
-    nodes = conductor.state.nodes
-    head = conductor.connection(0)
+async def _form(controller: Controller) -> None:
+    generation = controller.state.generation + 1
+    controller.state = replace(controller.state, generation=generation)
+    controller.form_errors.clear()
+    nodes = controller.state.nodes
+    head = controller.connection(0)
     answer = await head.request("reserve", rank=0, addr=nodes[0].addr)
     topology = {
-        "cluster": conductor.spec.name,
-        "task_id": f"{conductor.spec.name}-{conductor.id}",
+        "cluster": controller.spec.name,
+        "task_id": f"{controller.spec.name}-{controller.id}",
         "generation": generation,
         "head_addr": nodes[0].addr,
         "head_port": answer["port"],
         "nodes": [node.message() for node in nodes],
     }
-    frame, outbox = conductor.frame, conductor.outbox
-    parcel = outbox.parcel(frame.needs, main_namespace(), conductor.ranks)
-    message: Message = {"topology": topology, "life": frame.life, "names": parcel.groups}
-    connections = list(conductor.connections)
-    await broadcast.deliver({**parcel.blobs, **frame.blobs}, connections)
+    runtime_env, sync = controller.runtime_env, controller.sync
+    update = sync.update(runtime_env.needs, main_namespace(), controller.ranks)
+    message: Message = {"topology": topology, "life": runtime_env.life, "names": update.groups}
+    connections = list(controller.connections)
+    await broadcast.deliver({**update.blobs, **runtime_env.blobs}, connections)
     await asyncio.gather(*(each.request("form", **message) for each in connections))
-    outbox.sent(parcel)
-    async with deadline(conductor.limits.form, "the process group was not formed"):
-        await conductor.until(lambda: conductor.state.group or bool(conductor.form_errors))
-    if conductor.form_errors:
-        rank, error = min(conductor.form_errors.items())
+    sync.sent(update)
+    async with deadline(controller.timeouts.form, "the process group was not formed"):
+        await controller.until(lambda: controller.state.group or bool(controller.form_errors))
+    if controller.form_errors:
+        rank, error = min(controller.form_errors.items())
         raise SkyError(f"rank {rank} could not join the group: {_sentence(error)}")
 
 
-async def _abandon(conductor: Conductor, patience: float) -> None:
-    within = patience + conductor.limits.stop
+async def _abandon(controller: Controller, patience: float) -> None:
+    within = patience + controller.timeouts.stop
 
     async def abandon(connection: Any) -> None:
         with contextlib.suppress(SkyError):
             await connection.request("abandon", within=within, patience=patience)
 
-    await asyncio.gather(*(abandon(each) for each in conductor.connections if each.is_up))
+    await asyncio.gather(*(abandon(each) for each in controller.connections if each.is_up))
 
 
 @contextlib.asynccontextmanager

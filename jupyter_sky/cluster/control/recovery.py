@@ -12,71 +12,71 @@ from jupyter_sky.providers.base import Scalable
 from jupyter_sky.transport.events import RankExited
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.control.controller import Conductor
+    from jupyter_sky.cluster.control.controller import Controller
 
 _TRIES = 3
 """How often it is begun anew because yet another node was lost meanwhile."""
 
 
-def can_replace(conductor: Conductor) -> bool:
+def can_replace(controller: Controller) -> bool:
     """Return whether others can take the place of nodes that are lost: some have to be left."""
     return (
-        conductor.spec.replace
-        and isinstance(conductor.provider, Scalable)
-        and any(not connection.is_over for connection in conductor.connections)
+        controller.spec.replace
+        and isinstance(controller.provider, Scalable)
+        and any(not connection.is_over for connection in controller.connections)
     )
 
 
-def advice(conductor: Conductor) -> str:
+def advice(controller: Controller) -> str:
     """Return what there is to add where a cluster ends because of a node that was not replaced."""
-    if len(conductor.connections) < 2 or not isinstance(conductor.provider, Scalable):
+    if len(controller.connections) < 2 or not isinstance(controller.provider, Scalable):
         return ""
     return " (`%sky restart` does so too); with `--replace` it goes on with another node"
 
 
-def miss(conductor: Conductor, connection: Connection) -> None:
+def miss(controller: Controller, connection: Connection) -> None:
     """Note that the ranks of a machine are lost, and that others come in their place."""
-    ranks = [rank for rank in conductor.state.ranks if rank.rank in connection.ranks]
+    ranks = [rank for rank in controller.state.ranks if rank.rank in connection.ranks]
     reason = f"the agent of {connection.name} {connection.trouble}"
     for rank in ranks:
         gone = RankExited(rank.rank, rank.pid or 0, reason, rank.run, "", again=True)
-        conductor.take(connection, gone)
+        controller.take(connection, gone)
 
 
-async def replace_lost(conductor: Conductor) -> None:
+async def replace_lost(controller: Controller) -> None:
     """Have others take the place of all nodes that are lost; if none do, the cluster is lost."""
     for _ in range(_TRIES):
-        lost = [connection for connection in conductor.connections if connection.is_over]
-        if not lost or not conductor.alive:
+        lost = [connection for connection in controller.connections if connection.is_over]
+        if not lost or not controller.alive:
             return
         names = ", ".join(connection.name for connection in lost)
-        conductor.doing = f"replacing {names}"
+        controller.doing = f"replacing {names}"
         try:
-            await _replace(conductor, lost, names)
+            await _replace(controller, lost, names)
         except Exception as error:  # whatever it is, who waits has to hear of it
-            if {each for each in conductor.connections if each.is_over} == set(lost):
-                conductor.lose(
-                    f"cluster {conductor.spec.name} is lost: nothing takes the place of {names} "
+            if {each for each in controller.connections if each.is_over} == set(lost):
+                controller.lose(
+                    f"cluster {controller.spec.name} is lost: nothing takes the place of {names} "
                     f"({str(error).rstrip('.')})."
                 )
                 return
         finally:
-            conductor.doing = ""
-            conductor.wake()
+            controller.doing = ""
+            controller.wake()
 
 
-async def _replace(conductor: Conductor, lost: list[Connection], names: str) -> None:
-    provider = conductor.provider
+async def _replace(controller: Controller, lost: list[Connection], names: str) -> None:
+    provider = controller.provider
     assert isinstance(provider, Scalable)
 
     def progress(text: object) -> None:
-        conductor.on_notice(f"replacing {names}: {text}")
+        controller.on_notice(f"replacing {names}: {text}")
 
     for connection in lost:
         await remove(connection.machine)
-    await scaling.grow(conductor, replace(conductor.spec), provider, progress, lost)
+    await scaling.grow(controller, replace(controller.spec), provider, progress, lost)
     await provider.give_back([connection.machine for connection in lost])
-    machines = conductor.state.nodes
+    machines = controller.state.nodes
     places = {node for connection in lost for node in connection.machine.nodes}
     hosts = [node.host for node in machines if node.node in {place.node for place in places}]
-    conductor.on_notice(f"{', '.join(hosts)} took the place of {names}")
+    controller.on_notice(f"{', '.join(hosts)} took the place of {names}")

@@ -26,19 +26,19 @@ from jupyter_sky.transport.events import Ending, Event
 from jupyter_sky.transport.frames import Message
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.control.controller import Conductor
+    from jupyter_sky.cluster.control.controller import Controller
 
 T = TypeVar("T")
 
 
 async def scale(
-    conductor: Conductor, nodes: int, provider: Scalable, progress: Progress
+    controller: Controller, nodes: int, provider: Scalable, progress: Progress
 ) -> list[str]:
     """Give a cluster so many nodes.
 
     Parameters
     ----------
-    conductor
+    controller
         The cluster; nothing may run on it.
     nodes
         How many it shall have.
@@ -57,14 +57,14 @@ async def scale(
     SkyError
         When nodes do not come; the cluster is as it was.
     """
-    if nodes < len(conductor.state.nodes):
-        return await _finished(_shrink(conductor, nodes, provider))
-    await grow(conductor, replace(conductor.spec, nodes=nodes), provider, progress)
+    if nodes < len(controller.state.nodes):
+        return await _finished(_shrink(controller, nodes, provider))
+    await grow(controller, replace(controller.spec, nodes=nodes), provider, progress)
     return []
 
 
 async def grow(
-    conductor: Conductor,
+    controller: Controller,
     spec: ClusterSpec,
     provider: Scalable,
     progress: Progress,
@@ -74,7 +74,7 @@ async def grow(
 
     Parameters
     ----------
-    conductor
+    controller
         The cluster.
     spec
         What it shall be.
@@ -85,17 +85,17 @@ async def grow(
     lost
         Connections to agents that are gone, whose place others take.
     """
-    there = [connection for connection in conductor.connections if connection not in lost]
+    there = [connection for connection in controller.connections if connection not in lost]
     standing = Standing(
         spec,
-        conductor.id,
-        conductor.frame.preload,
+        controller.id,
+        controller.runtime_env.preload,
         [connection.machine for connection in there],
         [node for connection in lost for node in connection.machine.nodes],
         (await there[0].request("authority"))["authority"],
     )
     growth = await provider.grow(standing, progress)
-    joining = _Joining(conductor, provider, growth, lost)
+    joining = _Joining(controller, provider, growth, lost)
     try:
         await joining.join(progress)
         joining.settle(spec)
@@ -119,17 +119,17 @@ class _Joining:
 
     def __init__(
         self,
-        conductor: Conductor,
+        controller: Controller,
         provider: Scalable,
         growth: Growth,
         lost: Sequence[Connection],
     ) -> None:
-        self._conductor = conductor
+        self._controller = controller
         self._provider = provider
         self._growth = growth
-        self._before = conductor.state
+        self._before = controller.state
         self._lost = list(lost)
-        self._kept = [each for each in conductor.connections if each not in lost]
+        self._kept = [each for each in controller.connections if each not in lost]
         self._machines = [connection.machine for connection in self._kept]
         self._new = [Connection(each, self._on_event, self._on_lost) for each in growth.machines]
         self._ranks = {each["rank"] for each in growth.ranks}
@@ -138,54 +138,54 @@ class _Joining:
 
     async def join(self, progress: Progress) -> None:
         """Have them, their ranks and the others form one group."""
-        conductor, growth = self._conductor, self._growth
+        controller, growth = self._controller, self._growth
         registry.record_size(
-            conductor.id,
-            conductor.spec.nodes,
+            controller.id,
+            controller.spec.nodes,
             self._rows(),
             [machine.row() for machine in growth.machines],
         )
-        conductor.rearrange([*self._with_machines(growth.enlarged), *self._new])
+        controller.rearrange([*self._with_machines(growth.enlarged), *self._new])
         await asyncio.gather(*(connection.open(since=0) for connection in self._new))
         await self._enlist()
-        if conductor.frame.preload and self._new:
-            progress(f"importing {', '.join(conductor.frame.preload)}")
+        if controller.runtime_env.preload and self._new:
+            progress(f"importing {', '.join(controller.runtime_env.preload)}")
         async with process_group.deadline(
-            conductor.limits.start, "the new nodes did not get ready"
+            controller.timeouts.start, "the new nodes did not get ready"
         ):
-            await conductor.until(self._are_ready)
+            await controller.until(self._are_ready)
         self._check()
         if self._new:
             progress("checking the network")
             await self._admit()
-        await health.check_ways(conductor.connections)
-        if conductor.frame.together:
+        await health.check_ways(controller.connections)
+        if controller.runtime_env.together:
             progress("forming the group")
-        await conductor.form()
+        await controller.form()
         self._check()
 
     def settle(self, spec: ClusterSpec) -> None:
         """Make them part of the cluster for good."""
-        conductor = self._conductor
-        rows = [connection.machine.row() for connection in conductor.connections]
-        registry.record_size(conductor.id, spec.nodes, rows)
-        conductor.spec, conductor.provider = spec, self._provider
+        controller = self._controller
+        rows = [connection.machine.row() for connection in controller.connections]
+        registry.record_size(controller.id, spec.nodes, rows)
+        controller.spec, controller.provider = spec, self._provider
         for connection in self._new:
-            conductor.adopt(connection)
-        conductor.wake()
+            controller.adopt(connection)
+        controller.wake()
 
     async def undo(self) -> None:
         """Have the cluster as it was before."""
-        conductor = self._conductor
-        conductor.rearrange([*self._with_machines(self._machines), *self._lost])
-        conductor.state = self._before.as_of(conductor.state, but=self._ranks)
+        controller = self._controller
+        controller.rearrange([*self._with_machines(self._machines), *self._lost])
+        controller.state = self._before.as_of(controller.state, but=self._ranks)
         await asyncio.gather(*map(end, self._new), _discharge(self._kept, self._ranks))
         await self._provider.give_back(self._growth.machines)
-        conductor.forget(self._ranks)
-        if conductor.state.generation > self._before.generation and not self._lost:
-            await _form_again(conductor)
-        registry.record_size(conductor.id, conductor.spec.nodes, self._rows())
-        conductor.wake()
+        controller.forget(self._ranks)
+        if controller.state.generation > self._before.generation and not self._lost:
+            await _form_again(controller)
+        registry.record_size(controller.id, controller.spec.nodes, self._rows())
+        controller.wake()
 
     def _rows(self) -> list[dict[str, Any]]:
         """Return what the registry says of the cluster as it was."""
@@ -210,7 +210,7 @@ class _Joining:
     def _are_ready(self) -> bool:
         self._check()
         hosts = [node.host for connection in self._new for node in connection.machine.nodes]
-        return self._conductor.state.settled and self._conductor.versions.keys() >= set(hosts)
+        return self._controller.state.settled and self._controller.versions.keys() >= set(hosts)
 
     def _check(self) -> None:
         """Raise what is wrong with those that come, or that shall go on with them."""
@@ -219,13 +219,13 @@ class _Joining:
         for connection in self._kept:
             if connection.is_over:
                 raise SkyError(f"the agent of {connection.name} {connection.trouble}")
-        conductor = self._conductor
-        for rank in conductor.state.ranks:
+        controller = self._controller
+        for rank in controller.state.ranks:
             if rank.rank in self._ranks and rank.phase == "dead":
                 raise SkyError(f"rank {rank.rank} does not start: {rank.trouble}")
-        for name, reason in conductor.state.missing:
+        for name, reason in controller.state.missing:
             raise SkyError(f"{name} cannot be imported on the new nodes: {reason}")
-        conductor.warn(version_check.check(conductor.versions))
+        controller.warn(version_check.check(controller.versions))
 
     async def _admit(self) -> None:
         """Have the agents that were there let in those that come."""
@@ -241,13 +241,13 @@ class _Joining:
                 where = {key: answer[key] for key in ("addr", "interface", "port")}
                 nodes = [replace(node, **where) for node in connection.machine.nodes]
                 connection.machine = connection.machine.with_nodes(nodes)
-        self._conductor.rearrange(self._conductor.connections)
+        self._controller.rearrange(self._controller.connections)
 
     def _on_event(self, connection: Connection, event: Event) -> None:
         if isinstance(event, Ending):
             self._fail(connection, f"has ended itself: {event.reason}")
         else:
-            self._conductor.take(connection, event)
+            self._controller.take(connection, event)
 
     def _on_lost(self, connection: Connection) -> None:
         self._fail(connection, connection.trouble)
@@ -257,51 +257,51 @@ class _Joining:
         self.trouble = self.trouble or SkyError(f"the agent of {host} {reason}")
         # Who waits for the group need not wait any longer.
         error = {"type": "ClusterLost", "text": str(self.trouble)}
-        self._conductor.form_errors.update(dict.fromkeys(connection.ranks, error))
-        self._conductor.wake()
+        self._controller.form_errors.update(dict.fromkeys(connection.ranks, error))
+        self._controller.wake()
 
 
-async def _shrink(conductor: Conductor, nodes: int, provider: Scalable) -> list[str]:
+async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> list[str]:
     """Let the last nodes go; this cannot fail half-way, and is not stopped half-way either."""
     stay = {
         connection: [node for node in connection.machine.nodes if node.node < nodes]
-        for connection in conductor.connections
+        for connection in controller.connections
     }
     kept = [connection for connection in stay if stay[connection]]
     leaving = [connection for connection in stay if not stay[connection]]
     machines = [connection.machine.with_nodes(stay[connection]) for connection in kept]
     rows = [machine.row() for machine in machines]
-    registry.record_size(conductor.id, nodes, rows, [each.machine.row() for each in leaving])
-    conductor.spec = replace(conductor.spec, nodes=nodes)
-    before = set(conductor.ranks)
+    registry.record_size(controller.id, nodes, rows, [each.machine.row() for each in leaving])
+    controller.spec = replace(controller.spec, nodes=nodes)
+    before = set(controller.ranks)
     for connection, machine in zip(kept, machines, strict=True):
         connection.machine = machine
-    conductor.rearrange(kept)
-    conductor.forget(gone := before - set(conductor.ranks))
+    controller.rearrange(kept)
+    controller.forget(gone := before - set(controller.ranks))
     # All leave the former group at the same time, as what made it may want it.
     ended, _, _ = await asyncio.gather(
-        asyncio.gather(*map(end, leaving)), _discharge(kept, gone), _form_again(conductor)
+        asyncio.gather(*map(end, leaving)), _discharge(kept, gone), _form_again(controller)
     )
     await provider.give_back([connection.machine for connection in leaving])
-    registry.record_size(conductor.id, nodes, rows)
+    registry.record_size(controller.id, nodes, rows)
     return [host for hosts in ended for host in hosts]
 
 
-async def _form_again(conductor: Conductor) -> None:
+async def _form_again(controller: Controller) -> None:
     """Form the group, or else leave it to the next run, which says what is in the way."""
     with contextlib.suppress(SkyError):
-        if conductor.alive:
-            await conductor.form()
+        if controller.alive:
+            await controller.form()
 
 
 async def clear_up(
-    conductor: Conductor, welcomes: Sequence[Message], leaving: Sequence[Machine]
+    controller: Controller, welcomes: Sequence[Message], leaving: Sequence[Machine]
 ) -> bool:
     """End what a kernel that was killed while it scaled the cluster has left.
 
     Parameters
     ----------
-    conductor
+    controller
         The cluster as the registry has it.
     welcomes
         What its agents say of themselves.
@@ -314,15 +314,15 @@ async def clear_up(
         Whether there was anything.
     """
     there = {rank["rank"] for welcome in welcomes for rank in welcome["ranks"]}
-    strange = there - set(conductor.ranks)
+    strange = there - set(controller.ranks)
     if not strange and not leaving:
         return False
-    await asyncio.gather(_discharge(conductor.connections, strange), *map(remove, leaving))
-    if isinstance(conductor.provider, Scalable):
-        await conductor.provider.give_back(leaving)
-    conductor.forget(strange)
-    rows = [connection.machine.row() for connection in conductor.connections]
-    registry.record_size(conductor.id, conductor.spec.nodes, rows)
+    await asyncio.gather(_discharge(controller.connections, strange), *map(remove, leaving))
+    if isinstance(controller.provider, Scalable):
+        await controller.provider.give_back(leaving)
+    controller.forget(strange)
+    rows = [connection.machine.row() for connection in controller.connections]
+    registry.record_size(controller.id, controller.spec.nodes, rows)
     return True
 
 

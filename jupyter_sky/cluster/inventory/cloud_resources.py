@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import look
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.base import Holding, Landlord
+from jupyter_sky.providers.base import CloudProvider, Holding
 from jupyter_sky.transport import event_loop
 
 
@@ -33,7 +33,7 @@ class Rental:
     """
 
     holding: Holding
-    landlord: Landlord
+    landlord: CloudProvider
     is_known: bool
     is_abandoned: bool
 
@@ -56,7 +56,7 @@ def find() -> tuple[list[Rental], list[str]]:
     found: list[Rental] = []
     trouble: list[str] = []
     for provider in providers().values():
-        if isinstance(provider, Landlord):
+        if isinstance(provider, CloudProvider):
             holdings, unseen = event_loop.wait(provider.holdings())
             found += _of(provider, holdings)
             trouble += unseen
@@ -65,11 +65,11 @@ def find() -> tuple[list[Rental], list[str]]:
 
 def upkeep() -> list[str]:
     """Clear up what serves several clusters, and return what of it costs, a sentence each."""
-    landlords = [each for each in providers().values() if isinstance(each, Landlord)]
+    landlords = [each for each in providers().values() if isinstance(each, CloudProvider)]
     return [text for each in landlords for text in event_loop.wait(each.upkeep())]
 
 
-def _of(landlord: Landlord, holdings: Sequence[Holding]) -> list[Rental]:
+def _of(landlord: CloudProvider, holdings: Sequence[Holding]) -> list[Rental]:
     # Rows come second: whatever was held before has one, unless it was forgotten.
     rows = [row for row in registry.rows() if row.provider == landlord.name]
     looks = look(rows, {landlord.name: landlord})

@@ -26,7 +26,7 @@ from jupyter_sky.cluster.inventory.probe import look
 from jupyter_sky.cluster.inventory.registry import START_WITHIN
 from jupyter_sky.paths import runtime
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.base import Landlord, Machine
+from jupyter_sky.providers.base import CloudProvider, Machine
 from jupyter_sky.providers.local.provider import BLOBS_OF, SHARED_MEMORY
 from jupyter_sky.transport import event_loop
 
@@ -38,7 +38,7 @@ _BLOBS = re.compile(BLOBS_OF.format(_FOLDER.pattern))
 
 
 @dataclass
-class Leftover:
+class Orphan:
     """What is left of one cluster.
 
     Attributes
@@ -90,13 +90,13 @@ class Leftover:
         registry.remove(self.id)
 
 
-def find() -> list[Leftover]:
+def find() -> list[Orphan]:
     """Return what dead clusters of this user left on this computer."""
     now = time.time()
-    found: dict[str, Leftover] = {}
+    found: dict[str, Orphan] = {}
 
-    def of(identity: str) -> Leftover:
-        return found.setdefault(identity, Leftover(identity))
+    def of(identity: str) -> Orphan:
+        return found.setdefault(identity, Orphan(identity))
 
     alive = set()
     # Rows come first: a cluster that ends while we look has its row removed last.
@@ -121,18 +121,20 @@ def find() -> list[Leftover]:
     return [*gone, *(each for each in found.values() if each.id not in alive)]
 
 
-def _gone_elsewhere(rows: Sequence[registry.Row]) -> Iterator[Leftover]:
+def _gone_elsewhere(rows: Sequence[registry.Row]) -> Iterator[Orphan]:
     """Find clusters on other machines that have lost an agent for good."""
     every = providers()
     # What is rented is more than its agents: `rentals` sees to it.
-    known = {name for name, each in every.items() if not isinstance(each, Landlord)} - {"local"}
+    known = {name for name, each in every.items() if not isinstance(each, CloudProvider)} - {
+        "local"
+    }
     others = [row for row in rows if row.provider in known]
     for row, glance in zip(others, look(others, every), strict=True):
         if glance.phase == "gone":
             machines = [
                 every[row.provider].machine(machine) for machine in [*row.machines, *row.leaving]
             ]
-            yield Leftover(row.id, row.name, recorded=True, machines=machines)
+            yield Orphan(row.id, row.name, recorded=True, machines=machines)
 
 
 async def _remove(machines: Sequence[Machine]) -> None:

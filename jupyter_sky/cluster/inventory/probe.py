@@ -18,7 +18,7 @@ ANSWER_WITHIN = 2.0
 
 
 @dataclass(frozen=True)
-class Glance:
+class Status:
     """What a look at a cluster shows.
 
     Attributes
@@ -36,7 +36,7 @@ class Glance:
     busy: tuple[int, ...] = ()
 
 
-def look(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> list[Glance]:
+def look(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> list[Status]:
     """Look at clusters, all at once.
 
     Parameters
@@ -47,7 +47,7 @@ def look(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> lis
         The providers by their name.
     """
 
-    async def look_at_all() -> list[Glance]:
+    async def look_at_all() -> list[Status]:
         return await asyncio.gather(*(_look(row, providers) for row in rows))
 
     return event_loop.wait(look_at_all())
@@ -78,31 +78,31 @@ async def answers(row: registry.Row, provider: Provider) -> bool:
     return False
 
 
-async def _look(row: registry.Row, providers: Mapping[str, Provider]) -> Glance:
+async def _look(row: registry.Row, providers: Mapping[str, Provider]) -> Status:
     if row.provider not in providers:
-        return Glance("unknown")
+        return Status("unknown")
     if row.is_starting:
-        return Glance("starting")
+        return Status("starting")
     if row.is_elsewhere:
-        return Glance("elsewhere")
+        return Status("elsewhere")
     machines = [providers[row.provider].machine(each) for each in row.machines]
     try:
         async with asyncio.timeout(ANSWER_WITHIN):
             said = await asyncio.gather(*map(_greet, machines), return_exceptions=True)
     except TimeoutError:
-        return Glance("unreachable")
+        return Status("unreachable")
     gone = [each for each in said if isinstance(each, AgentGone)]
     # Others may be about to take the place of some.
     if gone and (len(gone) == len(machines) or not row.spec.get("replace")):
-        return Glance("gone")
+        return Status("gone")
     welcomes = [each for each in said if not isinstance(each, BaseException)]
     if len(welcomes) < len(machines):
-        return Glance("unreachable")
+        return Status("unreachable")
     if not welcomes or any(welcome["ending"] for welcome in welcomes):
-        return Glance("ending" if welcomes else "gone")
+        return Status("ending" if welcomes else "gone")
     ranks = [rank for welcome in welcomes for rank in welcome["ranks"]]
     busy = tuple(sorted(rank["rank"] for rank in ranks if rank["run"]))
-    return Glance("busy" if busy else "idle", busy)
+    return Status("busy" if busy else "idle", busy)
 
 
 async def _greet(machine: Machine) -> Message:

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from jupyter_sky.cluster.cost_meter import Meter
+from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.paths import home
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -56,10 +56,10 @@ class Row:
         return sum(prices) if prices else None
 
     @property
-    def meter(self) -> Meter:
+    def meter(self) -> CostMeter:
         """What it had cost when its price changed last."""
         spent, since = self.spec.get("meter") or (0.0, self.created)
-        return Meter(float(spent), float(since))
+        return CostMeter(float(spent), float(since))
 
     def cost(self, now: float) -> float | None:
         """Return the dollars that it has cost so far; ``None`` as with `price`."""

@@ -9,16 +9,16 @@ from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.packing import Item, Items, Standpoint
-from jupyter_sky.cluster.namespace.remote_state import Ledger
+from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 
 
-class Needs:
+class Dependencies:
     """Finds out what cells need, and remembers what earlier ones have defined on ranks.
 
     Parameters
     ----------
-    ledger
+    remote_state
         What the ranks have.
 
     Attributes
@@ -27,9 +27,9 @@ class Needs:
         Whether the ranks see the notebook's files.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, remote_state: RemoteState) -> None:
         self.shares_files = True
-        self._ledger = ledger
+        self._remote_state = remote_state
         self._standpoint = Standpoint()
         self._bodies: dict[str, frozenset[str]] = {}
         self._later: set[str] = set()
@@ -75,14 +75,14 @@ class Needs:
 
         def skip(name: str, value: Any) -> bool:
             return name not in forced and all(
-                self._ledger.stands(rank, name, value) for rank in ranks
+                self._remote_state.stands(rank, name, value) for rank in ranks
             )
 
         found = items.find(names, cell, skip)
         self._later.update(cell.later, *(item.pickled.needs for item in found))
         if any(self._is_unknown(name, items.namespace, ranks) for name in items.visited):
             # It may be an object whose methods look up what the notebook has assigned since.
-            news = set().union(*(self._ledger.news(rank, self._later) for rank in ranks))
+            news = set().union(*(self._remote_state.news(rank, self._later) for rank in ranks))
             for name in sorted(news):
                 with suppress(UsageError):  # nobody has asked for it
                     more = items.find([name], cell, skip)
@@ -101,4 +101,4 @@ class Needs:
         """Return whether a name has a value on ranks that the notebook does not know."""
         if name not in namespace:
             return name not in self._imported and not hasattr(builtins, name)
-        return any(self._ledger.stands(rank, name, namespace[name]) for rank in ranks)
+        return any(self._remote_state.stands(rank, name, namespace[name]) for rank in ranks)

@@ -48,7 +48,7 @@ class Effects:
     before: dict[int, dict[str, Held | None]] = field(default_factory=dict)
 
 
-class Ledger:
+class RemoteState:
     """Keeps for each rank what it has under each name, and what else was sent to it by a key."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Ledger:
         self._held.pop(rank, None)
         self._deleted.pop(rank, None)
 
-    # Assignments
+    # AssignmentTracker
 
     def assign(self, names: Iterable[str]) -> None:
         """Note that the notebook has assigned names."""

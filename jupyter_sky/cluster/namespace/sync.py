@@ -18,9 +18,9 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.cluster.namespace.dependencies import Needs
+from jupyter_sky.cluster.namespace.dependencies import Dependencies
 from jupyter_sky.cluster.namespace.packing import Group, Item, Items, connected, pack_together
-from jupyter_sky.cluster.namespace.remote_state import Effects, Held, Ledger
+from jupyter_sky.cluster.namespace.remote_state import Effects, Held, RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.serialization import pickling
@@ -34,7 +34,7 @@ _NOTHING = CellNames(frozenset(), frozenset())
 
 
 @dataclass(frozen=True)
-class Parcel:
+class NamespaceUpdate:
     """What has to be sent: groups of names, each with the ranks that need it, and their blobs.
 
     Attributes
@@ -71,7 +71,7 @@ class Parcel:
         return self.effects.cell.writes
 
 
-class Outbox:
+class NamespaceSync:
     """Finds out what ranks lack of what they need, and remembers what they were sent.
 
     Attributes
@@ -81,8 +81,8 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._ledger = Ledger()
-        self.needs = Needs(self._ledger)
+        self._remote_state = RemoteState()
+        self.needs = Dependencies(self._remote_state)
         self._departures = Departures()
         self._returned: dict[str, int] = {}
         self._gone_out: set[str] = set()
@@ -90,7 +90,7 @@ class Outbox:
 
     # What is sent
 
-    def parcel(
+    def update(
         self,
         names: Iterable[str],
         namespace: Mapping[str, Any],
@@ -99,7 +99,7 @@ class Outbox:
         cell: CellNames = _NOTHING,
         force: bool = False,
         limit: float | None = HUGE,
-    ) -> Parcel:
+    ) -> NamespaceUpdate:
         """Return what ``ranks`` need of ``names``, and of the names that those use in turn.
 
         Parameters
@@ -126,38 +126,38 @@ class Outbox:
         forced = frozenset(names) if force else frozenset[str]()
         items = self.needs.items(namespace)
         found = self.needs.find(names, items, ranks, cell=cell, forced=forced)
-        parcel = Parcel(
+        update = NamespaceUpdate(
             names=names,
             namespace=namespace,
             ranks=tuple(ranks),
-            effects=(effects := self._ledger.foresee(cell, namespace)),
-            outdated={rank: self._ledger.outdated(rank, effects) for rank in ranks},
+            effects=(effects := self._remote_state.foresee(cell, namespace)),
+            outdated={rank: self._remote_state.outdated(rank, effects) for rank in ranks},
             losses=self._losses,
         )
         # Ranks that lack the same are sent the same.
         lacking: dict[tuple[Item, ...], list[int]] = {}
         for rank in ranks:
             missing = [
-                item for item in found if item.key in forced or self._ledger.lacks(rank, item)
+                item for item in found if item.key in forced or self._remote_state.lacks(rank, item)
             ]
             lacking.setdefault(tuple(missing), []).append(rank)
         for lacked, members in lacking.items():
             for group, links, receivers in self._divide(lacked, items, members):
-                self._add(parcel, group, links, receivers)
-        refuse_huge(parcel.sizes, limit)
-        return parcel
+                self._add(update, group, links, receivers)
+        refuse_huge(update.sizes, limit)
+        return update
 
-    def current(self, parcel: Parcel) -> Parcel:
-        """Return the parcel, with what was found to be lost since it was made."""
-        if parcel.losses == self._losses:
-            return parcel
-        more = self.parcel(
-            parcel.names, parcel.namespace, parcel.ranks, cell=parcel.effects.cell, limit=None
+    def current(self, update: NamespaceUpdate) -> NamespaceUpdate:
+        """Return the update, with what was found to be lost since it was made."""
+        if update.losses == self._losses:
+            return update
+        more = self.update(
+            update.names, update.namespace, update.ranks, cell=update.effects.cell, limit=None
         )
         self.sent(more)
-        parcel.effects.before.update(more.effects.before)
+        update.effects.before.update(more.effects.before)
         return replace(
-            parcel, groups=[*parcel.groups, *more.groups], blobs={**parcel.blobs, **more.blobs}
+            update, groups=[*update.groups, *more.groups], blobs={**update.blobs, **more.blobs}
         )
 
     def _divide(
@@ -190,7 +190,7 @@ class Outbox:
     def _kept(self, items: Items, ranks: Sequence[int]) -> list[Item]:
         """Return the names that all of these ranks were sent, as far as the notebook has them."""
         found = []
-        for name in sorted(self._ledger.held_by(ranks)):
+        for name in sorted(self._remote_state.held_by(ranks)):
             value = items.namespace.get(name)
             # Pickling them takes time, so that what shares nothing with anything is left out.
             if not (is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))):
@@ -201,8 +201,8 @@ class Outbox:
 
     def _outlook(self, rest: Sequence[Item], rank: int) -> Any:
         """Return what decides how a rank is sent what is connected with ``rest``."""
-        lacks = [self._ledger.lacks(rank, item) for item in rest]
-        stands = [self._ledger.stands(rank, item.key, item.value) for item in rest]
+        lacks = [self._remote_state.lacks(rank, item) for item in rest]
+        stands = [self._remote_state.stands(rank, item.key, item.value) for item in rest]
         links = self._departures.known_to(rank, _shared(rest))
         return tuple(lacks), tuple(stands), frozenset(links.items())
 
@@ -212,7 +212,7 @@ class Outbox:
         """Find out what a group can refer to, and what has to be sent with it."""
         # What has changed as well goes with it, even if this cell does not need it: what it shares
         # with the group is no longer what the rank has.
-        joining = [item for item in rest if self._ledger.lacks(rank, item)]
+        joining = [item for item in rest if self._remote_state.lacks(rank, item)]
         whole = list(group)
         while True:
             whole += joining
@@ -228,54 +228,60 @@ class Outbox:
                 item
                 for item in rest
                 if loose & item.pickled.shared.keys()
-                and not self._ledger.stands(rank, item.key, item.value)
+                and not self._remote_state.stands(rank, item.key, item.value)
             ]
             if not joining:
                 return whole, links
 
     def _add(
-        self, parcel: Parcel, items: Sequence[Item], links: Mapping[int, int], ranks: list[int]
+        self,
+        update: NamespaceUpdate,
+        items: Sequence[Item],
+        links: Mapping[int, int],
+        ranks: list[int],
     ) -> None:
         group = pack_together(items, self._departures, links)
-        parcel.groups.append({**group.message, "ranks": ranks})
-        parcel.blobs.update(group.blobs)
-        parcel.packed.append((group, ranks))
-        parcel.sizes.update({item.key: item.size(without=self._gone_out) for item in items})
+        update.groups.append({**group.message, "ranks": ranks})
+        update.blobs.update(group.blobs)
+        update.packed.append((group, ranks))
+        update.sizes.update({item.key: item.size(without=self._gone_out) for item in items})
 
     # What becomes of it
 
-    def sent(self, parcel: Parcel) -> None:
-        """Note that a parcel is on its way; what is made from here on comes after it."""
-        for group, ranks in parcel.packed:
-            self._ledger.deliver(ranks, group.message["digests"])
+    def sent(self, update: NamespaceUpdate) -> None:
+        """Note that a update is on its way; what is made from here on comes after it."""
+        for group, ranks in update.packed:
+            self._remote_state.deliver(ranks, group.message["digests"])
             self._departures.note(ranks, group.shared, group.tokens)
-        parcel.packed.clear()
-        self._gone_out.update(parcel.blobs)
-        self._ledger.let_go(parcel.outdated)
-        self._ledger.begin(parcel.effects, parcel.ranks)
+        update.packed.clear()
+        self._gone_out.update(update.blobs)
+        self._remote_state.let_go(update.outdated)
+        self._remote_state.begin(update.effects, update.ranks)
 
-    def lost(self, parcel: Parcel) -> None:
-        """Note that a parcel did not arrive."""
-        self._ledger.keep(parcel.outdated, parcel.effects)
-        for rank in parcel.ranks:
-            self._ledger.end(parcel.effects, rank, None, well=False)
-        for group in parcel.groups:
-            self._ledger.lose(group["ranks"], group["names"])
+    def lost(self, update: NamespaceUpdate) -> None:
+        """Note that a update did not arrive."""
+        self._remote_state.keep(update.outdated, update.effects)
+        for rank in update.ranks:
+            self._remote_state.end(update.effects, rank, None, well=False)
+        for group in update.groups:
+            self._remote_state.lose(group["ranks"], group["names"])
         self._losses += 1
 
-    def missed(self, parcel: Parcel, rank: int, arrived: Collection[str]) -> None:
+    def missed(self, update: NamespaceUpdate, rank: int, arrived: Collection[str]) -> None:
         """Note that a rank did not come to bind what it was sent, but for what has ``arrived``."""
-        for group in parcel.groups:
+        for group in update.groups:
             if rank in group["ranks"] and group["shipment"] not in arrived:
-                self._ledger.lose([rank], group["names"])
+                self._remote_state.lose([rank], group["names"])
                 self._losses += 1
 
-    def ran(self, parcel: Parcel, rank: int, bound: Mapping[str, bool], *, well: bool) -> None:
+    def ran(
+        self, update: NamespaceUpdate, rank: int, bound: Mapping[str, bool], *, well: bool
+    ) -> None:
         """Note what a rank did to the names that its run was watched for.
 
         Parameters
         ----------
-        parcel
+        update
             What the run was sent.
         rank
             The rank.
@@ -284,7 +290,7 @@ class Outbox:
         well
             Whether the run came to its end.
         """
-        self._ledger.end(parcel.effects, rank, bound, well=well)
+        self._remote_state.end(update.effects, rank, bound, well=well)
 
     def returned(
         self, names: Iterable[str], namespace: Mapping[str, Any], has: Mapping[int, Collection[str]]
@@ -309,7 +315,7 @@ class Outbox:
                 held = {item.key: Held(item.digest) for item in items.parts(name)}
             except UsageError:
                 held = {name: Held(None, id(namespace[name]))}
-            self._ledger.bring_back(name, held, has)
+            self._remote_state.bring_back(name, held, has)
 
     def assigned(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:
         """Note that the notebook has assigned names; they are sent when they are needed next.
@@ -319,13 +325,13 @@ class Outbox:
         names = [
             name for name in names if self._returned.pop(name, None) != id(namespace.get(name))
         ]
-        self._ledger.assign(names)
+        self._remote_state.assign(names)
         for name in names:
             self.needs.forget(name)
 
     def deleted(self, names: Collection[str]) -> None:
         """Note that the notebook has deleted names; the ranks let go of them too."""
-        self._ledger.delete(names)
+        self._remote_state.delete(names)
         for name in names:
             self._returned.pop(name, None)
             self.needs.forget(name)
@@ -336,11 +342,11 @@ class Outbox:
 
     def remember(self, rank: int, names: Mapping[str, str]) -> None:
         """Note what a rank has, as its agent tells."""
-        self._ledger.remember(rank, names)
+        self._remote_state.remember(rank, names)
 
     def forget(self, rank: int) -> None:
         """Note that a rank has an empty namespace."""
-        self._ledger.forget(rank)
+        self._remote_state.forget(rank)
         self._departures.forget(rank)
         self._losses += 1
 

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import Any, Literal
 
-from jupyter_sky.cluster.control.controller import Conductor
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.snapshot import Rank as ShownRank
 from jupyter_sky.cluster.snapshot import Run as ShownRun
@@ -17,7 +17,7 @@ from jupyter_sky.transport.events import Display, Output
 _KEPT = 32 * 1024  # bytes of output
 
 
-class Watch:
+class Monitor:
     """Watches a cluster and gives snapshots of it; lives in the background loop.
 
     Attributes
@@ -26,8 +26,8 @@ class Watch:
         The run that was begun last.
     """
 
-    def __init__(self, conductor: Conductor) -> None:
-        self._conductor = conductor
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
         self.run: Run | None = None
         self._began = 0.0
         self._seconds: float | None = None
@@ -61,24 +61,24 @@ class Watch:
 
     def snapshot(self) -> Snapshot:
         """Return what is known at this moment."""
-        conductor = self._conductor
-        state = conductor.state
+        controller = self._controller
+        state = controller.state
         gpus = sorted({node.gpu for node in state.nodes if node.gpu})
         return {
             "version": 1,
             "cluster": {
-                "name": conductor.spec.name,
-                "provider": conductor.provider.name,
+                "name": controller.spec.name,
+                "provider": controller.provider.name,
                 "phase": state.phase,
-                "note": conductor.note,
+                "note": controller.note,
                 "generation": state.generation,
                 "nodes": len(state.nodes),
                 "gpu": gpus[0] if gpus else None,
-                "price": conductor.price,
-                "cost": conductor.cost,
+                "price": controller.price,
+                "cost": controller.cost,
             },
             "run": self._run(),
-            "sent_bytes": sum(connection.sent_bytes for connection in conductor.connections),
+            "sent_bytes": sum(connection.sent_bytes for connection in controller.connections),
             "nodes": [
                 {"node": node.node, "addr": node.addr, "gpu": node.gpu} for node in state.nodes
             ],
@@ -89,7 +89,7 @@ class Watch:
     @property
     def shown_rank(self) -> int:
         """The rank whose output a snapshot has."""
-        return self.run.work.show[0] if self.run and self.run.work.show else 0
+        return self.run.task.show[0] if self.run and self.run.task.show else 0
 
     def _run(self) -> ShownRun | None:
         run = self.run
@@ -108,13 +108,13 @@ class Watch:
             "background": run.in_background,
             "started": self._began,
             "seconds": self._seconds if self._seconds is not None else time.time() - self._began,
-            "ranks": list(run.work.ranks),
-            "title": run.work.title,
+            "ranks": list(run.task.ranks),
+            "title": run.task.title,
         }
 
     def _rank(self, rank: RankState) -> ShownRank:
-        report: dict[str, Any] = self._conductor.reports.get(rank.rank, {})
-        node = self._conductor.node(rank.rank)
+        report: dict[str, Any] = self._controller.reports.get(rank.rank, {})
+        node = self._controller.node(rank.rank)
         return {
             "rank": rank.rank,
             "node": rank.node,

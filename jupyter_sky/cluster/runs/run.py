@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.cluster.errors import Failure, Interrupted, RankLost, TimedOut, remote_error
-from jupyter_sky.cluster.runs.task import Notice, Sending, Work
+from jupyter_sky.cluster.runs.task import Notice, Sending, Task
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited
 
 if TYPE_CHECKING:
-    from jupyter_sky.cluster.runs.scheduler import Runner
+    from jupyter_sky.cluster.runs.scheduler import Scheduler
 
 STOPPED_WITHIN = 0.75
 """Seconds after Stop when the person has control again, whatever the ranks do."""
@@ -32,15 +32,15 @@ Sink = Callable[[Output | Display], object]
 class Run:
     """A run: ``follow()`` it, then ask for its ``values()``."""
 
-    def __init__(self, runner: Runner, work: Work, identity: str | None = None) -> None:
+    def __init__(self, scheduler: Scheduler, task: Task, identity: str | None = None) -> None:
         self.id = identity or uuid.uuid4().hex[:12]
-        self.work = work
+        self.task = task
         self.started = time.monotonic()
-        self._runner = runner
+        self._scheduler = scheduler
         self._begun = False
         self._events: queue.SimpleQueue[Output | Display | Sending | Notice | None]
         self._events = queue.SimpleQueue()
-        self._waiting = set(work.ranks)
+        self._waiting = set(task.ranks)
         self._done: dict[int, RankDone] = {}
         self._failures: list[Failure] = []
         self._trouble: SkyError | None = None
@@ -66,8 +66,8 @@ class Run:
         """
         if not self._begun:
             self._begun = True
-            self._runner.conductor.outbox.sent(self.work.parcel)
-            event_loop.call(self._runner.start, self)
+            self._scheduler.controller.sync.sent(self.task.update)
+            event_loop.call(self._scheduler.start, self)
 
     def listen(self, show: Sink, over: Callable[[], None], timeout: float | None = None) -> None:
         """Have the run followed in the background instead, and wait until its data has left.
@@ -106,7 +106,7 @@ class Run:
     def stop(self) -> None:
         """Stop the run and return at once."""
         self._stopped_by_person = True
-        event_loop.call(self._runner.give_up, self)
+        event_loop.call(self._scheduler.give_up, self)
 
     def follow(
         self,
@@ -174,16 +174,16 @@ class Run:
         """
         self.check()
         packed = {rank: done.values for rank, done in self._done.items() if done.values}
-        conductor = self._runner.conductor
-        learn = conductor.outbox.learn
+        controller = self._scheduler.controller
+        learn = controller.sync.learn
         found = {}
         for rank in sorted(packed):
             try:
-                found[rank] = conductor.connection(rank).load(packed[rank], learn)
+                found[rank] = controller.connection(rank).load(packed[rank], learn)
             except SkyError:
                 raise
             except Exception as error:
-                what = ", ".join(self.work.values.get(rank, ())) or "the returned value"
+                what = ", ".join(self.task.values.get(rank, ())) or "the returned value"
                 raise SkyError(
                     f"{what} of rank {rank} came back, but cannot be made here: "
                     f"{type(error).__name__}: {error}"
@@ -230,20 +230,20 @@ class Run:
                 yield event
 
     def _stop(self, show: Sink) -> None:
-        event_loop.call(self._runner.give_up, self)
+        event_loop.call(self._scheduler.give_up, self)
         try:
             # What ranks say to it is heard too.
             for event in self._queued(time.monotonic() + STOPPED_WITHIN):
                 show(event)
         except KeyboardInterrupt:
             # A second Stop means now.
-            event_loop.call(self._runner.kill, self)
+            event_loop.call(self._scheduler.kill, self)
 
     def _what_stopped(self) -> str:
         seconds = time.monotonic() - self.started
-        text = f"{format_ranks(self.work.ranks)} stopped after {seconds:.1f} s"
+        text = f"{format_ranks(self.task.ranks)} stopped after {seconds:.1f} s"
         if self._waiting and not self.finished:
-            limit = self._runner.conductor.limits.stop
+            limit = self._scheduler.controller.timeouts.stop
             text += (
                 f"; {format_ranks(list(self._waiting))} did not react yet: what has not after "
                 f"{limit:g} s is ended, which loses what is in memory there"
@@ -327,10 +327,10 @@ class Run:
     def _time_over(self, limit: float) -> None:
         if not self.finished:
             self._time_limit = limit
-            self._runner.stop(self.id)
+            self._scheduler.stop(self.id)
 
     def _fail(self, rank: int, error: Mapping[str, Any]) -> None:
-        self._failures.append(Failure(rank, self._runner.conductor.node(rank).host, error))
+        self._failures.append(Failure(rank, self._scheduler.controller.node(rank).host, error))
 
     def _settle(self, rank: int) -> None:
         self._waiting.discard(rank)
@@ -343,7 +343,7 @@ class Run:
             self._events.put(None)
             if self._on_finish and self._sink:
                 self._on_finish()
-            self._runner.over(self)
+            self._scheduler.over(self)
 
 
 def _answers(question: Callable[[], bool]) -> bool:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from jupyter_sky.cluster.control import recovery, scaling
-from jupyter_sky.cluster.control.controller import Conductor
-from jupyter_sky.cluster.namespace.sync import Parcel
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.namespace.sync import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.cluster.runs.monitor import Watch
+from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.state import running
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
@@ -23,26 +23,26 @@ from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankE
 from jupyter_sky.transport.frames import Message
 
 
-class Runner:
+class Scheduler:
     """Carries runs out; they take turns."""
 
-    def __init__(self, conductor: Conductor) -> None:
-        self.conductor = conductor
+    def __init__(self, controller: Controller) -> None:
+        self.controller = controller
         self._runs: dict[str, Run] = {}
         self._stopping: set[str] = set()
         self._turn = asyncio.Lock()
-        self.watch = Watch(conductor)
-        conductor.on_event = self._on_event
-        conductor.on_end = self._on_end
-        conductor.on_loss = lambda: conductor.spawn(self._mend())
-        conductor.on_notice = self._on_notice
-        conductor.on_take_up = self._take_up
+        self.watch = Monitor(controller)
+        controller.on_event = self._on_event
+        controller.on_end = self._on_end
+        controller.on_loss = lambda: controller.spawn(self._mend())
+        controller.on_notice = self._on_notice
+        controller.on_take_up = self._take_up
         self._unseen: Run | None = None
 
     def start(self, run: Run) -> None:
         """Begin with a run, as soon as those before it are over."""
         self._runs[run.id] = run
-        self.conductor.spawn(self._carry_out(run))
+        self.controller.spawn(self._carry_out(run))
 
     async def scale(self, nodes: int, provider: Scalable, progress: Progress) -> list[str]:
         """Give the cluster so many nodes, while nothing runs on it; see `scaling.scale`.
@@ -52,30 +52,30 @@ class Runner:
         UsageError
             When something does.
         """
-        conductor = self.conductor
-        name = conductor.spec.name
-        if self._runs or any(rank.run for rank in conductor.state.ranks):
+        controller = self.controller
+        name = controller.spec.name
+        if self._runs or any(rank.run for rank in controller.state.ranks):
             raise UsageError(
                 f"cluster {name} is busy: scale it when the run is over, or stop that first with "
                 "`%sky interrupt`."
             )
         async with self._turn:
             await self._make_whole()
-            conductor.doing = f"scaling to {format_count(nodes, 'node')}"
+            controller.doing = f"scaling to {format_count(nodes, 'node')}"
             try:
-                return await scaling.scale(conductor, nodes, provider, progress)
+                return await scaling.scale(controller, nodes, provider, progress)
             finally:
-                conductor.doing = ""
-                conductor.wake()
+                controller.doing = ""
+                controller.wake()
 
     def _take_up(self, began: RunBegan) -> None:
-        work = Work(
+        task = Task(
             tuple(began.ranks),
             values={rank: tuple(names) for rank, names in began.asked.items()},
             show=tuple(began.show),
             title=began.title,
         )
-        run = self._unseen = self._runs[began.run] = Run(self, work, began.run)
+        run = self._unseen = self._runs[began.run] = Run(self, task, began.run)
         run.sent = True
         run.left.set()
         self.watch.begin(run)
@@ -91,7 +91,7 @@ class Runner:
         own = self._runs.get(run)
         if own and not own.sent:
             self._fail(own, SkyError("the run was stopped before it began."))
-        self._tell_all("interrupt", run=run, deadline=self.conductor.limits.stop)
+        self._tell_all("interrupt", run=run, deadline=self.controller.timeouts.stop)
 
     def give_up(self, run: Run) -> None:
         """Interrupt a run of this kernel, also one that did not come to begin."""
@@ -108,14 +108,14 @@ class Runner:
         """Take note that a run has ended."""
         self.watch.end(run)
         self._runs.pop(run.id, None)
-        self.conductor.wake()
-        conductor = self.conductor
-        if conductor.alive and not conductor.visits and not conductor.state.group:
+        self.controller.wake()
+        controller = self.controller
+        if controller.alive and not controller.visits and not controller.state.group:
             # So that the next cell finds the group formed.
-            self.conductor.spawn(self._mend())
+            self.controller.spawn(self._mend())
 
     async def _carry_out(self, run: Run) -> None:
-        conductor = self.conductor
+        controller = self.controller
         try:
             # Data leaves at once, also for a run that has to wait: the person may change it later.
             await self._put(run)
@@ -123,13 +123,13 @@ class Runner:
             async with self._turn:
                 if run.finished:
                     return
-                if not conductor.alive:
-                    raise conductor.loss
+                if not controller.alive:
+                    raise controller.loss
                 self._refuse_strangers()
                 self._refuse_departed(run)
-                if conductor.outdated:
+                if controller.outdated:
                     raise SkyError(
-                        f"cluster {conductor.spec.name} was changed by another kernel: run the "
+                        f"cluster {controller.spec.name} was changed by another kernel: run the "
                         "cell again."
                     )
                 await self._make_whole()
@@ -140,7 +140,7 @@ class Runner:
                 await run.over.wait()
         except SkyError as trouble:
             # Where others take the place of a node, its ranks have told what happened to them.
-            told = isinstance(trouble, ClusterLost) and run.failed and conductor.alive
+            told = isinstance(trouble, ClusterLost) and run.failed and controller.alive
             self._fail(run, None if told else trouble)
         except Exception as error:
             self._fail(run, SkyError(f"the run could not be sent: {type(error).__name__}: {error}"))
@@ -148,70 +148,70 @@ class Runner:
             run.left.set()
             self._runs.pop(run.id, None)
             # What was sent is the person's own memory: nothing here may hold on to it.
-            run.work.parcel.blobs.clear()
+            run.task.update.blobs.clear()
 
     def _fail(self, run: Run, trouble: SkyError | None) -> None:
-        self.conductor.outbox.lost(run.work.parcel)
+        self.controller.sync.lost(run.task.update)
         if run.sent:
             # Some nodes may have begun with it, which cannot come to an end without the others.
-            self._tell_all("interrupt", run=run.id, deadline=self.conductor.limits.stop)
+            self._tell_all("interrupt", run=run.id, deadline=self.controller.timeouts.stop)
         run.give_up(trouble)
 
     async def _put(self, run: Run) -> None:
-        parts = {**run.work.parcel.blobs, **run.work.blobs}
+        parts = {**run.task.update.blobs, **run.task.blobs}
         if parts:
-            connections = self.conductor.connections
+            connections = self.controller.connections
             run.to_send = broadcast.missing(parts, connections)
             await broadcast.deliver(parts, connections, run.sending)
 
     def _refuse_strangers(self) -> None:
-        busy = {rank.run for rank in self.conductor.state.ranks if rank.run}
+        busy = {rank.run for rank in self.controller.state.ranks if rank.run}
         ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
         if busy - ours - self._stopping:
             raise SkyError(
-                f"cluster {self.conductor.spec.name} is busy with a run that was started before "
+                f"cluster {self.controller.spec.name} is busy with a run that was started before "
                 "this kernel: follow it with `%sky attach`, or stop it with `%sky interrupt`."
             )
 
     def _refuse_departed(self, run: Run) -> None:
-        if departed := set(run.work.ranks) - set(self.conductor.ranks):
+        if departed := set(run.task.ranks) - set(self.controller.ranks):
             raise SkyError(
                 f"{format_ranks(list(departed))} left the cluster before the run began: run it "
                 "again."
             )
 
     async def _send(self, run: Run) -> None:
-        conductor, work = self.conductor, run.work
+        controller, task = self.controller, run.task
         message = {
             "run": run.id,
-            "code": work.code,
-            "call": work.call,
-            "cells": dict(work.cells),
-            "place": [work.place.title, work.place.above],
-            "values": {rank: list(names) for rank, names in work.values.items()},
-            "watched": sorted(work.parcel.watched.union(*work.values.values())),
-            "outdated": work.parcel.outdated,
-            "show": list(work.show),
-            "title": work.title,
-            "everyone": list(work.ranks),
-            "together": conductor.frame.together and len(conductor.ranks) > 1,
-            "deadline": conductor.limits.stop,
+            "code": task.code,
+            "call": task.call,
+            "cells": dict(task.cells),
+            "place": [task.place.title, task.place.above],
+            "values": {rank: list(names) for rank, names in task.values.items()},
+            "watched": sorted(task.update.watched.union(*task.values.values())),
+            "outdated": task.update.outdated,
+            "show": list(task.show),
+            "title": task.title,
+            "everyone": list(task.ranks),
+            "together": controller.runtime_env.together and len(controller.ranks) > 1,
+            "deadline": controller.timeouts.stop,
         }
-        parcel = conductor.outbox.current(work.parcel)
-        conductor.state = running(conductor.state, work.ranks, run.id)
+        update = controller.sync.current(task.update)
+        controller.state = running(controller.state, task.ranks, run.id)
         await asyncio.gather(
-            *(self._send_to(each, run, parcel, message) for each in conductor.connections)
+            *(self._send_to(each, run, update, message) for each in controller.connections)
         )
 
     async def _send_to(
-        self, connection: Connection, run: Run, parcel: Parcel, message: Message
+        self, connection: Connection, run: Run, update: NamespaceUpdate, message: Message
     ) -> None:
         here = connection.ranks
-        ranks = [rank for rank in run.work.ranks if rank in here]
+        ranks = [rank for rank in run.task.ranks if rank in here]
         if not ranks:
             return
-        groups = [group for group in parcel.groups if not here.isdisjoint(group["ranks"])]
-        parts = {**parcel.blobs, **run.work.blobs}
+        groups = [group for group in update.groups if not here.isdisjoint(group["ranks"])]
+        parts = {**update.blobs, **run.task.blobs}
         message = {**message, "names": groups, "ranks": ranks}
         run.sent = True
         for _ in range(2):
@@ -231,20 +231,20 @@ class Runner:
     async def _mend(self) -> None:
         with contextlib.suppress(SkyError):
             async with self._turn:
-                if self.conductor.alive:
+                if self.controller.alive:
                     await self._make_whole()
 
     async def _make_whole(self) -> None:
         """Have all ranks be there, in one group, also those of nodes that are lost."""
-        conductor = self.conductor
-        if any(connection.is_over for connection in conductor.connections):
+        controller = self.controller
+        if any(connection.is_over for connection in controller.connections):
             loop = asyncio.get_running_loop()
-            conductor.repair = loop.create_task(recovery.replace_lost(conductor))
-            await asyncio.gather(conductor.repair, return_exceptions=True)
-            conductor.repair = None
-            if not conductor.alive:
-                raise conductor.loss
-        await conductor.ready()
+            controller.repair = loop.create_task(recovery.replace_lost(controller))
+            await asyncio.gather(controller.repair, return_exceptions=True)
+            controller.repair = None
+            if not controller.alive:
+                raise controller.loss
+        await controller.ready()
 
     def _on_event(self, connection: Connection, event: Event) -> None:
         run = self._runs.get(getattr(event, "run", None) or "")
@@ -253,20 +253,20 @@ class Runner:
         if isinstance(event, Output | Display):
             self.watch.see(event)
         if isinstance(event, RankDone):
-            self.conductor.outbox.ran(
-                run.work.parcel, event.rank, event.bound, well=event.outcome == "ok"
+            self.controller.sync.ran(
+                run.task.update, event.rank, event.bound, well=event.outcome == "ok"
             )
             if event.arrived is not None and event.outcome != "ok":
-                self.conductor.outbox.missed(run.work.parcel, event.rank, event.arrived)
+                self.controller.sync.missed(run.task.update, event.rank, event.arrived)
         run.handle(event)
         if (
             isinstance(event, RankDone | RankExited)
             and run.failed
-            and self.conductor.frame.together
+            and self.controller.runtime_env.together
         ):
             # The agent of the rank that failed knows already.
-            others = [each for each in self.conductor.connections if each is not connection]
-            self._tell_all("interrupt", others, run=run.id, deadline=self.conductor.limits.stop)
+            others = [each for each in self.controller.connections if each is not connection]
+            self._tell_all("interrupt", others, run=run.id, deadline=self.controller.timeouts.stop)
 
     def _on_notice(self, text: str) -> None:
         for run in self._runs.values():
@@ -279,8 +279,8 @@ class Runner:
     def _tell_all(
         self, op: str, connections: Sequence[Connection] | None = None, **fields: Any
     ) -> None:
-        for connection in self.conductor.connections if connections is None else connections:
-            self.conductor.spawn(_tell(connection, op, **fields))
+        for connection in self.controller.connections if connections is None else connections:
+            self.controller.spawn(_tell(connection, op, **fields))
 
 
 async def _tell(connection: Connection, op: str, **fields: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jupyter_sky.cluster.namespace.sync import Parcel
+from jupyter_sky.cluster.namespace.sync import NamespaceUpdate
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.frames import Message
 
@@ -27,7 +27,7 @@ class CellPlace:
 
 
 @dataclass(frozen=True)
-class Work:
+class Task:
     """What ranks should do: a cell's ``code``, or a packed ``call``.
 
     Attributes
@@ -38,7 +38,7 @@ class Work:
         The notebook's cells that functions in ``call`` come from.
     place
         Where ``code`` stands in the notebook.
-    parcel
+    update
         The names that they need for it.
     blobs
         Large parts of ``call``.
@@ -55,7 +55,7 @@ class Work:
     call: Message | None = None
     cells: Cells = field(default_factory=dict)
     place: CellPlace = field(default_factory=CellPlace)
-    parcel: Parcel = field(default_factory=Parcel)
+    update: NamespaceUpdate = field(default_factory=NamespaceUpdate)
     blobs: Mapping[str, memoryview] = field(default_factory=dict)
     values: Mapping[int, Sequence[str]] = field(default_factory=dict)
     show: tuple[int, ...] = (0,)

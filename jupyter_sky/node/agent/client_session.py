@@ -31,7 +31,7 @@ Answer = Message | asyncio.Task[Message]
 """An answer, or what becomes one: most are there at once, and cost no task."""
 
 
-class Callers:
+class RequestCache:
     """What each client has asked for, over one connection after the other.
 
     A client whose link broke asks again on the next one, with the same number: what is under way

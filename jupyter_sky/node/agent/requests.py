@@ -38,18 +38,18 @@ class Changes:
 
     async def _on_abandon(self, message: Message) -> Message:
         """Have ranks let go of a group that does not come to be."""
-        await self._agent.crew.abandon(message["patience"])
+        await self._agent.supervisor.abandon(message["patience"])
         return {}
 
     def _on_enlist(self, message: Message) -> Message:
         """Have more ranks."""
         self._agent.devices.update(devices_of(message["ranks"]))
-        self._agent.crew.enlist(message["ranks"])
+        self._agent.supervisor.enlist(message["ranks"])
         return {}
 
     async def _on_discharge(self, message: Message) -> Message:
         """Have fewer ranks."""
-        await self._agent.crew.discharge(message["ranks"])
+        await self._agent.supervisor.discharge(message["ranks"])
         return {}
 
     def _on_authority(self, message: Message) -> Message:

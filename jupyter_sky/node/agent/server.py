@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jupyter_sky
-from jupyter_sky.node.agent.client_session import Callers, Client
+from jupyter_sky.node.agent.client_session import Client, RequestCache
 from jupyter_sky.node.agent.idle import Idle, Quiet
 from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.node.agent.metrics import Metrics
@@ -29,7 +29,7 @@ from jupyter_sky.node.blobs.relay import Relay
 from jupyter_sky.node.blobs.store import Store, default_disk, default_limit
 from jupyter_sky.node.network import port_check
 from jupyter_sky.node.network.peers import Peers, Stream
-from jupyter_sky.node.supervisor.supervisor import END_WITHIN, Crew
+from jupyter_sky.node.supervisor.supervisor import END_WITHIN, Supervisor
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.events import Ending, Forgotten, Leaving, RunBegan
 from jupyter_sky.transport.frames import Message
@@ -66,7 +66,9 @@ class Agent:
         self._folder = folder
         self._fork_server = fork_server
         self._fork_server_pid = fork_server_pid
-        self.crew = Crew(spec["ranks"], fork_server, folder / "logs", self._publish, self.end)
+        self.supervisor = Supervisor(
+            spec["ranks"], fork_server, folder / "logs", self._publish, self.end
+        )
         self._journal = Journal(folder / "journal", self._read_log)
         blob_folder = Path(spec["blobs"])
         self.store = Store(
@@ -80,7 +82,7 @@ class Agent:
         if spec["credentials"]:
             self.meet(spec["credentials"])
         self.clients: set[Client] = set()
-        self.callers = Callers(self)
+        self.callers = RequestCache(self)
         self._requests: dict[str, Callable[[Message], Message | Awaitable[Message]]] = {
             "run": self._on_run,
             "reserve": self._on_reserve,
@@ -103,7 +105,7 @@ class Agent:
         self.idle = Idle(
             spec["grace"],
             spec["idle_timeout"],
-            lambda: self.crew.busy,
+            lambda: self.supervisor.busy,
             lambda: self.in_use,
             self._ask_others,
             self._end_because,
@@ -117,7 +119,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self.end)
         listener = self._listen()
-        self.crew.start()
+        self.supervisor.start()
         ready(await self.peers.listen(addr) if self.peers else 0)
         self.idle.look()
         tasks = [loop.create_task(self._report()), loop.create_task(self._keep())]
@@ -166,9 +168,9 @@ class Agent:
             "cluster": self.spec["cluster"],
             "id": self.spec["id"],
             "last": self._journal.last,
-            "versions": self.crew.prepared,
+            "versions": self.supervisor.prepared,
             "latest": self._latest,
-            "ranks": [process.describe() for process in self.crew.ranks.values()],
+            "ranks": [process.describe() for process in self.supervisor.ranks.values()],
             "ending": self._ending is not None,
             "leaving": self._leaving,
         }
@@ -202,7 +204,7 @@ class Agent:
             self._publish(Forgotten(dropped).message())
 
     def _read_log(self, rank: int, offset: int, size: int) -> bytes:
-        return self.crew.logs[rank].read(offset, size)
+        return self.supervisor.logs[rank].read(offset, size)
 
     async def _report(self) -> None:
         """Tell clients, while something runs, what it takes; this is not worth a journal."""
@@ -210,9 +212,9 @@ class Agent:
         quiet = False
         while True:
             await asyncio.sleep(REPORT_EVERY)
-            busy = self.crew.busy
+            busy = self.supervisor.busy
             if self.clients and (busy or not quiet):
-                report = metrics.measure(self.crew.ranks.values())
+                report = metrics.measure(self.supervisor.ranks.values())
                 for client in self.clients:
                     client.tell({"report": report})
             quiet = not busy
@@ -227,9 +229,9 @@ class Agent:
 
     def _warn(self, notice: Notice) -> None:
         """Have everybody know that this node is about to be taken away."""
-        self._leaving = Leaving(notice.kind, notice.at, list(self.crew.ranks)).message()
+        self._leaving = Leaving(notice.kind, notice.at, list(self.supervisor.ranks)).message()
         self._publish(self._leaving)
-        self.crew.warn(self._leaving)
+        self.supervisor.warn(self._leaving)
         self._telling = asyncio.get_running_loop().create_task(
             self._tell_others({**self._leaving, "op": "leaving"})
         )
@@ -249,7 +251,7 @@ class Agent:
             return {"missing": missing}
         self.store.use(wanted)
         self._trim(wanted)
-        trouble = self.crew.run(message)
+        trouble = self.supervisor.run(message)
         self.idle.look()
         if trouble:
             return {"error": trouble}
@@ -260,27 +262,29 @@ class Agent:
         return {}
 
     async def _on_reserve(self, message: Message) -> Message:
-        return {"port": await self.crew.reserve(message)}
+        return {"port": await self.supervisor.reserve(message)}
 
     def _on_form(self, message: Message) -> Message:
         nodes = message["topology"]["nodes"]
-        elsewhere = [node for node in nodes if not self.crew.ranks.keys() & set(node["ranks"])]
+        elsewhere = [
+            node for node in nodes if not self.supervisor.ranks.keys() & set(node["ranks"])
+        ]
         # A machine can stand for several nodes; its agent is asked once.
         self._others = [*{(node["addr"], node["port"]): node for node in elsewhere}.values()]
-        self.crew.form(message)
+        self.supervisor.form(message)
         self.idle.begin()
         return {}
 
     def _on_interrupt(self, message: Message) -> Message:
-        self.crew.stop(message["run"], message["deadline"])
+        self.supervisor.stop(message["run"], message["deadline"])
         return {}
 
     def _on_kill(self, message: Message) -> Message:
-        self.crew.kill(message["ranks"])
+        self.supervisor.kill(message["ranks"])
         return {}
 
     def _on_log(self, message: Message) -> Message:
-        process = self.crew.ranks.get(message["rank"])
+        process = self.supervisor.ranks.get(message["rank"])
         if process is None:
             return {"error": f"there is no rank {message['rank']} here"}
         process.drain()
@@ -326,7 +330,7 @@ class Agent:
             case "quiet":
                 await stream.send(asdict(self.idle.quiet))
             case "leaving":
-                self.crew.warn(message)
+                self.supervisor.warn(message)
                 await stream.send({"op": "hello"})
             case _:
                 await stream.send({"op": "hello"})
@@ -354,9 +358,9 @@ class Agent:
         return self._ending
 
     async def _end(self) -> None:
-        self.crew.dismiss()
+        self.supervisor.dismiss()
         deadline = time.monotonic() + END_WITHIN
-        while any(p.pid for p in self.crew.ranks.values()) and time.monotonic() < deadline:
+        while any(p.pid for p in self.supervisor.ranks.values()) and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
         self._fork_server.close()
         await asyncio.get_running_loop().run_in_executor(None, _reap, self._fork_server_pid)

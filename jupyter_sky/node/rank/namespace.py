@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 import jupyter_sky
-from jupyter_sky.analysis.namespace_diff import Writes
+from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.node.rank.module_reloader import Sources, now
 from jupyter_sky.serialization import blobs, cell_sources, pickling
 from jupyter_sky.serialization.object_tokens import Tokens, arrivals
@@ -40,7 +40,7 @@ class Namespace:
         self._sources.note(since=0)
         # Objects hold on to their class, but not every class that is sent has objects yet.
         self._classes: dict[str, type] = {}
-        self._writes = Writes(names)
+        self._writes = NamespaceDiff(names)
         self._watched: Sequence[str] = ()
         self._since = 0
         self.arrived: list[str] = []
@@ -90,7 +90,7 @@ class Namespace:
 
     def watch(self, names: Sequence[str]) -> None:
         """Watch what a run binds; of some names it is also of interest whether they are there."""
-        self._writes = Writes(self.names)
+        self._writes = NamespaceDiff(self.names)
         self._watched = names
 
     def changes(self) -> dict[str, bool]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 
 
-class Endings:
+class ExitReasons:
     """Says why processes of this node ended."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from jupyter_sky.node.supervisor.rank_process import RankProcess
-from jupyter_sky.node.supervisor.rate_limiter import Gate, Shown
+from jupyter_sky.node.supervisor.rate_limiter import RateLimiter, Shown
 from jupyter_sky.transport.events import Output
 from jupyter_sky.transport.frames import Message
 
@@ -14,7 +14,7 @@ Publish = Callable[[Message, tuple[int, int] | None], None]
 """Takes an event, and where its data stands in the rank's log if it does."""
 
 
-class Showing:
+class OutputForwarder:
     """Shows what the ranks of a node print.
 
     Parameters
@@ -43,7 +43,7 @@ class Showing:
             self._show(process, stream, gate.release())
         process.gates = {}
 
-    def _release(self, process: RankProcess, stream: str, gate: Gate) -> None:
+    def _release(self, process: RankProcess, stream: str, gate: RateLimiter) -> None:
         if process.gates.get(stream) is gate:
             self._show(process, stream, gate.release())
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jupyter_sky.node.supervisor.log_file import Log
-from jupyter_sky.node.supervisor.rate_limiter import Gate
+from jupyter_sky.node.supervisor.rate_limiter import RateLimiter
 from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.link import Link
 
@@ -52,7 +52,7 @@ class RankProcess:
         self.pid: int | None = None
         self.run: str | None = None
         self.shown = False
-        self.gates: dict[str, Gate] = {}
+        self.gates: dict[str, RateLimiter] = {}
         self.forming: int | None = None
         self.generation = 0
         self.began = 0

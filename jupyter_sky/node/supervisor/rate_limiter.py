@@ -40,7 +40,7 @@ class Shown:
     skipped_bytes: int = 0
 
 
-class Gate:
+class RateLimiter:
     """Lets the output of one stream through, or its end where there is too much of it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

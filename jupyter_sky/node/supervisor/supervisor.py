@@ -1,4 +1,4 @@
-"""The crew: the ranks of a node. It starts and loses them, hears them, and stops them."""
+"""The supervisor: the ranks of a node. It starts and loses them, hears them, and stops them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import msgpack
 
-from jupyter_sky.node.supervisor.exit_reason import Endings, last_words
+from jupyter_sky.node.supervisor.exit_reason import ExitReasons, last_words
 from jupyter_sky.node.supervisor.log_file import Log
-from jupyter_sky.node.supervisor.output_forwarder import Publish, Showing
+from jupyter_sky.node.supervisor.output_forwarder import OutputForwarder, Publish
 from jupyter_sky.node.supervisor.rank_process import RankProcess
-from jupyter_sky.node.supervisor.rate_limiter import Gate
+from jupyter_sky.node.supervisor.rate_limiter import RateLimiter
 from jupyter_sky.transport.events import Event, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.frames import Message
 
@@ -33,7 +33,7 @@ _MOST_STILLBIRTHS = 3
 _LOOK_EVERY = 0.005
 
 
-class Crew:
+class Supervisor:
     """The ranks of a node.
 
     Parameters
@@ -80,7 +80,7 @@ class Crew:
         self._leaving: list[RankProcess] = []
         self._fork_server = fork_server
         self._publish = publish
-        self._showing = Showing(publish)
+        self._showing = OutputForwarder(publish)
         self._on_lost = on_lost
         self._stillbirths: dict[int, int] = {}
         self._addresses: list[str] = []
@@ -91,7 +91,7 @@ class Crew:
         self._stopping: set[str] = set()
         self._refused: deque[str] = deque(maxlen=100)
         self._unwanted: set[int] = set()
-        self._endings = Endings()
+        self._endings = ExitReasons()
         for place in places:
             self._take(place)
 
@@ -231,7 +231,9 @@ class Crew:
             process.run = message["run"]
             process.began = process.log.size
             process.shown = process.rank in message["show"]
-            process.gates = {"stdout": Gate(), "stderr": Gate()} if process.shown else {}
+            process.gates = (
+                {"stdout": RateLimiter(), "stderr": RateLimiter()} if process.shown else {}
+            )
             process.send(
                 {
                     **message,

@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook.commands import doctor, gc, offers, snapshot, status
@@ -110,12 +110,12 @@ class Commands:
     def _push(self, options: Namespace) -> None:
         cluster = self._running()
         check_names(options.names, self._shell.user_ns, "%sky push")
-        parcel = cluster.outbox.parcel(
+        update = cluster.sync.update(
             options.names, self._shell.user_ns, cluster.all_ranks, force=True, limit=None
         )
-        sending = SendingLine(self._shell, cluster, parcel.sizes)
-        sending.update(0, parcel.size)
-        run = cluster.run(Work(cluster.all_ranks, code="", parcel=parcel))
+        sending = SendingLine(self._shell, cluster, update.sizes)
+        sending.update(0, update.size)
+        run = cluster.run(Task(cluster.all_ranks, code="", update=update))
         run.follow(sending=sending.update)
         run.values()
 
@@ -123,7 +123,7 @@ class Commands:
         cluster = self._running()
         ranks = choose_ranks(cluster, options.ranks or "head", "--ranks")
         asked = {rank: list(options.names) for rank in ranks}
-        run = cluster.run(Work(ranks, code="", values=asked))
+        run = cluster.run(Task(ranks, code="", values=asked))
         run.follow()
         values = run.values()
         single = options.ranks in (None, "head")
@@ -142,8 +142,8 @@ class Commands:
 
     def _take_up(self, cluster: Cluster, run: Run) -> None:
         """Show what a run that another kernel began has printed and prints, and bind its values."""
-        print(f"{cluster.name}: `{run.work.title or 'a run'}` was begun before this kernel")
-        renderer = Renderer(self._shell, run.work.show)
+        print(f"{cluster.name}: `{run.task.title or 'a run'}` was begun before this kernel")
+        renderer = Renderer(self._shell, run.task.show)
         try:
             run.follow(
                 lambda event: renderer.render(event, flush=run.nothing_waits),
@@ -248,11 +248,11 @@ class Commands:
 
 def _as_asked(run: Run) -> dict[str, Any]:
     """Return the values of a run as its cell asked for them: of the head, or a list of all."""
-    values, asked = run.values(), run.work.values
-    first, *others = run.work.ranks
+    values, asked = run.values(), run.task.values
+    first, *others = run.task.ranks
     gathered = set(asked[others[0]]) if others and others[0] in asked else set()
     return {
-        name: [values[rank][name] for rank in run.work.ranks]
+        name: [values[rank][name] for rank in run.task.ranks]
         if name in gathered
         else values[first][name]
         for name in asked.get(first, ())

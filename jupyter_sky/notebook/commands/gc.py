@@ -20,7 +20,7 @@ def collect(identity: str | None = None) -> None:
     identity
         A cluster of somebody else's that is to be ended as well, by its id.
     """
-    left: list[orphans.Leftover | cloud_resources.Rental] = [*orphans.find()]
+    left: list[orphans.Orphan | cloud_resources.Rental] = [*orphans.find()]
     rented, trouble = cloud_resources.find()
     left += [each for each in rented if each.is_abandoned or each.holding.id == identity]
     for each in left:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.inventory.probe import Glance, look
+from jupyter_sky.cluster.inventory.probe import Status, look
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.formatting import aligned, format_dollars, format_duration, format_ranks
 from jupyter_sky.providers import providers
@@ -70,7 +70,7 @@ def report(clusters: Iterable[Cluster], current: str) -> str:
     return "\n".join([text, *_ranks(here.state)]) if here else text
 
 
-def _glances(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[Glance]:
+def _glances(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[Status]:
     """Return how each cluster is: as far as is known here, or as its agents say."""
     strange = [row for row in rows if row.id not in known]
     found = {row.id: each for row, each in zip(strange, look(strange, providers()), strict=True)}
@@ -78,11 +78,11 @@ def _glances(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list
     return [found[row.id] for row in rows]
 
 
-def _glance(state: ClusterState) -> Glance:
+def _glance(state: ClusterState) -> Status:
     if state.phase != "ready":
-        return Glance("gone" if state.phase == "lost" else state.phase)
+        return Status("gone" if state.phase == "lost" else state.phase)
     busy = tuple(rank.rank for rank in state.ranks if rank.run)
-    return Glance("busy" if busy else "idle", busy)
+    return Status("busy" if busy else "idle", busy)
 
 
 def _size(row: registry.Row) -> str:
@@ -101,7 +101,7 @@ def _cost(row: registry.Row, now: float) -> str:
     )
 
 
-def _running(cluster: Cluster | None, glance: Glance) -> str:
+def _running(cluster: Cluster | None, glance: Status) -> str:
     if not glance.busy:
         return "`%sky gc` removes what is left" if glance.phase == "gone" else ""
     run = cluster.snapshot()["run"] if cluster else None

@@ -8,7 +8,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.analysis.cell_names import analyse
-from jupyter_sky.analysis.namespace_diff import Writes
+from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.notebook.session import Session
 
 
@@ -17,10 +17,10 @@ class _Running:
     """A cell that runs: the names that it surely binds or deletes, and what it has done so far."""
 
     surely: frozenset[str]
-    writes: Writes
+    writes: NamespaceDiff
 
 
-class Assignments:
+class AssignmentTracker:
     """Tells the clusters of a notebook what was assigned and deleted here.
 
     That a value is another object, or has other content, tells it of most assignments; of
@@ -45,14 +45,14 @@ class Assignments:
             changed, deleted = cell.writes.changed(), cell.writes.deleted()
             self._tell(changed, deleted)
             rest = cell.surely - changed - deleted
-            self._running[-1] = _Running(rest, Writes(self._shell.user_ns))
+            self._running[-1] = _Running(rest, NamespaceDiff(self._shell.user_ns))
 
     def _before(self, info: Any) -> None:
         code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
         if code.lstrip().startswith(("%%sky", "get_ipython().run_cell_magic('sky'")):
             self._running.append(None)  # it does nothing here
         else:
-            self._running.append(_Running(_surely_in(code), Writes(self._shell.user_ns)))
+            self._running.append(_Running(_surely_in(code), NamespaceDiff(self._shell.user_ns)))
 
     def _after(self, result: Any) -> None:
         # There is none of the cell in which the extension was loaded.
@@ -66,9 +66,9 @@ class Assignments:
     def _tell(self, assigned: set[str], deleted: set[str]) -> None:
         for cluster in self._session.known():
             if assigned:
-                cluster.outbox.assigned(assigned, self._shell.user_ns)
+                cluster.sync.assigned(assigned, self._shell.user_ns)
             if deleted:
-                cluster.outbox.deleted(deleted)
+                cluster.sync.deleted(deleted)
 
 
 def _surely_in(code: str) -> frozenset[str]:

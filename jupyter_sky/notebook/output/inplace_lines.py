@@ -27,7 +27,7 @@ def beginning(text: str) -> int | None:
     return text.rfind("\n", 0, found.start()) + 1 if found else None
 
 
-class Bars:
+class InPlaceLines:
     """A block of lines in a cell, over which a rank draws.
 
     Parameters

@@ -11,7 +11,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.notebook.output.inplace_lines import Bars, beginning
+from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, beginning
 from jupyter_sky.transport.events import Display, Output
 
 
@@ -31,7 +31,7 @@ class Renderer:
         self._width = len(str(max(ranks, default=0))) if len(ranks) > 1 else 0
         self._decoders: dict[tuple[int, str], Any] = {}
         self._unfinished: dict[tuple[int, str], str] = {}
-        self._bars: dict[str, Bars] = {}
+        self._bars: dict[str, InPlaceLines] = {}
         self._unflushed = False
 
     def render(self, event: Output | Display, flush: bool = True) -> None:
@@ -102,7 +102,7 @@ class Renderer:
                 stream.write(f"\r{' ' * len(line)}\r")  # it goes on in the block
             self.flush()
             text = text[start:]
-            bars = self._bars[event.stream] = Bars(self._shell, line)
+            bars = self._bars[event.stream] = InPlaceLines(self._shell, line)
         rest = bars.draw(text)
         if bars.over:
             del self._bars[event.stream]

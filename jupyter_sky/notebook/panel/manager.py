@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jupyter_sky.notebook.panel.widget import Panel
 
 
-class Panels:
+class PanelManager:
     """Shows panels and keeps them up to date."""
 
     def __init__(self, shell: InteractiveShell) -> None:

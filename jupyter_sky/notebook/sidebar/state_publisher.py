@@ -21,7 +21,7 @@ INTERVAL = 1.0
 _SOON = 0.25  # a short run is over by then: nothing is written while a person waits for it
 
 
-class Telling:
+class StatePublisher:
     """Keeps this kernel's file up to date, from the background thread.
 
     Parameters

@@ -18,7 +18,7 @@ _WORTH_IT = 300.0  # seconds that it has to last
 
 
 @dataclass(frozen=True)
-class Purse:
+class Budget:
     """The money of a cluster.
 
     Attributes
@@ -36,8 +36,8 @@ class Purse:
     price: float
 
     @classmethod
-    def of(cls, standing: Standing) -> Purse:
-        """Return the purse of a cluster."""
+    def of(cls, standing: Standing) -> Budget:
+        """Return the budget of a cluster."""
         machines = [each for each in standing.machines if isinstance(each, Instance)]
         left = machines[0].seconds_paid()
         prices = [node.price or 0.0 for node in (*standing.nodes, *standing.lost)]

@@ -19,7 +19,7 @@ class Stopped(SkyError):
     """The work was stopped by the person."""
 
 
-class Stoppable:
+class Cancellable:
     """Work in steps.
 
     Parameters

@@ -10,8 +10,8 @@ from typing import Any
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers.aws import doctor, local_store
-from jupyter_sky.providers.aws.budget import Purse
-from jupyter_sky.providers.aws.cancellable import Stoppable
+from jupyter_sky.providers.aws.budget import Budget
+from jupyter_sky.providers.aws.cancellable import Cancellable
 from jupyter_sky.providers.aws.clients import Clients, clients, clients_at
 from jupyter_sky.providers.aws.ec2 import launch, scale_out, snapshots, teardown
 from jupyter_sky.providers.aws.ec2.bootstrap import NodeMaker
@@ -123,7 +123,7 @@ class AWS:
     ) -> list[Machine]:
         """Rent instances, wait until they let us in, and make them nodes."""
         here = await in_thread(self.clients)
-        work = Stoppable(progress)
+        work = Cancellable(progress)
         try:
             rented = await work.do(lambda: self._rent(here, spec, identity, work.say))
             make = self._maker(here.place, identity, self.bastion, self.spot)
@@ -139,11 +139,11 @@ class AWS:
         like = standing.machines[0]
         assert isinstance(like, Instance)
         there = await in_thread(clients_at, like.place)
-        work = Stoppable(progress)
+        work = Cancellable(progress)
         rented: list[Rented] = []
-        purse = await in_thread(Purse.of, standing)
+        budget = await in_thread(Budget.of, standing)
         try:
-            await work.do(lambda: rented.extend(self._rent_more(there, standing, purse, work.say)))
+            await work.do(lambda: rented.extend(self._rent_more(there, standing, budget, work.say)))
             make = self._maker(like.place, like.cluster, like.bastion, like.spot)
             return await make.grow(rented, standing, work.say)
         except BaseException:
@@ -151,7 +151,7 @@ class AWS:
             progress("giving back what was rented")
             numbers = [each.id for each in rented]
             await asyncio.shield(in_thread(teardown.terminate, there, numbers))
-            await asyncio.shield(in_thread(purse.share_as_before))
+            await asyncio.shield(in_thread(budget.share_as_before))
             raise
 
     async def give_back(self, machines: Sequence[Machine]) -> None:
@@ -259,7 +259,7 @@ class AWS:
         return rented
 
     def _rent_more(
-        self, there: Clients, standing: Standing, purse: Purse, say: Callable[[str], None]
+        self, there: Clients, standing: Standing, budget: Budget, say: Callable[[str], None]
     ) -> list[Rented]:
         like = standing.machines[0]
         assert isinstance(like, Instance)
@@ -271,7 +271,7 @@ class AWS:
         # What takes the place of a lost node costs what that did.
         if not standing.lost:
             agree(spec.nodes, [offer], self.max_price, self.ask_above, say)
-        seconds = purse.share_with(count, offer.price)
+        seconds = budget.share_with(count, offer.price)
         order = self._order(spec, like.cluster, count, [offer], lambda price: seconds)
         order = replace(order, user=like.host.partition("@")[0], private=like.is_private(there))
         return scale_out.rent(there, order, like, say)

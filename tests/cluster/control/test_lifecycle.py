@@ -130,8 +130,8 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.task import Work
 from jupyter_sky.providers.local import Local
 row = registry.find({cells.cluster.name!r})
-_, frame = assemble(sky.ComputePool(nodes=2).spec, [sky.plugins.torch()])
-cluster = Cluster.attach(row, Local(), frame)
+_, runtime_env = assemble(sky.ComputePool(nodes=2).spec, [sky.plugins.torch()])
+cluster = Cluster.attach(row, Local(), runtime_env)
 run = cluster.run(Work((0, 1), code="x = kept", values={{0: ["x"], 1: ["x"]}}))
 run.follow()
 print(run.values(), cluster.state.generation)
@@ -231,8 +231,8 @@ def test_a_plugin_that_fails_is_named_and_leaves_nothing(home: Path) -> None:
 
 
 def _started(spec: ClusterSpec, plugins: list[sky.Plugin]):
-    made, frame = assemble(spec, plugins)
-    return made, Local(), frame
+    made, runtime_env = assemble(spec, plugins)
+    return made, Local(), runtime_env
 
 
 def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:

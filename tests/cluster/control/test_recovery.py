@@ -16,7 +16,7 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.runtime_env import Frame
+from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
 from tests.cluster.control.test_scaling import assert_is_whole, prepare, ranks_on_this_machine
@@ -66,7 +66,7 @@ def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, visits: bool) ->
     agent.kill()
     agent.wait()
     with pytest.raises(sky.SkyError, match="has lost a node, which the notebook that uses it"):
-        Cluster.attach(row, Local(), Frame(life={}), visits=visits)
+        Cluster.attach(row, Local(), RuntimeEnv(life={}), visits=visits)
     assert_is_whole(cells, 2, keep=[0, None])
 
 

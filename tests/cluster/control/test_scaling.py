@@ -17,7 +17,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
 from tests.cluster.control.test_lifecycle import everything
@@ -143,7 +143,7 @@ def test_what_a_rank_wrote_that_has_left_can_still_be_read_by_who_comes_later(ne
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_a_cluster_that_works_is_not_scaled(new, tmp_path: Path, nodes: int) -> None:
+def test_a_cluster_that_tasks_is_not_scaled(new, tmp_path: Path, nodes: int) -> None:
     cells = new(nodes=2)
     cells.namespace["go"] = str(tmp_path / "go")
     run = cells.start(
@@ -173,7 +173,7 @@ def test_a_cluster_that_cannot_have_more_stays_as_it_is(new) -> None:
 
 def test_a_run_for_a_rank_that_has_left_says_so(new) -> None:
     cells = new(nodes=2)
-    run = cells.cluster.run(Work((0, 1), code="pass"))
+    run = cells.cluster.run(Task((0, 1), code="pass"))
     cells.cluster.scale(1)
     run.follow()
     with pytest.raises(sky.SkyError, match="rank 1 left the cluster"):
@@ -215,7 +215,7 @@ def test_a_rank_that_dies_while_the_group_is_formed_does_not_hold_up_the_others(
     assert_is_whole(cells, 2, keep=[0, 1])
 
 
-def test_a_plugin_that_does_not_work_on_the_new_rank(new_with) -> None:
+def test_a_plugin_that_does_not_task_on_the_new_rank(new_with) -> None:
     def life(info):
         if info.rank == 2:
             raise OSError("no such disk")

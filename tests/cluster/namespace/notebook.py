@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import analyse
-from jupyter_sky.analysis.namespace_diff import Writes
+from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runs.task import Task
 
 
 class Notebook:
@@ -26,13 +26,13 @@ class Notebook:
     def here(self, cell: str) -> None:
         """Run a cell in the notebook."""
         names = analyse(cell)
-        writes = Writes(self.names)
+        writes = NamespaceDiff(self.names)
         file = f"<cell {hash(cell)}>"
         linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
         exec(compile(cell, file, "exec", dont_inherit=True), self.names)
         there = names.surely & self.names.keys()
-        self.cluster.outbox.assigned(writes.changed() | there, self.names)
-        self.cluster.outbox.deleted(writes.deleted() | (names.surely - there))
+        self.cluster.sync.assigned(writes.changed() | there, self.names)
+        self.cluster.sync.deleted(writes.deleted() | (names.surely - there))
 
     def start(
         self,
@@ -45,11 +45,11 @@ class Notebook:
         """Start a cell on the ranks."""
         ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
         names = analyse(cell)
-        parcel = self.cluster.outbox.parcel(names.reads, self.names, ranks, cell=names)
+        update = self.cluster.sync.update(names.reads, self.names, ranks, cell=names)
         values = {rank: list(gather) for rank in ranks} if gather else {}
         if out:
             values = {**values, ranks[0]: [*out, *gather]}
-        run = self.cluster.run(Work(ranks, code=cell, parcel=parcel, values=values))
+        run = self.cluster.run(Task(ranks, code=cell, update=update, values=values))
         run.begin()
         return run
 
@@ -58,11 +58,11 @@ class Notebook:
         run = self.start(cell, **options)
         run.follow()
         values = run.values()
-        bound = {name: values[run.work.ranks[0]][name] for name in options.get("out", ())}
+        bound = {name: values[run.task.ranks[0]][name] for name in options.get("out", ())}
         for name in options.get("gather", ()):
-            bound[name] = [values[rank][name] for rank in run.work.ranks]
+            bound[name] = [values[rank][name] for rank in run.task.ranks]
         self.names.update(bound)
-        self.cluster.outbox.returned(bound, self.names, run.bound)
+        self.cluster.sync.returned(bound, self.names, run.bound)
         return [values[rank] for rank in sorted(values)]
 
     def ask(self, expression: str, **options: Any) -> list[Any]:
@@ -75,16 +75,16 @@ class Notebook:
     def sent(self, cell: str) -> set[str]:
         """Return the names that would be sent for a cell."""
         names = analyse(cell)
-        parcel = self.cluster.outbox.parcel(
+        update = self.cluster.sync.update(
             names.reads, self.names, self.cluster.all_ranks, cell=names
         )
-        return {name for group in parcel.groups for name in group["names"] if " " not in name}
+        return {name for group in update.groups for name in group["names"] if " " not in name}
 
 
 def open_notebook(cluster: Cluster, patch: Any) -> Notebook:
     """Open a notebook on a cluster on which other tests have left names."""
     notebook = Notebook(cluster)
     patch.setitem(sys.modules, "__main__", notebook.main)
-    held = cluster.outbox._ledger._held
-    cluster.outbox.assigned({name for names in held.values() for name in names}, {})
+    held = cluster.sync._remote_state._held
+    cluster.sync.assigned({name for names in held.values() for name in names}, {})
     return notebook

@@ -141,8 +141,8 @@ _ = {", ".join(f"lambda: {name}" for name in NAMES)}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    spec, frame = assemble(ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=1), [])
-    cluster = Cluster.start(spec, Local(), frame)
+    spec, runtime_env = assemble(ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=1), [])
+    cluster = Cluster.start(spec, Local(), runtime_env)
     yield cluster
     cluster.down()
 

@@ -15,7 +15,7 @@ def notebook(shared, monkeypatch) -> Notebook:
     return open_notebook(shared.cluster, monkeypatch)
 
 
-# Assignments
+# AssignmentTracker
 
 
 def test_what_a_rank_does_stays_until_the_notebook_assigns(notebook) -> None:
@@ -270,11 +270,11 @@ def test_a_class_that_changes_does_not_take_its_objects_along(notebook) -> None:
 
 def test_the_sizes_of_what_is_sent(notebook) -> None:
     notebook.here("import numpy as np\nbig = np.arange(1_000_000)\nsmall = 1")
-    names = notebook.start("big, small").work.parcel
+    names = notebook.start("big, small").task.update
     assert names.sizes["big"] > 8_000_000 > 10_000 > names.sizes["small"]
     # The node has it already: what is bound anew to the same is a message.
     notebook.here("big = np.arange(1_000_000)")
-    assert notebook.start("big").work.parcel.sizes["big"] < 10_000
+    assert notebook.start("big").task.update.sizes["big"] < 10_000
 
 
 def test_what_leaves_is_told_while_it_does(notebook) -> None:
@@ -289,11 +289,11 @@ def test_what_leaves_is_told_while_it_does(notebook) -> None:
 
 def test_what_is_huge_is_sent_only_if_that_is_meant(notebook) -> None:
     notebook.here("import numpy as np\na = np.ones(300_000)\nb = np.zeros(200_000)\nc = 1")
-    outbox, ranks = notebook.cluster.outbox, notebook.cluster.all_ranks
+    sync, ranks = notebook.cluster.sync, notebook.cluster.all_ranks
     with pytest.raises(sky.UsageError) as raised:
-        outbox.parcel(["a", "b", "c"], notebook.names, ranks, limit=3_000_000)
+        sync.update(["a", "b", "c"], notebook.names, ranks, limit=3_000_000)
     assert str(raised.value) == (
         "a (2.4 MB) and b (1.6 MB) would be sent, and more than 3 MB is sent only if you say so: "
         "add `--allow-large` to the cell, or load it inside of the cell."
     )
-    assert len(outbox.parcel(["a", "b", "c"], notebook.names, ranks, limit=None).groups) >= 3
+    assert len(sync.update(["a", "b", "c"], notebook.names, ranks, limit=None).groups) >= 3

@@ -21,8 +21,8 @@ from tests.cluster.namespace.notebook import Notebook, open_notebook
 def cluster(request, tmp_path_factory) -> Iterator[Cluster]:
     """Two ranks, which see the notebook's files or do not."""
     spec = ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=2)
-    made, frame = assemble(spec, [])
-    cluster = Cluster.start(made, Local(shares_files=request.param == "shared files"), frame)
+    made, runtime_env = assemble(spec, [])
+    cluster = Cluster.start(made, Local(shares_files=request.param == "shared files"), runtime_env)
     yield cluster
     cluster.down()
 
@@ -108,11 +108,11 @@ def test_a_mistake_in_an_edit_is_an_error_of_the_cell(notebook, module) -> None:
 def test_what_is_unchanged_is_not_sent_again(notebook, module) -> None:
     write(module, "x = 1")
     notebook.there(f"import {module}")
-    assert notebook.start(f"import {module}").work.parcel.groups == []
+    assert notebook.start(f"import {module}").task.update.groups == []
 
 
 def test_a_file_beside_a_module(notebook, module, cluster) -> None:
-    if not cluster.outbox.needs.shares_files:
+    if not cluster.sync.needs.shares_files:
         write(f"{module}/__init__", "from pathlib import Path\nhere = Path(__file__).parent")
         Path(f"{module}/words.txt").write_text("some words")
     else:

@@ -11,7 +11,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted, RankLost
-from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from tests.cluster.runs.test_stop import stop, stop_at_first_line
 
@@ -44,14 +44,14 @@ def test_stop_at_any_line_of_the_beginning(cells, line: int) -> None:
     cells.namespace.update(x=1)
     cells.run("pass", names=["x"])
     cells.namespace.update(x=2)
-    parcel = cells.cluster.outbox.parcel(["x"], cells.namespace, cells.cluster.all_ranks)
-    work = Work(cells.cluster.all_ranks, code="while True: time.sleep(0.01)", parcel=parcel)
-    run = cells.cluster.run(work)
+    update = cells.cluster.sync.update(["x"], cells.namespace, cells.cluster.all_ranks)
+    task = Task(cells.cluster.all_ranks, code="while True: time.sleep(0.01)", update=update)
+    run = cells.cluster.run(task)
     lines = 0
 
     def trace(frame, event: str, arg: object):
         nonlocal lines
-        if not frame.f_code.co_filename.endswith("cluster/run.py"):
+        if not frame.f_code.co_filename.endswith("runs/run.py"):
             return None
         lines += event == "line"
         if lines == line and event == "line":

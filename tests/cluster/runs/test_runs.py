@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.transport.events import Display
 from tests.cluster.conftest import Cells
@@ -25,7 +25,7 @@ def test_ranks_that_are_not_there_are_refused(
     cells: Cells, ranks: tuple[int, ...], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        cells.cluster.run(Work(ranks, code="1"))
+        cells.cluster.run(Task(ranks, code="1"))
     assert cells.ask("1") == [1] * 4
 
 

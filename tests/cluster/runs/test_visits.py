@@ -10,7 +10,7 @@ import pytest
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import Output
@@ -19,8 +19,8 @@ from jupyter_sky.transport.events import Output
 @pytest.fixture
 def short() -> Iterator[Cluster]:
     """A cluster that ends half a second after its notebook has left."""
-    spec, frame = assemble(ClusterSpec(name=f"short-{uuid.uuid4().hex[:6]}", nodes=2), [])
-    cluster = Cluster.start(spec, Local(grace=0.5), frame)
+    spec, runtime_env = assemble(ClusterSpec(name=f"short-{uuid.uuid4().hex[:6]}", nodes=2), [])
+    cluster = Cluster.start(spec, Local(grace=0.5), runtime_env)
     yield cluster
     cluster.close()
     if row := registry.find(cluster.name):
@@ -44,11 +44,11 @@ def test_a_visitor_keeps_nothing_up(short: Cluster) -> None:
 
 
 def test_a_visitor_follows_what_the_notebook_runs(short: Cluster) -> None:
-    run = short.run(Work((0, 1), code="print('one'); input_from = open", show=(0,)))
+    run = short.run(Task((0, 1), code="print('one'); input_from = open", show=(0,)))
     run.begin()
     run.follow()
     waits = short.run(
-        Work((0, 1), code="print('two', flush=True)\nimport time\ntime.sleep(600)", show=(0,))
+        Task((0, 1), code="print('two', flush=True)\nimport time\ntime.sleep(600)", show=(0,))
     )
     waits.begin()
     assert waits.left.wait(30)
@@ -72,6 +72,6 @@ def test_a_visitor_follows_what_the_notebook_runs(short: Cluster) -> None:
     waits.follow()
     with pytest.raises(KeyboardInterrupt):
         waits.check()
-    again = short.run(Work((0, 1), code="pass"))
+    again = short.run(Task((0, 1), code="pass"))
     again.follow()
     again.values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_sky.node.supervisor.rate_limiter import BURST, RATE, TAIL, Gate
+from jupyter_sky.node.supervisor.rate_limiter import BURST, RATE, TAIL, RateLimiter
 
 
 class Clock:
@@ -14,7 +14,7 @@ class Clock:
 
 def test_what_a_person_can_read_passes_as_it_is() -> None:
     clock = Clock()
-    gate = Gate(clock)
+    gate = RateLimiter(clock)
     for number in range(1000):
         line = b"x" * 500 + b"\n"
         shown = gate.take(line, number * len(line))
@@ -24,7 +24,7 @@ def test_what_a_person_can_read_passes_as_it_is() -> None:
 
 
 def test_a_flood_ends_with_its_last_lines_and_nothing_is_unaccounted_for() -> None:
-    gate = Gate(Clock())
+    gate = RateLimiter(Clock())
     lines = [f"line {number}\n".encode() for number in range(1_000_000)]
     data = b"".join(lines)
     shown = []
@@ -46,7 +46,7 @@ def test_a_flood_ends_with_its_last_lines_and_nothing_is_unaccounted_for() -> No
 
 
 def test_the_end_of_one_endless_line_is_shown() -> None:
-    last = Gate(Clock()).take(b"y" * (50 * BURST), 0)
+    last = RateLimiter(Clock()).take(b"y" * (50 * BURST), 0)
     assert last
     assert last.data == b"y" * TAIL
     assert last.skipped_lines == 0
@@ -54,7 +54,7 @@ def test_the_end_of_one_endless_line_is_shown() -> None:
 
 def test_what_is_held_back_may_be_shown_after_a_while() -> None:
     clock = Clock()
-    gate = Gate(clock)
+    gate = RateLimiter(clock)
     gate.take(b"z" * BURST, 0)
     assert gate.take(b"more\n", BURST) is None
     assert gate.delay == TAIL / RATE

@@ -17,7 +17,7 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.notebook.options.definitions import COMMANDS
@@ -38,8 +38,8 @@ def two(notebook: Notebook) -> Notebook:
 @pytest.fixture
 def stranger() -> Iterator[Cluster]:
     """A cluster that another kernel has started."""
-    spec, frame = assemble(ClusterSpec(name=f"other-{uuid.uuid4().hex[:6]}", nodes=2), [])
-    cluster = Cluster.start(spec, Local(), frame)
+    spec, runtime_env = assemble(ClusterSpec(name=f"other-{uuid.uuid4().hex[:6]}", nodes=2), [])
+    cluster = Cluster.start(spec, Local(), runtime_env)
     yield cluster
     if cluster.state.phase != "down":
         cluster.down()
@@ -93,7 +93,7 @@ def test_status_marks_the_cluster_that_cells_mean(two: Notebook, stranger: Clust
 
 def test_status_shows_what_runs(two: Notebook, stranger: Cluster, tmp_path: Path) -> None:
     end = tmp_path / "end"
-    strange = stranger.run(Work((1,), code=UNTIL.format(str(end))))
+    strange = stranger.run(Task((1,), code=UNTIL.format(str(end))))
     strange.begin()
     assert strange.left.wait(30)
     two.namespace["end"] = str(end)

@@ -73,8 +73,8 @@ def test_a_busy_cluster_is_not_scaled(two: Notebook) -> None:
 
 def test_a_cluster_that_another_kernel_has_scaled(two: Notebook) -> None:
     [row] = registry.rows()
-    _, frame = assemble(ClusterSpec(name=row.name), [])
-    other = Cluster.attach(row, Local(), frame)
+    _, runtime_env = assemble(ClusterSpec(name=row.name), [])
+    other = Cluster.attach(row, Local(), runtime_env)
     other.scale(3)
     other.close()
     assert counts(two) == ["3"] * 3

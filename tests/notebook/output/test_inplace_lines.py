@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.notebook.output.inplace_lines import Bars, beginning
+from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, beginning
 from tests.notebook.kernels import LiveNotebook
 
 ERASE = "\x1b[2K"
@@ -44,7 +44,7 @@ class Shell:
 )
 def test_what_is_drawn_over_is_one_block(text: str, drawn: str, behind: str, size: int) -> None:
     shell: Any = Shell()
-    bars, rest = Bars(shell), ""
+    bars, rest = InPlaceLines(shell), ""
     # Escapes come whole: ranks write them at once.
     pieces = [text] if size == 1000 else _whole(text, size)
     for piece in pieces:

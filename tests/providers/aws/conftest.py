@@ -103,8 +103,8 @@ def start(machines: Machines, clients: Clients) -> Iterator[Start]:
         provider = AWS(subnet=subnet, addresses="private", **options)
         name = f"aws-{uuid.uuid4().hex[:8]}"
         wanted = ClusterSpec(name, nodes=nodes, cpus="4+", replace=replace)
-        spec, frame = assemble(wanted, [sky.plugins.torch()] if framework else [])
-        cells = Cells(Cluster.start(spec, provider, frame, say))
+        spec, runtime_env = assemble(wanted, [sky.plugins.torch()] if framework else [])
+        cells = Cells(Cluster.start(spec, provider, runtime_env, say))
         started.append(cells)
         return cells
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runtime_env import Frame
+from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.spec import ClusterSpec
@@ -27,7 +27,7 @@ def start(subnet: str, **options: Any) -> None:
         if text.endswith("to boot"):
             raise Booting(text)
 
-    Cluster.start(SPEC, provider(subnet, **options), Frame({}), say)
+    Cluster.start(SPEC, provider(subnet, **options), RuntimeEnv({}), say)
 
 
 def provider(subnet: str, **options: Any) -> AWS:

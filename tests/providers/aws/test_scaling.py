@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from jupyter_sky.cluster.cost_meter import Meter
+from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.paths import home
@@ -32,7 +32,7 @@ def test_instances_come_and_go(
     prepare(cells)
     before = {host.address: host.run("cat", "/run/jupyter-sky-until") for host in hosts(machines)}
     # As if it had been up for ten hours.
-    cells.cluster._conductor.meter = Meter(0.0, time.time() - 36000)
+    cells.cluster._controller.meter = CostMeter(0.0, time.time() - 36000)
     cells.cluster.scale(4)
     assert_is_whole(cells, 4, keep=[0, 1, None, None])
     assert cells.cluster.price == pytest.approx(0.8)
@@ -146,7 +146,7 @@ def test_a_cluster_of_another_kernel_can_be_scaled(start: Start, clients: Client
     assert row is not None
     # What was said when it was started is not known there.
     provider = replace(cells.cluster.provider, subnet=None, addresses="public")
-    taken = Cluster.attach(row, provider, cells.cluster.frame)
+    taken = Cluster.attach(row, provider, cells.cluster.runtime_env)
     assert taken is not None
     taken.scale(2)
     assert running(clients) == 2

@@ -53,8 +53,8 @@ def test_ranks_find_what_the_image_says(new) -> None:
 
 
 def start(name: str, **options) -> Cluster:
-    spec, frame = assemble(ClusterSpec(name=name, **options), [])
-    return Cluster.start(spec, Local(), frame)
+    spec, runtime_env = assemble(ClusterSpec(name=name, **options), [])
+    return Cluster.start(spec, Local(), runtime_env)
 
 
 def test_a_shell_variable_without_a_value_stops_the_start() -> None:
@@ -113,7 +113,7 @@ def test_a_cluster_of_another_computer_is_not_taken_for_a_dead_one() -> None:
         away = [{**machine, "computer": "another-host"} for machine in row.machines]
         registry.record_machines(row.id, away)
         with pytest.raises(SkyError, match="runs on another-host"):
-            Cluster.attach(replace(row, machines=away), Local(), cluster.frame)
+            Cluster.attach(replace(row, machines=away), Local(), cluster.runtime_env)
         with pytest.raises(SkyError, match="there is a cluster shared already"):
             start("shared")
         assert registry.find("shared") is not None

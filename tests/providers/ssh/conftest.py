@@ -15,7 +15,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runtime_env import Limits
+from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
@@ -74,8 +74,8 @@ def start(client: Path) -> Iterator[Callable[..., Cells]]:
         image = sky.Image(env=env or {})
         count = nodes or provider.usual_nodes
         wanted = ClusterSpec(name=name, nodes=count, image=image, replace=replace)
-        spec, frame = assemble(wanted, [sky.plugins.torch()] if framework else [])
-        cells = Cells(Cluster.start(spec, provider, frame, progress, Limits(stop=20)))
+        spec, runtime_env = assemble(wanted, [sky.plugins.torch()] if framework else [])
+        cells = Cells(Cluster.start(spec, provider, runtime_env, progress, Timeouts(stop=20)))
         started.append(cells)
         return cells
 

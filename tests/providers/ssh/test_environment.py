@@ -37,8 +37,8 @@ def said(image: sky.Image, hosts: str = "lab1") -> tuple[list[str], Any]:
     lines: list[str] = []
     from jupyter_sky.api.assemble import assemble
 
-    spec, frame = assemble(ClusterSpec(name=f"env-{uuid.uuid4().hex[:6]}", image=image), [])
-    cluster = Cluster.start(spec, sky.SSH(hosts), frame, lambda text: lines.append(str(text)))
+    spec, runtime_env = assemble(ClusterSpec(name=f"env-{uuid.uuid4().hex[:6]}", image=image), [])
+    cluster = Cluster.start(spec, sky.SSH(hosts), runtime_env, lambda text: lines.append(str(text)))
     try:
         pool = sky.ComputePool(name=spec.name)
         pool._cluster = cluster
