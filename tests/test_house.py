@@ -1,9 +1,13 @@
-"""The rooms of the house import downwards only (CONTRIBUTING.md shows the plan)."""
+"""The rooms of the package import downwards only, without circles, and stay small.
+
+CONTRIBUTING.md shows the plan.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,10 @@ import jupyter_sky
 
 PACKAGE = "jupyter_sky"
 ROOT = Path(jupyter_sky.__file__).parent
+TESTS = Path(__file__).parent
+
+LARGEST_FOLDER = 14  # files
+LONGEST_FILE = 400  # lines
 
 STACK = ("notebook", "plugins", "api", "cluster", "providers", "serialization", "transport")
 MAY_IMPORT = {room: {*STACK[level + 1 :], "analysis"} for level, room in enumerate(STACK)}
@@ -46,15 +54,20 @@ def violations(root: Path) -> list[str]:
     return found
 
 
-def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
-    """The line and full name of each module of ours that `tree` imports, wherever it does."""
+def imports(
+    tree: ast.AST, module: str, is_package: bool, modules: Collection[str] = ()
+) -> Iterator[tuple[int, str]]:
+    """The line and full name of each module of ours that `tree` imports, wherever it does.
+
+    What is imported from a package is the package, unless it is one of `modules`.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 targets = [alias.name for alias in names]
             case ast.ImportFrom(module=base, names=names, level=level):
                 package = absolute(base, level, module, is_package)
-                targets = [home(package, alias.name) for alias in names]
+                targets = [home(package, alias.name, modules) for alias in names]
             case ast.Call(
                 func=ast.Name(id="import_module" | "__import__")
                 | ast.Attribute(attr="import_module"),
@@ -77,11 +90,63 @@ def absolute(base: str | None, level: int, module: str, is_package: bool) -> str
     return ".".join([*parents, base] if base else parents)
 
 
-def home(package: str, name: str) -> str:
+def home(package: str, name: str, modules: Collection[str] = ()) -> str:
     """The module that ``from package import name`` reaches, through the root's lazy names too."""
+    if f"{package}.{name}" in modules:
+        return f"{package}.{name}"
     if package != PACKAGE or name.startswith("__"):
         return package
     return jupyter_sky._HOMES.get(name, f"{package}.{name}").partition(":")[0]
+
+
+def graph(root: Path) -> dict[str, set[str]]:
+    """The modules below `root`, each with those that it imports, wherever it does."""
+    modules = {module_name(path, root): path for path in root.rglob("*.py")}
+    found: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        tree = ast.parse(path.read_bytes())
+        targets = imports(tree, module, path.name == "__init__.py", modules)
+        found[module] = {target for _, target in targets} & modules.keys() - {module}
+    return found
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that reach each other (Tarjan's strongly connected components)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for target in sorted(edges.get(module, ())):
+            if target not in index:
+                visit(target)
+                low[module] = min(low[module], low[target])
+            elif target in stack:
+                low[module] = min(low[module], index[target])
+        if low[module] == index[module]:
+            members = stack[stack.index(module) :]
+            del stack[-len(members) :]
+            if len(members) > 1:
+                found.append(sorted(members))
+
+    for module in sorted(edges):
+        if module not in index:
+            visit(module)
+    return found
+
+
+def folders(edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The folders inside of rooms, each with those of its own room that it imports."""
+    found: dict[str, set[str]] = {}
+    for module, targets in edges.items():
+        for target in targets:
+            here, there = module.split("."), target.split(".")
+            if min(len(here), len(there)) > 3 and here[1] == there[1] and here[2] != there[2]:
+                found.setdefault(".".join(here[:3]), set()).add(".".join(there[:3]))
+    return found
 
 
 def module_name(path: Path, root: Path) -> str:
@@ -150,3 +215,24 @@ def test_an_allowed_import_is_not(tmp_path: Path, module: str, source: str) -> N
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source)
     assert violations(tmp_path / PACKAGE) == []
+
+
+def test_no_circle_of_files() -> None:
+    # The root's names are lazy: what they reach is not what the root imports.
+    edges = {module: targets for module, targets in graph(ROOT).items() if module not in FREE}
+    assert circles(edges) == []
+
+
+def test_no_circle_of_folders() -> None:
+    assert circles(folders(graph(ROOT))) == []
+
+
+def test_a_circle_is_named() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+
+
+def test_folders_and_files_are_small() -> None:
+    sizes = {path: len(path.read_text().splitlines()) for path in ROOT.rglob("*.py")}
+    assert {path: size for path, size in sizes.items() if size > LONGEST_FILE} == {}
+    counts = Counter(path.parent for path in [*sizes, *TESTS.rglob("*.py")])
+    assert {folder: count for folder, count in counts.items() if count > LARGEST_FOLDER} == {}
