@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -134,19 +135,25 @@ def test_what_plugins_say_together() -> None:
     assert life.preload == ("json", "csv")
 
 
-def test_a_plugin_of_a_cell_travels(as_rank: Callable[..., None]) -> None:
-    seen: list[int] = []
+def test_a_plugin_of_a_cell_travels(
+    as_rank: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word = "of the cell"
 
-    def local(info: sky.InstanceInfo) -> Iterator[list[int]]:
-        seen.append(info.rank)
-        yield seen
+    def local(info: sky.InstanceInfo) -> Iterator[None]:
+        os.environ["PLUGIN"] = f"{word}, on {info.rank}"
+        yield
+        del os.environ["PLUGIN"]
 
+    pickled = cloudpickle.dumps(PluginLifecycle([sky.Plugin("cell", around_app=local)]))
+    # What arrives has taken along what it refers to: the cell goes on with it as it likes.
+    word = "changed since"
     as_rank(1)
-    life = cloudpickle.loads(
-        cloudpickle.dumps(PluginLifecycle([sky.Plugin("cell", around_app=local)]))
-    )
+    life = cloudpickle.loads(pickled)
     life.enter_app()
+    assert os.environ["PLUGIN"] == "of the cell, on 1"
     life.exit_app()
+    assert "PLUGIN" not in os.environ
 
 
 def test_plugins_transform_the_image_in_order() -> None:

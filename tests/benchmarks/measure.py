@@ -88,6 +88,16 @@ class Row:
         return value >= self.target.limit if self.target.least else value <= self.target.limit
 
 
+def unmeasured(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows whose figure could not be taken."""
+    return [row for row in rows if row.ours is None]
+
+
+def missed(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that do not reach their target."""
+    return [row for row in rows if row.reached is False]
+
+
 def fastest(times: Mapping[str, float | str]) -> Base | None:
     """Return the peer that took the shortest time, if any was measured."""
     measured = {name: value for name, value in times.items() if not isinstance(value, str)}

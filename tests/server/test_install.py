@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from jupyter_sky import __version__
 from tests.paths import ROOT
@@ -65,13 +67,17 @@ def test_jupyterlab_has_the_sidebar_at_once(environment: Path) -> None:
     pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
     said = says(environment, "-m", "jupyterlab.labextensions", "list")
     line = next(line for line in said.splitlines() if "jupyter-sky" in line)
-    assert f"v{__version__}" in line
+    [version] = re.findall(r" v(\S+) ", line)
+    assert Version(version) == Version(
+        __version__
+    )  # npm writes 0.2.0-dev0 where Python writes .dev0
     assert "enabled" in line and "OK" in line
 
 
 def test_the_schema_is_in_the_wheel(environment: Path) -> None:
     code = "from jupyter_sky.server import schema; schema.check('Said', {'said': ''})"
-    says(environment, "-c", f"{code}; import jupyter_sky; print(jupyter_sky.__file__)")
+    said = says(environment, "-c", f"{code}; import jupyter_sky; print(jupyter_sky.__file__)")
+    assert Path(said.strip()).is_relative_to(environment), "what is looked at is not the wheel's"
 
 
 def test_the_command_is_there(environment: Path) -> None:
@@ -83,6 +89,6 @@ def test_the_command_is_there(environment: Path) -> None:
 def test_the_magics_need_no_server(environment: Path) -> None:
     code = (
         "import sys\nsys.modules |= dict.fromkeys(['jupyter_server', 'jsonschema', 'tornado'])\n"
-        "from jupyter_sky.notebook import extension, terminal"
+        "from jupyter_sky.notebook import cli, extension"
     )
     says(environment, "-c", code)

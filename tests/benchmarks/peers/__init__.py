@@ -33,6 +33,13 @@ class Peer(ABC):
         """
 
     @abstractmethod
+    def push_again(self) -> list[int] | None:
+        """Have every process ``look`` once more at the array that was pushed last.
+
+        It has not changed. A peer that gave a reference to it uses that reference, as its users do.
+        """
+
+    @abstractmethod
     def stop(self) -> None:
         """End what was started."""
 

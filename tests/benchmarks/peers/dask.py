@@ -26,9 +26,12 @@ class Dask(Peer):
         self._client.run(nothing)
 
     def push(self, array: np.ndarray) -> list[int]:
-        data = self._client.scatter(array, broadcast=True)
-        wait(data)
-        return self._on_all(lambda rank: (look, data))
+        self._data = self._client.scatter(array, broadcast=True)
+        wait(self._data)
+        return self.push_again()
+
+    def push_again(self) -> list[int]:
+        return self._on_all(lambda rank: (look, self._data))
 
     def stop(self) -> None:
         self._client.close()

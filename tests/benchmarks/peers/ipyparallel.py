@@ -24,6 +24,9 @@ class IPyParallel(Peer):
 
     def push(self, array: np.ndarray) -> list[int]:
         self._view.push({"data": array})
+        return self.push_again()
+
+    def push_again(self) -> list[int]:
         return self._view.apply_sync(look, ipp.Reference("data"))
 
     def stop(self) -> None:

@@ -30,6 +30,9 @@ class NBDistributed(Peer):
     def push(self, array: np.ndarray) -> None:
         return None
 
+    def push_again(self) -> None:
+        return None
+
     def stop(self) -> None:
         # Not `%dist_shutdown`: it kills every process of the machine with "worker" in its command.
         self._magics._comm_manager.shutdown()

@@ -43,8 +43,11 @@ class Ray(Peer):
         ray.get([rank.call.remote(nothing) for rank in self._ranks])
 
     def push(self, array: np.ndarray) -> list[int]:
-        data = ray.put(array)
-        return ray.get([rank.call.remote(look, data) for rank in self._ranks])
+        self._data = ray.put(array)
+        return self.push_again()
+
+    def push_again(self) -> list[int]:
+        return ray.get([rank.call.remote(look, self._data) for rank in self._ranks])
 
     def stop(self) -> None:
         ray.shutdown()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import pkgutil
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 
@@ -61,19 +63,22 @@ def _pushes(peer: Peer) -> tuple[list[float], list[float]]:
     random = np.random.default_rng()
     for _ in range(1 + _PUSHES):
         array = random.integers(2**40, size=_BYTES // 8)
-        taken = _push(peer, array)
-        if taken is None:
+        expected = [look(array)] * RANKS
+        pushed = _seen_after(partial(peer.push, array), expected)
+        pushed_again = _seen_after(peer.push_again, expected)
+        if pushed is None or pushed_again is None:
             return [], []
-        first.append(taken)
-        again.append(_push(peer, array))
+        first.append(pushed)
+        again.append(pushed_again)
     return first[1:], again[1:]
 
 
-def _push(peer: Peer, array: np.ndarray) -> float | None:
+def _seen_after(push: Callable[[], list[int] | None], expected: list[int]) -> float | None:
+    """Return how long a push takes, and hold what the ranks saw against what was sent."""
     started = time.monotonic()
-    seen = peer.push(array)
+    seen = push()
     taken = time.monotonic() - started
     if seen is None:
         return None
-    assert seen == [look(array)] * RANKS, "what arrived is not what was sent"
+    assert seen == expected, "what arrived is not what was sent"
     return taken

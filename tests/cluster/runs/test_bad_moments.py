@@ -161,9 +161,12 @@ def test_a_forked_child_that_leaves_the_cell_is_no_second_rank(cells) -> None:
 
 def test_ranks_may_be_restarted_often(new) -> None:
     cells = new(nodes=1)
+    seen = set()
     for _ in range(5):
+        seen.update(cells.ask("__import__('os').getpid()"))
         cells.cluster.restart()
-    cells.run("pass")
+    seen.update(cells.ask("__import__('os').getpid()"))
+    assert len(seen) == 6
 
 
 def test_who_stops_waiting_for_a_run_does_not_stop_it(cells, tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import pytest
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import probe, registry
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
@@ -36,11 +37,16 @@ def visited(cluster: Cluster) -> Cluster:
 
 
 def test_a_visitor_keeps_nothing_up(short: Cluster) -> None:
+    row = registry.find(short.name)
+    assert row is not None
     visitor = visited(short)
     short.close()
     while visitor.alive:
-        pass
+        time.sleep(0.01)
     visitor.close()
+    # The agents have ended, although a visitor was connected.
+    while probe.look([row], {"local": Local()})[0].phase != "gone":
+        time.sleep(0.01)
 
 
 def test_a_visitor_follows_what_the_notebook_runs(short: Cluster) -> None:

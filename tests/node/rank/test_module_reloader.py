@@ -23,6 +23,8 @@ class Rank:
         self.folder = folder
         self.sources = Sources()
         self.sources.note(since=0)
+        # What was imported before is the tests' own: somebody may edit that while they run.
+        self.sources._sources.clear()
         self.names: dict[str, Any] = {}
 
     def write(self, name: str, source: str) -> None:

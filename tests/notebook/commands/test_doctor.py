@@ -50,7 +50,7 @@ def test_doctor_tells_of_everything_line_by_line(notebook: Notebook) -> None:
     assert [line[5:20].strip() for line in lines] == names
     assert all(line.startswith(("ok   ", "fix  ")) for line in lines)
     fixes = [line for line in lines if line.startswith("fix")]
-    assert summary == f"{len(fixes)} of 11 need your attention" if fixes else "all is well"
+    assert summary == (f"{len(fixes)} of 11 need your attention" if fixes else "all is well")
 
 
 def test_what_is_well_needs_no_fix(notebook: Notebook) -> None:

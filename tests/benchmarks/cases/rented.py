@@ -18,7 +18,7 @@ from jupyter_sky.plugins import torch
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.spec import ClusterSpec
-from tests.benchmarks.machines import switched_on
+from tests.benchmarks.cases.machines import switched_on
 from tests.benchmarks.measure import Row, spread
 from tests.lab import missing
 

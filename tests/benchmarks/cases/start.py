@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from tests.benchmarks.contest import beside
+from tests.benchmarks.cases.contest import beside
 from tests.benchmarks.measure import Base, Row, Target, alternate, interpreter, seconds, spread
 from tests.benchmarks.notebook import SkyNotebook
 

@@ -1,6 +1,7 @@
 """A DDP training loop, the same under ``torchrun`` and in a ``%%sky`` cell.
 
-``python -m torch.distributed.run --nproc-per-node 4 -m tests.benchmarks.ddp`` prints its speed.
+It prints its speed where each process is one of ``torchrun``:
+``python -m torch.distributed.run --nproc-per-node 4 -m tests.benchmarks.cases.ddp``.
 """
 
 from __future__ import annotations
