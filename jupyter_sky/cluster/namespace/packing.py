@@ -212,19 +212,6 @@ def _first(module: ModuleType, *submodules: ModuleType) -> ModuleType:
     return module
 
 
-def connected(items: Sequence[Item]) -> list[list[Item]]:
-    """Return names in groups: those that share a mutable object are in one."""
-    group = {item.key: [item] for item in items}
-    owner: dict[int, str] = {}
-    for item in items:
-        for identity in item.pickled.shared:
-            first = owner.setdefault(identity, item.key)
-            if group[first] is not group[item.key]:
-                merged = [*group[first], *group[item.key]]
-                group.update({each.key: merged for each in merged})
-    return list({id(members): members for members in group.values()}.values())
-
-
 @dataclass(frozen=True)
 class Group:
     """Names that are sent as one, so that they share what they share here.

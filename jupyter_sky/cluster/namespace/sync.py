@@ -11,20 +11,18 @@ has already. If only one of them has changed, only that one is sent; the others 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import FunctionType, MethodType
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.dependencies import Dependencies
-from jupyter_sky.cluster.namespace.packing import Group, Item, Items, connected, pack_together
+from jupyter_sky.cluster.namespace.packing import Group, Item, Items, pack_together
 from jupyter_sky.cluster.namespace.remote_state import Effects, Held, RemoteState
+from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
-from jupyter_sky.serialization import pickling
-from jupyter_sky.serialization.object_tokens import Departures, is_mutable
+from jupyter_sky.serialization.object_tokens import Departures
 from jupyter_sky.transport.frames import Message
 
 HUGE = 4_000_000_000
@@ -84,6 +82,7 @@ class NamespaceSync:
         self._remote_state = RemoteState()
         self.needs = Dependencies(self._remote_state)
         self._departures = Departures()
+        self._planner = GroupPlanner(self._remote_state, self._departures)
         self._returned: dict[str, int] = {}
         self._gone_out: set[str] = set()
         self._losses = 0
@@ -142,8 +141,8 @@ class NamespaceSync:
             ]
             lacking.setdefault(tuple(missing), []).append(rank)
         for lacked, members in lacking.items():
-            for group, links, receivers in self._divide(lacked, items, members):
-                self._add(update, group, links, receivers)
+            for plan in self._planner.plan(lacked, items, members):
+                self._add(update, plan)
         refuse_huge(update.sizes, limit)
         return update
 
@@ -160,91 +159,12 @@ class NamespaceSync:
             update, groups=[*update.groups, *more.groups], blobs={**update.blobs, **more.blobs}
         )
 
-    def _divide(
-        self, lacked: Sequence[Item], items: Items, ranks: Sequence[int]
-    ) -> Iterator[tuple[list[Item], dict[int, int], list[int]]]:
-        """Yield groups of what ranks lack, with the tokens of what they have of it, and ranks."""
-        # Modules first, from which the rest is imported. Classes may need each other.
-        for item in lacked:
-            if item.kind == "source":
-                yield [item], {}, list(ranks)
-        if classes := [item for item in lacked if item.kind == "class"]:
-            yield classes, {}, list(ranks)
-        wanted = [item for item in lacked if item.kind == "name"]
-        kept: list[Item] = []
-        if any(item.pickled.shared for item in wanted):
-            keys = {item.key for item in wanted}
-            kept = [item for item in self._kept(items, ranks) if item.key not in keys]
-        for members in connected([*wanted, *kept]):
-            group = [item for item in members if item in wanted]
-            rest = [item for item in members if item not in wanted]
-            if not group:
-                continue
-            alike: dict[Any, list[int]] = {}
-            for rank in ranks:
-                alike.setdefault(self._outlook(rest, rank), []).append(rank)
-            for receivers in alike.values():
-                whole, links = self._linked(group, rest, receivers[0])
-                yield whole, links, receivers
-
-    def _kept(self, items: Items, ranks: Sequence[int]) -> list[Item]:
-        """Return the names that all of these ranks were sent, as far as the notebook has them."""
-        found = []
-        for name in sorted(self._remote_state.held_by(ranks)):
-            value = items.namespace.get(name)
-            # Pickling them takes time, so that what shares nothing with anything is left out.
-            if not (is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))):
-                continue
-            with suppress(UsageError):  # it has become something that cannot be sent
-                found.append(items.item(name))
-        return found
-
-    def _outlook(self, rest: Sequence[Item], rank: int) -> Any:
-        """Return what decides how a rank is sent what is connected with ``rest``."""
-        lacks = [self._remote_state.lacks(rank, item) for item in rest]
-        stands = [self._remote_state.stands(rank, item.key, item.value) for item in rest]
-        links = self._departures.known_to(rank, _shared(rest))
-        return tuple(lacks), tuple(stands), frozenset(links.items())
-
-    def _linked(
-        self, group: Sequence[Item], rest: Sequence[Item], rank: int
-    ) -> tuple[list[Item], dict[int, int]]:
-        """Find out what a group can refer to, and what has to be sent with it."""
-        # What has changed as well goes with it, even if this cell does not need it: what it shares
-        # with the group is no longer what the rank has.
-        joining = [item for item in rest if self._remote_state.lacks(rank, item)]
-        whole = list(group)
-        while True:
-            whole += joining
-            rest = [item for item in rest if item not in joining]
-            if not rest:
-                return whole, {}
-            shared = _shared(rest)
-            links = self._departures.known_to(rank, shared)
-            # What is shared and has no token would become a copy.
-            loose = shared.keys() - links.keys()
-            loose &= pickling.link([item.value for item in whole], links).memo.keys()
-            joining = [
-                item
-                for item in rest
-                if loose & item.pickled.shared.keys()
-                and not self._remote_state.stands(rank, item.key, item.value)
-            ]
-            if not joining:
-                return whole, links
-
-    def _add(
-        self,
-        update: NamespaceUpdate,
-        items: Sequence[Item],
-        links: Mapping[int, int],
-        ranks: list[int],
-    ) -> None:
-        group = pack_together(items, self._departures, links)
-        update.groups.append({**group.message, "ranks": ranks})
+    def _add(self, update: NamespaceUpdate, plan: GroupPlan) -> None:
+        group = pack_together(plan.items, self._departures, plan.links)
+        update.groups.append({**group.message, "ranks": plan.ranks})
         update.blobs.update(group.blobs)
-        update.packed.append((group, ranks))
-        update.sizes.update({item.key: item.size(without=self._gone_out) for item in items})
+        update.packed.append((group, plan.ranks))
+        update.sizes.update({item.key: item.size(without=self._gone_out) for item in plan.items})
 
     # What becomes of it
 
@@ -349,10 +269,6 @@ class NamespaceSync:
         self._remote_state.forget(rank)
         self._departures.forget(rank)
         self._losses += 1
-
-
-def _shared(items: Iterable[Item]) -> dict[int, tuple[int, Any]]:
-    return {key: entry for item in items for key, entry in item.pickled.shared.items()}
 
 
 def refuse_huge(sizes: Mapping[str, int], limit: float | None) -> None:

@@ -1,0 +1,154 @@
+"""Shared objects: which names are sent in one pickle, and which refer to objects that ranks have.
+
+Two names that share a mutable object have to share it on a rank as well. Either both are in one
+pickle, or the pickle of one refers to the object by its token (see `object_tokens`). The second is
+preferred, because it leaves alone what the rank has done to the other name since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any
+
+from jupyter_sky.cluster.namespace.packing import Item, Items
+from jupyter_sky.cluster.namespace.remote_state import RemoteState
+from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization import pickling
+from jupyter_sky.serialization.object_tokens import Departures, is_mutable
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """What goes into one pickle.
+
+    Attributes
+    ----------
+    items
+        What is in it.
+    links
+        The tokens of objects that it refers to, by identity; the receivers have those.
+    ranks
+        The receivers.
+    """
+
+    items: Sequence[Item]
+    links: Mapping[int, int]
+    ranks: list[int]
+
+
+class GroupPlanner:
+    """Divides what ranks lack into groups.
+
+    Parameters
+    ----------
+    remote_state
+        What ranks have under each name.
+    sent_objects
+        The objects that ranks have.
+    """
+
+    def __init__(self, remote_state: RemoteState, sent_objects: Departures) -> None:
+        self._remote_state = remote_state
+        self._sent_objects = sent_objects
+
+    def plan(
+        self, lacking: Sequence[Item], items: Items, ranks: Sequence[int]
+    ) -> Iterator[GroupPlan]:
+        """Yield the groups in the order in which ranks have to load them.
+
+        Parameters
+        ----------
+        lacking
+            What all of these ranks lack.
+        items
+            What the notebook has, also of names that the ranks have already.
+        ranks
+            The receivers.
+        """
+        # Modules first, from which the rest is imported. Classes may need each other.
+        for item in lacking:
+            if item.kind == "source":
+                yield GroupPlan([item], {}, list(ranks))
+        if classes := [item for item in lacking if item.kind == "class"]:
+            yield GroupPlan(classes, {}, list(ranks))
+        wanted = [item for item in lacking if item.kind == "name"]
+        kept: list[Item] = []
+        if any(item.pickled.shared for item in wanted):
+            keys = {item.key for item in wanted}
+            kept = [item for item in self._kept(items, ranks) if item.key not in keys]
+        for members in _connected([*wanted, *kept]):
+            group = [item for item in members if item in wanted]
+            others = [item for item in members if item not in wanted]
+            if not group:
+                continue
+            alike: dict[Any, list[int]] = {}
+            for rank in ranks:
+                alike.setdefault(self._payload_key(others, rank), []).append(rank)
+            for receivers in alike.values():
+                yield GroupPlan(*self._linked(group, others, receivers[0]), receivers)
+
+    def _kept(self, items: Items, ranks: Sequence[int]) -> list[Item]:
+        """Return the names that all of these ranks were sent, as far as the notebook has them."""
+        found = []
+        for name in sorted(self._remote_state.held_by(ranks)):
+            value = items.namespace.get(name)
+            # Pickling takes time, so values that cannot share an object with anything are left out.
+            if not (is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))):
+                continue
+            with suppress(UsageError):  # it has become something that cannot be sent
+                found.append(items.item(name))
+        return found
+
+    def _payload_key(self, others: Sequence[Item], rank: int) -> Any:
+        """Return a key; ranks with equal keys can be sent the same payload."""
+        lacks = [self._remote_state.lacks(rank, item) for item in others]
+        stands = [self._remote_state.stands(rank, item.key, item.value) for item in others]
+        links = self._sent_objects.known_to(rank, _shared(others))
+        return tuple(lacks), tuple(stands), frozenset(links.items())
+
+    def _linked(
+        self, group: Sequence[Item], others: Sequence[Item], rank: int
+    ) -> tuple[list[Item], dict[int, int]]:
+        """Return a group with what has to be sent with it, and the tokens that it can refer to."""
+        # What has changed as well goes with it, even if this cell does not need it: what it shares
+        # with the group is no longer what the rank has.
+        joining = [item for item in others if self._remote_state.lacks(rank, item)]
+        whole = list(group)
+        while True:
+            whole += joining
+            others = [item for item in others if item not in joining]
+            if not others:
+                return whole, {}
+            shared = _shared(others)
+            links = self._sent_objects.known_to(rank, shared)
+            # What is shared and has no token would become a copy.
+            without_token = shared.keys() - links.keys()
+            without_token &= pickling.link([item.value for item in whole], links).memo.keys()
+            joining = [
+                item
+                for item in others
+                if without_token & item.pickled.shared.keys()
+                and not self._remote_state.stands(rank, item.key, item.value)
+            ]
+            if not joining:
+                return whole, links
+
+
+def _connected(items: Sequence[Item]) -> list[list[Item]]:
+    """Return the connected components: items that share a mutable object are in one."""
+    component = {item.key: [item] for item in items}
+    owner: dict[int, str] = {}
+    for item in items:
+        for identity in item.pickled.shared:
+            first = owner.setdefault(identity, item.key)
+            if component[first] is not component[item.key]:
+                merged = [*component[first], *component[item.key]]
+                component.update({each.key: merged for each in merged})
+    return list({id(members): members for members in component.values()}.values())
+
+
+def _shared(items: Iterable[Item]) -> dict[int, tuple[int, Any]]:
+    return {key: entry for item in items for key, entry in item.pickled.shared.items()}
