@@ -70,7 +70,7 @@ def test_jupyterlab_has_the_sidebar_at_once(environment: Path) -> None:
 
 
 def test_the_schema_is_in_the_wheel(environment: Path) -> None:
-    code = "from jupyter_sky.server import schema; schema.check('Said', {'said': ''})"
+    code = "from jupyter_sky.server import schema; schema.check('ActionResult', {'said': ''})"
     says(environment, "-c", f"{code}; import jupyter_sky; print(jupyter_sky.__file__)")
 
 
@@ -83,6 +83,6 @@ def test_the_command_is_there(environment: Path) -> None:
 def test_the_magics_need_no_server(environment: Path) -> None:
     code = (
         "import sys\nsys.modules |= dict.fromkeys(['jupyter_server', 'jsonschema', 'tornado'])\n"
-        "from jupyter_sky.notebook import extension, terminal"
+        "from jupyter_sky.notebook import cli, extension"
     )
     says(environment, "-c", code)
