@@ -1,7 +1,7 @@
-"""What the sidebar does with a cluster: the kernel does it, or else the command line.
+"""Runs what the sidebar asks for: in the kernel that is connected to a cluster, or by the CLI.
 
-A kernel that is connected to the cluster comes first, as its person sees there what happens. Where
-there is none any more, or it hangs, the cluster's agents are told by ``jupyter sky``.
+The connected kernel comes first, because its notebook shows the user what happens. Where no kernel
+is connected, or the connected one hangs, ``jupyter sky`` asks the cluster's agents.
 """
 
 from __future__ import annotations
@@ -16,60 +16,72 @@ from typing import Any
 from jupyter_sky.cluster.inventory.registry import Row
 from jupyter_sky.errors import SkyError
 from jupyter_sky.server import cli_process, kernel_client
-from jupyter_sky.server.cluster_list import Found
+from jupyter_sky.server.cluster_list import NO_CLUSTER, ClusterInventory
 from jupyter_sky.server.kernel_client import NoAnswer
 from jupyter_sky.server.kernel_reports import KernelReports
 
-_TELL_AFTER = 30.0
-"""Seconds after which the page is told that it goes on; ways to a hub do not stay open for ever."""
+_REPLY_WITHIN = 30.0
+"""Seconds after which a page gets an answer, done or not: proxies cut requests that stay open."""
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
+CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 """What a cluster can be called."""
 
 
-class Actions:
-    """Does things with clusters, and remembers what did not work.
+class ClusterActions:
+    """Runs actions on clusters, and keeps the errors of those that failed.
 
     Parameters
     ----------
-    hearing
-        By which kernels are found.
+    reports
+        Tells which kernels are connected to a cluster, and how they are reached.
     """
 
-    def __init__(self, hearing: KernelReports) -> None:
-        self._hearing = hearing
+    def __init__(self, reports: KernelReports) -> None:
+        self._reports = reports
         self._tasks: set[asyncio.Task[str]] = set()
         self._failures: dict[str, str] = {}
 
-    async def act(
-        self, found: Found, identity: str, action: str, options: Mapping[str, Any]
+    async def run(
+        self, inventory: ClusterInventory, identity: str, action: str, options: Mapping[str, Any]
     ) -> str:
-        """Do something with a cluster, and return a sentence about it.
+        """Run an action on a cluster, and return a sentence about the result.
+
+        It goes on after `_REPLY_WITHIN` seconds, and when the page that asked is closed.
+
+        Parameters
+        ----------
+        inventory
+            The clusters as they are now.
+        identity
+            The id of the cluster.
+        action
+            ``interrupt``, ``restart``, ``scale`` or ``down``.
+        options
+            The body of the request, like ``{"nodes": 4}``.
 
         Raises
         ------
         SkyError
-            When it cannot be done.
+            When it fails.
         """
-        row = found.row(identity)
+        row = inventory.row(identity)
         name = row.name if row else identity
-        task = asyncio.create_task(_act(self._hearing, found, identity, action, options))
-        # It goes on when the page that asked is gone.
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, identity, action))
-        done, _ = await asyncio.wait({task}, timeout=_TELL_AFTER)
+        task = asyncio.create_task(_execute(self._reports, inventory, identity, action, options))
+        self._tasks.add(task)  # the loop alone would let it be garbage collected
+        task.add_done_callback(partial(self._finished, identity, action))
+        done, _ = await asyncio.wait({task}, timeout=_REPLY_WITHIN)
         return task.result() if done else f"{name}: {action} takes its time, and goes on"
 
-    def failures(self, found: Found) -> Mapping[str, str]:
-        """Return why the last action did not work, by the ids of clusters that are still there."""
-        if found.home is not None:
-            there = {row.id for row in found.rows} | set(found.accounts)
-            for identity in self._failures.keys() - there:
+    def failures(self, inventory: ClusterInventory) -> Mapping[str, str]:
+        """Return the error of the last action, by the ids of clusters that still exist."""
+        if inventory.home is not None:
+            existing = {row.id for row in inventory.rows} | set(inventory.reports)
+            for identity in self._failures.keys() - existing:
                 del self._failures[identity]
         return self._failures
 
-    def _ended(self, identity: str, action: str, task: asyncio.Task[str]) -> None:
-        # Maybe nobody waits for it any more, who could be told.
+    def _finished(self, identity: str, action: str, task: asyncio.Task[str]) -> None:
+        # The page may be closed by now: the error is kept for the next list of clusters.
         self._tasks.discard(task)
         if task.cancelled():
             return
@@ -83,34 +95,39 @@ class Actions:
             logging.getLogger(__name__).error("%s did not work", action, exc_info=error)
 
 
-async def _act(
-    hearing: KernelReports, found: Found, identity: str, action: str, options: Mapping[str, Any]
+async def _execute(
+    reports: KernelReports,
+    inventory: ClusterInventory,
+    identity: str,
+    action: str,
+    options: Mapping[str, Any],
 ) -> str:
-    live = found.live(identity)
+    live = inventory.live_reports(identity)
     if live:
-        file = hearing.connection_file(live[0].kernel.kernel)
+        file = reports.connection_file(live[0].kernel.kernel)
+        message = {"action": action, "cluster": identity, **options}
         try:
-            return await kernel_client.ask(file, {"action": action, "cluster": identity, **options})
+            return await kernel_client.request(file, message)
         except NoAnswer:
             if action not in ("interrupt", "down"):
                 raise
-    row = found.row(identity)
+    row = inventory.row(identity)
     if row is None:
-        raise SkyError("that cluster is not there any more.")
+        raise SkyError(NO_CLUSTER)
     if not isinstance(row, Row) and action != "down":
         raise SkyError(f"what the registry says of {row.name} cannot be made out: shut it down.")
-    return _last_line(await cli_process.run(*words(action, row.name, options)))
+    return _last_line(await cli_process.run(*command_line(action, row.name, options)))
 
 
-def words(action: str, name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return what ``jupyter sky`` is told to do something with a cluster.
+def command_line(action: str, name: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the words after ``jupyter sky`` for an action on a cluster.
 
     Raises
     ------
     SkyError
-        When it cannot be said; what stands in the registry could be anything.
+        When the name is not one that a cluster can have; a damaged registry can hold anything.
     """
-    if not NAME.fullmatch(name):
+    if not CLUSTER_NAME.fullmatch(name):
         raise SkyError(f"no cluster can have the name {name[:60]!r}: the registry is damaged.")
     match action, options:
         case "down", _:

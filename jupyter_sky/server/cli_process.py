@@ -1,7 +1,7 @@
-"""Running ``jupyter sky …`` for what no kernel does.
+"""Processes of ``jupyter sky``, for what no kernel does.
 
-What reaches machines is loaded there, and never into the server. Threads wait for it: the server's
-loop cannot, on Windows.
+SSH and AWS libraries are loaded there, and never into the server. Threads wait for the processes:
+on Windows, the server's event loop cannot.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import atexit
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 from jupyter_sky.errors import SkyError, UsageError
 
@@ -21,11 +22,11 @@ USAGE = 2
 """The exit status of a command that was not understood, as everywhere in a terminal."""
 
 _LONGEST = 4 * 2**20  # characters of an answer
-_PIECE = 64 * 1024
-_WITHIN = 3600.0
+_CHUNK = 64 * 1024  # bytes
+_TIMEOUT = 3600.0  # seconds
 
 _threads = ThreadPoolExecutor(8, "sky-terminal")
-_following: set[subprocess.Popen[bytes]] = set()
+_streaming: set[subprocess.Popen[bytes]] = set()
 
 
 async def run(*words: str) -> str:
@@ -34,68 +35,89 @@ async def run(*words: str) -> str:
     Raises
     ------
     SkyError
-        With its words, when it fails.
+        When it fails, with the sentence that it printed; a UsageError if the words were wrong.
     """
-    command = partial(
-        subprocess.run,
-        _command(words),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        env=_environment(),
-        timeout=_WITHIN,
-    )
+    command = partial(capture, _command(words), _TIMEOUT, env=_environment())
     try:
         done = await asyncio.get_running_loop().run_in_executor(_threads, command)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SkyError(f"`jupyter sky {words[0]}` cannot be run: {error}") from None
     if done.returncode:
         kind = UsageError if done.returncode == USAGE else SkyError
-        raise kind(_complaint(done.stderr) or f"it ended with status {done.returncode}")
+        raise kind(_error_sentence(done.stderr) or f"it ended with status {done.returncode}")
     return done.stdout[-_LONGEST:]
 
 
-class Following:
-    """A command that goes on, until it ends by itself or is ended.
+def capture(
+    command: Sequence[str],
+    timeout: float,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a process without input to its end, in this thread; return status and output.
+
+    Raises
+    ------
+    OSError
+        When it cannot be started.
+    subprocess.TimeoutExpired
+        When it takes more than ``timeout`` seconds; it is killed then.
+    """
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        env=env,
+        cwd=cwd,
+        timeout=timeout,
+    )
+
+
+class StreamingCommand:
+    """A command whose output is passed on as it comes.
 
     Parameters
     ----------
     words
         The command.
-    take
-        Called in a thread of its own with each piece that it prints, and waited for.
-    over
-        Called in that thread at the end, with the sentence of an error, or with nothing.
+    on_output
+        Called with each chunk of its output, in the thread of `run`, which waits for it.
+    on_end
+        Called in that thread at the end, with the sentence of an error, or with an empty text.
     """
 
     def __init__(
-        self, words: list[str], take: Callable[[bytes], object], over: Callable[[str], object]
+        self,
+        words: Sequence[str],
+        on_output: Callable[[bytes], object],
+        on_end: Callable[[str], object],
     ) -> None:
         self._words = words
-        self._take = take
-        self._over = over
+        self._on_output = on_output
+        self._on_end = on_end
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended = False
+        self._killed = False
 
-    def follow(self) -> None:
-        """Run it to its end, in the thread that calls this."""
-        said = ""
+    def run(self) -> None:
+        """Run the command to its end, in the thread that calls this."""
+        error = ""
         try:
-            said = self._run()
-        except OSError as error:
-            said = f"`jupyter sky {self._words[0]}` cannot be run: {error}"
+            error = self._stream()
+        except OSError as why:
+            error = f"`jupyter sky {self._words[0]}` cannot be run: {why}"
         finally:
-            self._over(said)
+            self._on_end(error)
 
-    def end(self) -> None:
-        """End it; from any thread, also before it has begun."""
-        self._ended = True
+    def kill(self) -> None:
+        """End the command; from any thread, also before it has been started."""
+        self._killed = True
         if self._process:
             self._process.kill()
 
-    def _run(self) -> str:
-        """Run it, and return the sentence of an error, or nothing."""
+    def _stream(self) -> str:
+        """Run the process, and return the sentence of an error, or an empty text."""
         process = self._process = subprocess.Popen(
             _command(self._words),
             stdin=subprocess.DEVNULL,
@@ -103,28 +125,28 @@ class Following:
             stderr=subprocess.PIPE,
             env=_environment(),
         )
-        _following.add(process)
+        _streaming.add(process)
         try:
-            if self._ended:
+            if self._killed:
                 process.kill()
             assert process.stdout and process.stderr
-            while data := os.read(process.stdout.fileno(), _PIECE):
-                self._take(data)
-            return _complaint(process.stderr.read().decode(errors="replace"))
+            while data := os.read(process.stdout.fileno(), _CHUNK):
+                self._on_output(data)
+            return _error_sentence(process.stderr.read().decode(errors="replace"))
         finally:
             process.kill()
             process.communicate()
-            _following.discard(process)
+            _streaming.discard(process)
 
 
 @atexit.register
-def _end_all() -> None:
-    for process in list(_following):
+def _kill_all() -> None:
+    for process in list(_streaming):
         process.kill()
 
 
-def _command(words: list[str] | tuple[str, ...]) -> list[str]:
-    # Not from the folder that the server stands in: a `types.py` there is not the library's.
+def _command(words: Sequence[str]) -> list[str]:
+    # -P: a `types.py` in the server's working directory must not hide the library's.
     return [sys.executable, "-P", "-m", "jupyter_sky", *words]
 
 
@@ -132,7 +154,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONIOENCODING": "utf-8:replace"}
 
 
-def _complaint(said: str) -> str:
-    """Return the sentence with which a command has ended."""
-    lines = said.strip().splitlines()
+def _error_sentence(stderr: str) -> str:
+    """Return the last line that a command wrote to stderr, without the name of the command."""
+    lines = stderr.strip().splitlines()
     return lines[-1][:1000].removeprefix("jupyter sky: ") if lines else ""

@@ -1,7 +1,7 @@
-"""All clusters as the sidebar shows them: from the registry, and from what kernels tell.
+"""The list of clusters that the sidebar shows: the registry's, and those that kernels report.
 
-Nothing in a row or a file is taken for granted. What cannot be made out is shown as such, and never
-keeps the rest from being shown.
+No row of the registry and no file of a kernel is trusted to be well-formed. What cannot be read is
+shown as such, and never hides the rest.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import registry
@@ -21,14 +21,16 @@ from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 from jupyter_sky.cluster.inventory.registry import Broken, Row
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_duration
-from jupyter_sky.server.kernel_reports import Account, KernelReports
+from jupyter_sky.paths import home
+from jupyter_sky.server import schema
+from jupyter_sky.server.kernel_reports import CheckedReport, KernelReports
+from jupyter_sky.server.schema import ClusterStatus
 
-Entry = dict[str, Any]
-"""As the schema says."""
+NO_CLUSTER = "that cluster is not there any more."
 
 
 @dataclass(frozen=True)
-class Served:
+class ServerKernel:
     """A kernel of this server: the path of its notebook, and whether it is busy."""
 
     path: str | None
@@ -36,168 +38,184 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What there is, before anybody has looked at the nodes.
+class ClusterInventory:
+    """What registry and kernels say, without asking any node.
 
     Attributes
     ----------
     rows
         The registry's.
-    accounts
-        What kernels tell, by the ids of clusters.
-    troubles
-        What kept us from seeing more, a sentence each.
+    reports
+        The kernels', by the ids of clusters.
+    problems
+        Why some clusters may be missing, a sentence each.
     home
-        Where the registry is; ``None`` if it cannot be read.
+        The folder of the registry; ``None`` if it cannot be read.
     """
 
     rows: Sequence[Row | Broken]
-    accounts: Mapping[str, Sequence[Account]]
-    troubles: Sequence[str]
+    reports: Mapping[str, Sequence[CheckedReport]]
+    problems: Sequence[str]
     home: str | None
 
     @property
     def unattended(self) -> list[Row]:
-        """The clusters whose state nobody tells, though they have machines."""
+        """The clusters that have machines, and that no live kernel reports on."""
         return [
             row
             for row in self.rows
             if isinstance(row, Row)
             and row.machines
             and not row.is_elsewhere
-            and not any(each.is_live for each in self.accounts.get(row.id, ()))
+            and not self.live_reports(row.id)
         ]
 
     def row(self, identity: str) -> Row | Broken | None:
         """Return the registry's row of a cluster."""
         return next((row for row in self.rows if row.id == identity), None)
 
-    def is_elsewhere(self, identity: str) -> bool:
-        """Return whether a live cluster would be in a registry that is not to be seen here."""
-        return any(self.home != each.kernel.home for each in self.live(identity))
+    def is_of_another_registry(self, identity: str) -> bool:
+        """Return whether a live kernel with another registry reports a cluster."""
+        return any(self.home != each.kernel.home for each in self.live_reports(identity))
 
-    def live(self, identity: str) -> list[Account]:
-        """Return what live kernels tell of a cluster: first the one that runs something on it."""
-        told = [each for each in self.accounts.get(identity, ()) if each.is_live]
-        return sorted(told, key=lambda each: (each.is_running, each.kernel.seen), reverse=True)
+    def live_reports(self, identity: str) -> list[CheckedReport]:
+        """Return the reports of live kernels on a cluster, of those that run something first."""
+        live = [each for each in self.reports.get(identity, ()) if each.is_live]
+        return sorted(live, key=lambda each: (each.is_running, each.kernel.seen), reverse=True)
+
+    def last_report(self, identity: str) -> list[CheckedReport]:
+        """Return the newest report on a cluster, if there is one."""
+        return sorted(self.reports.get(identity, ()), key=lambda each: each.kernel.seen)[-1:]
 
 
-def find(hearing: KernelReports) -> Found:
-    """Read the registry and what kernels tell; takes its time with files."""
-    accounts, troubles = hearing.accounts()
+def read_inventory(kernel_reports: KernelReports) -> ClusterInventory:
+    """Read the registry and the kernels' files; blocks while it reads."""
+    reports, problems = kernel_reports.all()
     rows: Sequence[Row | Broken] = ()
-    here = None
+    registry_home = None
     try:
         rows = registry.read()
-        here = str(registry.home())
-        hearing.forget({row.id for row in rows})
+        registry_home = str(home())
+        kernel_reports.remove_stale({row.id for row in rows})
     except (sqlite3.Error, SkyError) as error:
-        troubles.append(f"The registry of clusters cannot be read: {str(error).rstrip('.')}.")
-    by_id: dict[str, list[Account]] = {}
-    for account in accounts:
-        by_id.setdefault(account.told.id, []).append(account)
-    return Found(rows, by_id, troubles, here)
+        problems.append(f"The registry of clusters cannot be read: {str(error).rstrip('.')}.")
+    by_id: dict[str, list[CheckedReport]] = {}
+    for report in reports:
+        by_id.setdefault(report.cluster.id, []).append(report)
+    return ClusterInventory(rows, by_id, problems, registry_home)
 
 
 def answer(
-    found: Found,
-    states: Mapping[str, str],
+    inventory: ClusterInventory,
+    states: Mapping[str, ClusterStatus],
     failures: Mapping[str, str],
-    served: Mapping[str, Served],
+    kernels: Mapping[str, ServerKernel],
     root: Path,
-) -> dict[str, Any]:
-    """Return all clusters as the schema says.
+) -> schema.Clusters:
+    """Return the answer of ``GET clusters``.
 
     Parameters
     ----------
-    found
-        What there is.
+    inventory
+        What registry and kernels say.
     states
-        Of clusters that no kernel tells of, by their ids, as far as somebody has looked.
+        The states of unattended clusters by their ids, as far as their agents have answered.
     failures
-        Why the last action on a cluster did not work, by its id.
-    served
+        Why the last action on a cluster failed, by its id.
+    kernels
         The kernels of this server, by their ids.
     root
-        Where this server has its notebooks.
+        The folder of the server's notebooks.
     """
-    identities = dict.fromkeys(row.id for row in found.rows)
-    identities.update(dict.fromkeys(each for each in found.accounts if found.is_elsewhere(each)))
-    entries = [_entry(found, each, states, failures, served, root) for each in identities]
+    identities = dict.fromkeys(row.id for row in inventory.rows)
+    identities.update(
+        dict.fromkeys(each for each in inventory.reports if inventory.is_of_another_registry(each))
+    )
+    entries = [_entry(inventory, each, states, failures, kernels, root) for each in identities]
     return {
         "version": 1,
         "jupyter_sky": __version__,
-        "trouble": " ".join(found.troubles),
+        "trouble": " ".join(inventory.problems),
         "clusters": [each for each in entries if each["state"] != "down"],
     }
 
 
 def _entry(
-    found: Found,
+    inventory: ClusterInventory,
     identity: str,
-    states: Mapping[str, str],
+    states: Mapping[str, ClusterStatus],
     failures: Mapping[str, str],
-    served: Mapping[str, Served],
+    kernels: Mapping[str, ServerKernel],
     root: Path,
-) -> Entry:
-    row, live = found.row(identity), found.live(identity)
-    told = live or sorted(found.accounts.get(identity, ()), key=lambda each: each.kernel.seen)[-1:]
-    account = next((each for each in told if not each.flaw), None)
-    snapshot = account.told.snapshot if account else None
+) -> schema.Entry:
+    row, live = inventory.row(identity), inventory.live_reports(identity)
+    reports = live or inventory.last_report(identity)
+    usable = next((each for each in reports if not each.flaw), None)
+    snapshot = usable.cluster.snapshot if usable else None
     shown = snapshot["cluster"] if snapshot else {}
-    entry = _of_row(row)
-    if shown:
-        entry["nodes"] = shown["nodes"]
-        entry["name"] = entry["name"] or shown["name"]
-        entry["provider"] = entry["provider"] or shown["provider"]
-    entry["gpu"] = shown.get("gpu") or entry["gpu"]
-    entry["price"] = shown.get("price") if shown.get("price") is not None else entry["price"]
+    facts = _registry_facts(row)
     state = _state(row, live, snapshot, states)
     failure = failures.get(identity, "")
     return {
         "id": identity,
-        **entry,
+        "name": facts.name or shown.get("name", ""),
+        "provider": facts.provider or shown.get("provider", ""),
+        "nodes": shown["nodes"] if shown else facts.nodes,
+        "gpu": shown.get("gpu") or facts.gpu,
+        "created": facts.created,
         "state": state,
-        "note": " ".join(_notes(row, live, told, state, failure, served, root)),
-        "kernels": [_kernel(each.kernel, served, root) for each in live],
+        "note": " ".join(_notes(row, live, reports, state, failure, kernels, root)),
+        "kernels": [_kernel(each.kernel, kernels, root) for each in live],
+        "price": shown.get("price") if shown.get("price") is not None else facts.price,
         "cost": row.cost(time.time()) if isinstance(row, Row) and row.price else shown.get("cost"),
         "idle": _idle(row, live, state),
+        "line": facts.line,
         "snapshot": snapshot,
-        "seen": account.kernel.seen if account else None,
+        "seen": usable.kernel.seen if usable else None,
     }
 
 
-def _of_row(row: Row | Broken | None) -> Entry:
-    """Return what the registry says of a cluster."""
+@dataclass(frozen=True)
+class _RegistryFacts:
+    """What the registry says of a cluster, each field checked; units as in the schema."""
+
+    name: str = ""
+    provider: str = ""
+    nodes: int | None = None
+    gpu: str | None = None
+    created: float | None = None
+    price: float | None = None
+    line: str | None = None
+
+
+def _registry_facts(row: Row | Broken | None) -> _RegistryFacts:
     if not isinstance(row, Row):
-        name = row.name if row else ""
-        facts = ("nodes", "gpu", "created", "price", "line")
-        return {"name": name, "provider": "", **dict.fromkeys(facts)}
+        return _RegistryFacts(row.name if row else "")
     nodes = [
         node for machine in row.machines for node in machine["nodes"] if isinstance(node, dict)
     ]
     gpus = [node["gpu"] for node in nodes if isinstance(node.get("gpu"), str)]
     wanted, line = row.spec.get("accelerator"), row.spec.get("line")
-    prices = [node["price"] for node in nodes if _is_number(node.get("price"))]
-    return {
-        "name": row.name,
-        "provider": row.provider,
-        "nodes": len(nodes) or row.spec["nodes"],
-        "gpu": gpus[0] if gpus else wanted if isinstance(wanted, str) else None,
-        "created": row.created,
-        "price": sum(prices) if prices else None,
-        "line": f"%%sky {line}".rstrip() if isinstance(line, str) else None,
-    }
+    return _RegistryFacts(
+        name=row.name,
+        provider=row.provider,
+        nodes=len(nodes) or row.spec["nodes"],
+        gpu=gpus[0] if gpus else wanted if isinstance(wanted, str) else None,
+        created=row.created,
+        price=row.price if _is_number(row.price) else None,
+        line=f"%%sky {line}".rstrip() if isinstance(line, str) else None,
+    )
 
 
 def _state(
     row: Row | Broken | None,
-    live: Sequence[Account],
-    snapshot: dict[str, Any] | None,
-    states: Mapping[str, str],
-) -> str:
+    live: Sequence[CheckedReport],
+    snapshot: Mapping[str, Any] | None,
+    states: Mapping[str, ClusterStatus],
+) -> ClusterStatus:
     if live and snapshot:
-        return "running" if live[0].is_running else str(snapshot["cluster"]["phase"])
+        phase: ClusterStatus = snapshot["cluster"]["phase"]
+        return "running" if live[0].is_running else phase
     if live or not isinstance(row, Row) or row.is_elsewhere:
         return "unknown"
     if not row.machines:
@@ -207,13 +225,13 @@ def _state(
 
 def _notes(
     row: Row | Broken | None,
-    live: Sequence[Account],
-    told: Sequence[Account],
-    state: str,
+    live: Sequence[CheckedReport],
+    reports: Sequence[CheckedReport],
+    state: ClusterStatus,
     failure: str,
-    served: Mapping[str, Served],
+    kernels: Mapping[str, ServerKernel],
     root: Path,
-) -> Iterable[str]:
+) -> Iterator[str]:
     if isinstance(row, Broken):
         row = None
         yield "Its entry in the registry cannot be made out: it may be of another version."
@@ -225,31 +243,37 @@ def _notes(
             if row.machines
             else "It never came up: shutting it down removes what is left of it."
         )
-    for account in told:
-        kernel = account.kernel
-        name = _kernel(kernel, served, root)["notebook"]
-        if kernel.is_elsewhere:
-            yield f"{name} is on {kernel.computer}; what is shown is {_age(kernel)} old."
-        elif not account.is_live:
-            yield f"The kernel of {name} has ended; what is shown is {_age(kernel)} old."
-        if kernel.jupyter_sky != __version__:
-            yield (
-                f"{name} has jupyter_sky {kernel.jupyter_sky}, and this server {__version__}: "
-                "install the same in both."
-            )
-        if account.flaw:
-            yield f"What {name} tells of it cannot be shown ({account.flaw})."
-        if account.told.trouble:
-            yield account.told.trouble
-    if failure and failure not in [each.told.trouble for each in told]:
+    for report in reports:
+        yield from _report_notes(report, kernels, root)
+    if failure and failure not in [each.cluster.trouble for each in reports]:
         yield f"{failure.rstrip('.')}."
-    if not told and state in ("ready", "running") and not (row and row.has_starter):
+    if not reports and state in ("ready", "running") and not (row and row.has_starter):
         yield "No notebook is connected to it."
 
 
-def _kernel(kernel: KernelFile, served: Mapping[str, Served], root: Path) -> Entry:
-    here = served.get(kernel.kernel)
-    path = here.path if here else _below(root, kernel.notebook)
+def _report_notes(
+    report: CheckedReport, kernels: Mapping[str, ServerKernel], root: Path
+) -> Iterator[str]:
+    kernel = report.kernel
+    name = _kernel(kernel, kernels, root)["notebook"]
+    if kernel.is_elsewhere:
+        yield f"{name} is on {kernel.computer}; what is shown is {_age(kernel)} old."
+    elif not report.is_live:
+        yield f"The kernel of {name} has ended; what is shown is {_age(kernel)} old."
+    if kernel.jupyter_sky != __version__:
+        yield (
+            f"{name} has jupyter_sky {kernel.jupyter_sky}, and this server {__version__}: "
+            "install the same in both."
+        )
+    if report.flaw:
+        yield f"What {name} tells of it cannot be shown ({report.flaw})."
+    if report.cluster.trouble:
+        yield report.cluster.trouble
+
+
+def _kernel(kernel: KernelFile, kernels: Mapping[str, ServerKernel], root: Path) -> schema.Kernel:
+    here = kernels.get(kernel.kernel)
+    path = here.path if here else _path_below(root, kernel.notebook)
     return {
         "id": kernel.kernel,
         "notebook": path or kernel.notebook or "a notebook",
@@ -259,27 +283,29 @@ def _kernel(kernel: KernelFile, served: Mapping[str, Served], root: Path) -> Ent
     }
 
 
-def _below(root: Path, notebook: str) -> str | None:
-    """Return the path by which the server serves a file, if it does."""
+def _path_below(root: Path, notebook: str) -> str | None:
+    """Return the path by which the server serves a notebook's file, if it does."""
     path = os.path.normpath(notebook)
     if not path.endswith(".ipynb") or not path.startswith(f"{root}{os.sep}"):
         return None
     return Path(path).relative_to(root).as_posix()
 
 
-def _idle(row: Row | Broken | None, live: Sequence[Account], state: str) -> Entry | None:
-    timeout: Any = row.spec.get("idle_timeout") if isinstance(row, Row) else None
+def _idle(
+    row: Row | Broken | None, live: Sequence[CheckedReport], state: ClusterStatus
+) -> schema.Idle | None:
+    timeout = row.spec.get("idle_timeout") if isinstance(row, Row) else None
     if not _is_number(timeout):
         return None
     left: float | None = None
     if state == "running":
         left = timeout
-    elif live and live[0].told.idle_since is not None:
-        left = max(0.0, timeout - (time.time() - live[0].told.idle_since))
+    elif live and live[0].cluster.idle_since is not None:
+        left = max(0.0, timeout - (time.time() - live[0].cluster.idle_since))
     return {"timeout": timeout, "left": left}
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

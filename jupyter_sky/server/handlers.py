@@ -7,22 +7,19 @@ import functools
 import json
 import re
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
-from jupyter_server.utils import ensure_async, url_path_join
+from jupyter_server.utils import url_path_join
 from tornado.web import HTTPError, RequestHandler, authenticated
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.server import cli_process, cluster_list, kernel_environment
-from jupyter_sky.server.actions import NAME, Actions
-from jupyter_sky.server.cluster_list import Found, Served
-from jupyter_sky.server.kernel_reports import KernelReports
-from jupyter_sky.server.log_stream import LiveHandler
+from jupyter_sky.server.cluster_list import NO_CLUSTER
+from jupyter_sky.server.context import ServerContext
+from jupyter_sky.server.log_stream import LogStreamHandler
 from jupyter_sky.server.schema import Invalid, check
-from jupyter_sky.server.status_poller import StatusPoller
 
 RESOURCE = "jupyter_sky"
 """What an authorizer of the server is asked about."""
@@ -32,77 +29,27 @@ _BODIES = {"restart": "Restart", "scale": "Scale"}
 
 def add_routes(serverapp: Any) -> None:
     """Add our routes to a Jupyter server."""
-    sky = Sky(serverapp)
+    context = ServerContext(serverapp)
     base = url_path_join(serverapp.base_url, "jupyter-sky", "api")
     routes: list[tuple[str, type[RequestHandler]]] = [
         (r"clusters", ClustersHandler),
         (r"clusters/([^/]+)/(interrupt|restart|scale|down)", ActionHandler),
         (r"clusters/([^/]+)/logs/(\d{1,6})", LogHandler),
-        (r"clusters/([^/]+)/live/(\d{1,6})", LiveHandler),
+        (r"clusters/([^/]+)/live/(\d{1,6})", LogStreamHandler),
         (r"kernels/([^/]+)", KernelHandler),
         (r"offers", OffersHandler),
         (r".*", UnknownHandler),
     ]
-    rules = [(url_path_join(base, path), handler, {"sky": sky}) for path, handler in routes]
+    rules = [(url_path_join(base, path), handler, {"context": context}) for path, handler in routes]
     serverapp.web_app.add_handlers(".*$", rules)
 
-
-class Sky:
-    """What the routes share."""
-
-    def __init__(self, serverapp: Any) -> None:
-        self._serverapp = serverapp
-        self.root = Path(serverapp.root_dir).resolve()
-        self.hearing = KernelReports(Path(serverapp.runtime_dir))
-        self.looks = StatusPoller()
-        self.actions = Actions(self.hearing)
-
-    async def found(self) -> Found:
-        """Return what there is by now."""
-        return await asyncio.to_thread(cluster_list.find, self.hearing)
-
-    async def name(self, identity: str) -> str:
-        """Return the name of a cluster.
-
-        Raises
-        ------
-        HTTPError
-            When there is none with this id.
-        """
-        row = (await self.found()).row(identity)
-        if row is None or not NAME.fullmatch(row.name):
-            raise HTTPError(404, NO_CLUSTER)
-        return row.name
-
-    async def served(self) -> dict[str, Served]:
-        """Return the kernels of this server."""
-        manager = self._serverapp.kernel_manager
-        paths = {
-            session["kernel"]["id"]: session["path"]
-            for session in await ensure_async(self._serverapp.session_manager.list_sessions())
-            if session.get("type") == "notebook" and session.get("kernel")
-        }
-        return {
-            kernel["id"]: Served(paths.get(kernel["id"]), kernel["execution_state"] == "busy")
-            for kernel in await ensure_async(manager.list_kernels())
-        }
-
-    def kernel_spec(self, kernel: str) -> Any:
-        """Return the specification of a kernel of this server; ``None`` if there is none."""
-        manager = self._serverapp.kernel_manager
-        return manager.get_kernel(kernel).kernel_spec if kernel in manager else None
-
-
-NO_CLUSTER = "that cluster is not there any more."
 
 Method = Callable[..., Awaitable[None]]
 
 
 def _route(method: Method) -> Method:
-    """Let in who may, and answer what goes wrong in a sentence."""
+    """Check login and authorization before `method`, and answer its errors with a sentence."""
 
-    @authenticated
-    @authorized
     @functools.wraps(method)
     async def answering(self: Handler, *args: str) -> None:
         try:
@@ -111,33 +58,39 @@ def _route(method: Method) -> Method:
             self.set_status(400 if isinstance(error, UsageError) else 409)
             self.finish({"message": str(error)})
 
-    return cast(Method, answering)
+    return cast(Method, authenticated(authorized(answering)))
 
 
-class Handler(APIHandler):
-    """A route; every method of one is made with `_route`."""
+class Handler(APIHandler):  # type: ignore[misc, unused-ignore]
+    """The base of all routes but the log stream; wrap each method of one with `_route`."""
 
     auth_resource = RESOURCE
 
-    def initialize(self, sky: Sky) -> None:
-        self.sky = sky
+    def initialize(self, context: ServerContext) -> None:
+        self.context = context
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer with a Trouble."""
+        """Answer with an ErrorMessage."""
         error = kwargs.get("exc_info", (None, None))[1]
         message = getattr(error, "log_message", None)
-        self.finish({"message": message or _WORDS.get(status_code, _OTHERWISE)})
+        self.finish({"message": message or _STATUS_MESSAGES.get(status_code, _OTHER_STATUS)})
 
-    def number(self, name: str, otherwise: int, most: int) -> int:
-        """Return a number of the query."""
-        given = self.get_query_argument(name, str(otherwise))
-        if not re.fullmatch(r"\d{1,9}", given, re.ASCII) or not 0 < int(given) <= most:
-            raise HTTPError(400, f"{name} is a whole number from 1 to {most:,}.")
+    def positive_argument(self, name: str, default: int, largest: int) -> int:
+        """Return a number of the query.
+
+        Raises
+        ------
+        HTTPError
+            400, when it is not a whole number from 1 to ``largest``.
+        """
+        given = self.get_query_argument(name, str(default))
+        if not re.fullmatch(r"\d{1,9}", given, re.ASCII) or not 0 < int(given) <= largest:
+            raise HTTPError(400, f"{name} is a whole number from 1 to {largest:,}.")
         return int(given)
 
 
-_OTHERWISE = "The server could not do it; its log says why."
-_WORDS = {
+_OTHER_STATUS = "The server could not do it; its log says why."
+_STATUS_MESSAGES = {
     403: "You may not do this: log in to Jupyter again, and reload the page.",
     404: "There is no such thing here.",
     405: "This is not how to ask for it.",
@@ -147,27 +100,27 @@ _WORDS = {
 class ClustersHandler(Handler):
     """All clusters."""
 
-    _track_activity = False  # a page that polls is nobody at work: idle servers shall be culled
+    _track_activity = False  # a page that polls is not a user at work: idle servers are culled
 
     @_route
     async def get(self) -> None:
-        found = await self.sky.found()
-        states = await self.sky.looks.states(found.unattended)
-        failures = self.sky.actions.failures(found)
-        served = await self.sky.served()
-        self.finish(cluster_list.answer(found, states, failures, served, self.sky.root))
+        inventory = await self.context.inventory()
+        states = await self.context.poller.states(inventory.unattended)
+        failures = self.context.actions.failures(inventory)
+        kernels = await self.context.kernels()
+        self.finish(cluster_list.answer(inventory, states, failures, kernels, self.context.root))
 
 
 class ActionHandler(Handler):
-    """What is done with a cluster."""
+    """Interrupts, restarts, scales or ends a cluster."""
 
     @_route
     async def post(self, identity: str, action: str) -> None:
         options = self._options(action)
-        found = await self.sky.found()
-        if not found.row(identity) and not found.live(identity):
+        inventory = await self.context.inventory()
+        if not inventory.row(identity) and not inventory.live_reports(identity):
             raise HTTPError(404, NO_CLUSTER)
-        said = await self.sky.actions.act(found, identity, action, options)
+        said = await self.context.actions.run(inventory, identity, action, options)
         self.finish({"said": said})
 
     def _options(self, action: str) -> dict[str, Any]:
@@ -186,24 +139,24 @@ class LogHandler(Handler):
 
     @_route
     async def get(self, identity: str, rank: str) -> None:
-        tail = self.number("tail", 1000, 100_000)
-        name = await self.sky.name(identity)
+        tail = self.positive_argument("tail", 1000, 100_000)
+        name = await self.context.cluster_name(identity)
         text = await cli_process.run("logs", rank, f"--tail={tail}", "--cluster", name)
         self.finish({"rank": int(rank), "text": text})
 
 
 class KernelHandler(Handler):
-    """What a kernel of this server has of jupyter_sky."""
+    """Which jupyter_sky a kernel of this server has."""
 
     _track_activity = False
 
     @_route
     async def get(self, kernel: str) -> None:
-        spec = self.sky.kernel_spec(kernel)
+        spec = self.context.kernel_spec(kernel)
         if spec is None:
             raise HTTPError(404, "this server has no such kernel.")
-        told = await asyncio.to_thread(self.sky.hearing.kernel, kernel)
-        self.finish(await kernel_environment.describe(spec, told))
+        report = await asyncio.to_thread(self.context.reports.kernel, kernel)
+        self.finish(await kernel_environment.describe(spec, report))
 
 
 class OffersHandler(Handler):
@@ -211,7 +164,7 @@ class OffersHandler(Handler):
 
     @_route
     async def get(self) -> None:
-        words = [f"--nodes={self.number('nodes', 1, 10_000)}"]
+        words = [f"--nodes={self.positive_argument('nodes', 1, 10_000)}"]
         for name in ("gpu", "provider"):
             if value := self.get_query_argument(name, ""):
                 words.append(f"--{name}={value[:100]}")

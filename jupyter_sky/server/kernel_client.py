@@ -1,4 +1,7 @@
-"""Asking a kernel on its control channel, which answers while a cell runs."""
+"""Sends a request to a kernel on its control channel, which answers while a cell runs.
+
+The kernel's end is `jupyter_sky.notebook.sidebar.control_channel`.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +9,71 @@ import asyncio
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, cast
 
 import zmq.asyncio
 from jupyter_client.asynchronous import AsyncKernelClient
 
+from jupyter_sky.cluster.inventory.kernel_files import CONTROL_MESSAGE_TYPE
 from jupyter_sky.errors import SkyError
 
-KIND = "sky_request"
-"""As in `jupyter_sky.notebook.sidebar.control_channel`, which is the other end."""
+BEGIN_WITHIN = 5.0
+"""Seconds for a kernel to reply that it has begun; a healthy one takes milliseconds."""
+
+DONE_WITHIN = 3600.0
+
+
+class KernelReply(TypedDict, total=False):
+    """The content of a kernel's reply: first ``begun``, then how it went.
+
+    Attributes
+    ----------
+    said
+        The result as a sentence, with ``ok``.
+    message
+        The sentence of an error, with ``error``.
+    """
+
+    status: Literal["begun", "ok", "error"]
+    said: str
+    message: str
 
 
 class NoAnswer(SkyError):
     """A kernel does not answer: it hangs, or has not loaded jupyter_sky any more."""
 
 
-BEGIN_WITHIN = 5.0
-"""Seconds that a kernel has to begin with something; it takes milliseconds where it is well."""
+async def request(connection_file: Path, content: Mapping[str, Any]) -> str:
+    """Send a request to a kernel, and return the sentence about its result.
 
-DONE_WITHIN = 3600.0
-
-
-async def ask(connection_file: Path, request: Mapping[str, Any]) -> str:
-    """Have a kernel do something, and return what it says.
+    Parameters
+    ----------
+    connection_file
+        Jupyter's connection file of the kernel.
+    content
+        A `jupyter_sky.notebook.sidebar.actions.ActionRequest`.
 
     Raises
     ------
     SkyError
-        With its words, when it cannot.
+        With the kernel's own sentence, when it could not do it.
     NoAnswer
-        When it does not begin with it.
+        When it does not begin within `BEGIN_WITHIN` seconds.
     """
-    client = AsyncKernelClient(context=_context())
+    client = AsyncKernelClient(context=_zmq_context())
     try:
         await asyncio.to_thread(client.load_connection_file, str(connection_file))
     except (OSError, ValueError) as error:
         raise NoAnswer(f"the kernel cannot be reached: {error}") from None
     client.start_channels(shell=False, iopub=False, stdin=False, hb=False, control=True)
     try:
-        message = client.session.msg(KIND, dict(request))
+        message = client.session.msg(CONTROL_MESSAGE_TYPE, dict(content))
         client.control_channel.send(message)
         async with asyncio.timeout(BEGIN_WITHIN) as limit:
-            reply = await _reply(client, message["header"]["msg_id"])
+            reply = await _reply_to(client, message["header"]["msg_id"])
             limit.reschedule(asyncio.get_running_loop().time() + DONE_WITHIN)
             if reply.get("status") == "begun":
-                reply = await _reply(client, message["header"]["msg_id"])
+                reply = await _reply_to(client, message["header"]["msg_id"])
     except TimeoutError:
         raise NoAnswer("the kernel does not answer") from None
     finally:
@@ -60,14 +83,14 @@ async def ask(connection_file: Path, request: Mapping[str, Any]) -> str:
     return str(reply.get("said", ""))
 
 
-async def _reply(client: AsyncKernelClient, asked: str) -> dict[str, Any]:
+async def _reply_to(client: AsyncKernelClient, request_id: str) -> KernelReply:
     while True:
         message = await client.control_channel.get_msg()
-        if message["parent_header"].get("msg_id") == asked:
-            return dict(message["content"])
+        if message["parent_header"].get("msg_id") == request_id:
+            return cast(KernelReply, message["content"])
 
 
 @cache
-def _context() -> zmq.asyncio.Context:
-    # One for all, as each has a thread of its own.
+def _zmq_context() -> zmq.asyncio.Context:
+    # One for all requests, since each context has a thread of its own.
     return zmq.asyncio.Context()

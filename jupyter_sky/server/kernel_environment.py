@@ -1,4 +1,4 @@
-"""What the environment of a kernel has of jupyter_sky: the magics are there, not in the server."""
+"""Which jupyter_sky the environment of a kernel has: the magics run there, not in the server."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import asyncio
 import re
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
+from jupyter_sky.server.cli_process import capture
+from jupyter_sky.server.schema import Environment
 
-_ASK = "import jupyter_sky; print(jupyter_sky.__version__)"
-_WITHIN = 20.0
+_PRINT_VERSION = "import jupyter_sky; print(jupyter_sky.__version__)"
+_TIMEOUT = 20.0  # seconds
 _PYTHON = re.compile(r"python[\d.]*(\.exe)?", re.IGNORECASE)
 
 
-async def describe(spec: Any, told: KernelFile | None) -> dict[str, Any]:
-    """Return what a kernel has, as the schema says.
+async def describe(spec: Any, report: KernelFile | None) -> Environment:
+    """Return which jupyter_sky a kernel has, and what to do if that is not enough.
 
     Parameters
     ----------
     spec
-        The kernel's specification.
-    told
-        What it tells, if it has loaded jupyter_sky.
+        The kernel's `jupyter_client.kernelspec.KernelSpec`.
+    report
+        What the kernel has written, if it has loaded jupyter_sky.
     """
-    if told is not None:
-        return _answer(True, told.jupyter_sky, _mismatch(told.jupyter_sky))
+    if report is not None:
+        return _answer(True, report.jupyter_sky, _mismatch(report.jupyter_sky))
     if str(spec.language).lower() != "python":
         note = f"This notebook is in {spec.language[:40]}: only Python cells run on clusters."
         return _answer(False, None, note)
@@ -37,7 +38,7 @@ async def describe(spec: Any, told: KernelFile | None) -> dict[str, Any]:
     if python is None:
         note = "Type `%load_ext jupyter_sky` in this notebook to use clusters."
         return _answer(False, None, note)
-    version = await _version(python)
+    version = await asyncio.to_thread(_version, python)
     if version is None:
         note = (
             f"The environment of this notebook ({python}) has no jupyter_sky: "
@@ -48,7 +49,7 @@ async def describe(spec: Any, told: KernelFile | None) -> dict[str, Any]:
     return _answer(False, version, " ".join(filter(None, [_mismatch(version), note])))
 
 
-def _answer(loaded: bool, version: str | None, note: str) -> dict[str, Any]:
+def _answer(loaded: bool, version: str | None, note: str) -> Environment:
     return {"loaded": loaded, "jupyter_sky": version, "note": note}
 
 
@@ -62,26 +63,18 @@ def _mismatch(version: str) -> str:
 
 
 def _interpreter(argv: list[str]) -> str | None:
-    """Return the interpreter that starts a kernel, as far as its command shows one."""
+    """Return the interpreter that starts a kernel; ``None`` if its command does not show one."""
     if not argv or not _PYTHON.fullmatch(Path(argv[0]).name):
         return None
-    # Jupyter takes its own for these.
+    # Of a bare name like `python`, Jupyter makes its own interpreter.
     return sys.executable if Path(argv[0]).name == argv[0] else argv[0]
 
 
-async def _version(python: str) -> str | None:
-    ask = partial(
-        subprocess.run,
-        [python, "-c", _ASK],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        cwd=Path(python).parent,
-        timeout=_WITHIN,
-    )
+def _version(python: str) -> str | None:
+    """Return the version of jupyter_sky that an interpreter imports; blocks until it answers."""
     try:
-        done = await asyncio.to_thread(ask)
+        # In its own folder: a `jupyter_sky` in the server's working directory is not meant.
+        done = capture([python, "-c", _PRINT_VERSION], _TIMEOUT, cwd=Path(python).parent)
     except (OSError, subprocess.TimeoutExpired):
         return None
     version = done.stdout.strip()

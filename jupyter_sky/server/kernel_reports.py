@@ -1,4 +1,4 @@
-"""What kernels tell, as far as it can be used: each file is read and checked once."""
+"""The files that kernels write about their clusters, read and checked once each."""
 
 from __future__ import annotations
 
@@ -8,43 +8,55 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_sky.cluster.inventory import kernel_files
-from jupyter_sky.cluster.inventory.kernel_files import KernelFile, Told, Unreadable
+from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile, Unreadable
 from jupyter_sky.server.schema import Invalid, check
 
 
 @dataclass(frozen=True)
-class Account:
-    """What one kernel tells of one cluster.
+class CheckedReport:
+    """What one kernel reports of one cluster.
 
     Attributes
     ----------
+    kernel
+        The file of the kernel.
+    cluster
+        Its part about the cluster.
     flaw
-        Why its snapshot cannot be shown; empty if it can.
+        Why the snapshot cannot be shown; empty if it can.
     is_live
-        Whether the kernel is there, on this computer.
+        Whether the kernel's process exists, on this computer.
     """
 
     kernel: KernelFile
-    told: Told
+    cluster: ClusterReport
     flaw: str
     is_live: bool
 
     @property
     def is_running(self) -> bool:
-        """Whether something runs, as far as it tells."""
-        run = None if self.flaw else self.told.snapshot["run"]
+        """Whether something runs on the cluster, according to the kernel."""
+        run = None if self.flaw else self.cluster.snapshot["run"]
         return run is not None and run["state"] == "running"
 
 
 @dataclass(frozen=True)
-class _File:
+class _CachedFile:
+    """A file as it was read: the kernel's part and a flaw for each cluster, or why it is unusable.
+
+    Attributes
+    ----------
+    stamp
+        Modification time in nanoseconds, and size in bytes.
+    """
+
     stamp: tuple[int, int]
     kernel: KernelFile | None
     flaws: tuple[str, ...]
 
 
 class KernelReports:
-    """Hears what kernels tell.
+    """Reads what kernels write; a file that has not changed is not read again.
 
     Parameters
     ----------
@@ -54,49 +66,50 @@ class KernelReports:
 
     def __init__(self, runtime: Path) -> None:
         self.runtime = runtime
-        self._files: dict[Path, _File] = {}
+        self._files: dict[Path, _CachedFile] = {}
 
-    def accounts(self) -> tuple[list[Account], list[str]]:
-        """Return what there is, of live kernels and others, and a sentence for each bad file."""
-        found: list[Account] = []
-        troubles = []
+    def all(self) -> tuple[list[CheckedReport], list[str]]:
+        """Return the reports of live kernels and others, and a sentence for each unusable file."""
+        found: list[CheckedReport] = []
+        problems = []
         for path, file in self._current():
             if file.kernel is None:
-                troubles.append(f"What kernel {path.stem[:60]} tells is left out: {file.flaws[0]}.")
+                problems.append(f"What kernel {path.stem[:60]} tells is left out: {file.flaws[0]}.")
                 continue
             is_live = file.kernel.is_live
             found += (
-                Account(file.kernel, told, flaw, is_live)
-                for told, flaw in zip(file.kernel.clusters, file.flaws, strict=True)
+                CheckedReport(file.kernel, cluster, flaw, is_live)
+                for cluster, flaw in zip(file.kernel.clusters, file.flaws, strict=True)
             )
-        return found, troubles
+        return found, problems
 
     def kernel(self, identity: str) -> KernelFile | None:
-        """Return what a live kernel tells."""
+        """Return the file of a kernel; ``None`` if it has none, or if the kernel has ended."""
         for _, file in self._current():
             if file.kernel and file.kernel.kernel == identity and file.kernel.is_live:
                 return file.kernel
         return None
 
     def connection_file(self, kernel: str) -> Path:
-        """Return the file by which a kernel is reached."""
+        """Return Jupyter's connection file of a kernel."""
         return self.runtime / f"kernel-{kernel}.json"
 
-    def forget(self, wanted: set[str]) -> None:
-        """Remove the files of dead kernels that know none of the ``wanted`` clusters."""
+    def remove_stale(self, existing: set[str]) -> None:
+        """Remove the files of ended kernels that mention none of the ``existing`` clusters."""
         for path, file in self._current():
             kernel = file.kernel
             if kernel is None or kernel.is_live or kernel.is_elsewhere:
                 continue
-            if not wanted & {told.id for told in kernel.clusters}:
+            if not existing & {cluster.id for cluster in kernel.clusters}:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
-    def _current(self) -> Iterator[tuple[Path, _File]]:
-        # Several threads hear at once: each has a dictionary of its own until it is complete.
+    def _current(self) -> Iterator[tuple[Path, _CachedFile]]:
+        # Several threads do this at once: each fills a new dictionary, so that no thread sees one
+        # that is incomplete.
         before, files = self._files, {}
         for path in kernel_files.paths(self.runtime):
-            # Its kernel may end at any moment.
+            # Its kernel may end at any moment, and removes it then.
             with contextlib.suppress(OSError):
                 status = path.stat()
                 stamp = (status.st_mtime_ns, status.st_size)
@@ -106,19 +119,19 @@ class KernelReports:
         return iter(files.items())
 
 
-def _read(path: Path, stamp: tuple[int, int]) -> _File:
+def _read(path: Path, stamp: tuple[int, int]) -> _CachedFile:
     try:
         kernel = kernel_files.read(path)
     except Unreadable as why:
-        return _File(stamp, None, (str(why),))
+        return _CachedFile(stamp, None, (str(why),))
     if kernel.kernel != path.stem:
-        return _File(stamp, None, ("it is of another kernel",))
-    return _File(stamp, kernel, tuple(_flaw(told) for told in kernel.clusters))
+        return _CachedFile(stamp, None, ("it is of another kernel",))
+    return _CachedFile(stamp, kernel, tuple(map(_flaw, kernel.clusters)))
 
 
-def _flaw(told: Told) -> str:
+def _flaw(cluster: ClusterReport) -> str:
     try:
-        check("Snapshot", told.snapshot)
+        check("Snapshot", cluster.snapshot)
     except Invalid as why:
         return str(why)
     return ""

@@ -7,7 +7,7 @@ import codecs
 import contextlib
 import re
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
@@ -15,82 +15,83 @@ from jupyter_server.utils import ensure_async
 from tornado import websocket
 from tornado.web import HTTPError
 
-from jupyter_sky.server.cli_process import Following
-
-if TYPE_CHECKING:
-    from jupyter_sky.server.handlers import Sky
+from jupyter_sky.server.cli_process import StreamingCommand
+from jupyter_sky.server.context import ServerContext
 
 _LINES = 200
-_MOST = 16  # of one server: each is a process
+_LARGEST_TAIL = 10_000  # lines
+_LARGEST_COUNT = 16  # streams of one server: each is a process
 
 
-class LiveHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):
-    """Sends pieces of a rank's log as they come, until the page or the cluster is gone."""
+class LogStreamHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):  # type: ignore[misc, unused-ignore]
+    """Sends a rank's log as it grows, until the page is closed or the cluster has ended."""
 
     auth_resource = "jupyter_sky"
     _running = 0
 
-    def initialize(self, sky: Sky) -> None:
-        self._sky = sky
-        self._following: Following | None = None
+    def initialize(self, context: ServerContext) -> None:
+        self._context = context
+        self._command: StreamingCommand | None = None
 
     async def get(self, *args: Any, **kwargs: Any) -> None:
-        """Open it, for who may: there is no page to be sent to for a login."""
+        """Check login, origin and authorization: a WebSocket cannot be redirected to a login."""
         if not self.current_user or not self.check_origin():
             raise HTTPError(403)
         may = self.authorizer.is_authorized(self, self.current_user, "read", self.auth_resource)
         if not await ensure_async(may):
             raise HTTPError(403)
-        self._name = await self._sky.name(str(args[0]))
+        self._name = await self._context.cluster_name(str(args[0]))
         await super().get(*args, **kwargs)
 
     def open(self, identity: str, rank: str) -> None:
-        """Begin to follow."""
+        """Start ``jupyter sky logs``."""
         super().open()
-        if LiveHandler._running >= _MOST:
-            self._send("", f"{_MOST} logs are open already: close one of them.")
+        if LogStreamHandler._running >= _LARGEST_COUNT:
+            self._send("", f"{_LARGEST_COUNT} logs are open already: close one of them.")
             self.close()
             return
         tail = self.get_query_argument("tail", "")
-        lines = min(int(tail), 10_000) if re.fullmatch(r"\d{1,9}", tail, re.ASCII) else _LINES
-        words = ["logs", rank, "--follow", f"--tail={max(1, lines)}", "--cluster", self._name]
+        is_number = re.fullmatch(r"\d{1,9}", tail, re.ASCII)
+        lines = max(1, min(int(tail), _LARGEST_TAIL)) if is_number else _LINES
+        words = ["logs", rank, "--follow", f"--tail={lines}", "--cluster", self._name]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._loop = asyncio.get_running_loop()
-        self._following = Following(words, self._take, self._over)
-        threading.Thread(target=self._following.follow, name="sky-live", daemon=True).start()
-        LiveHandler._running += 1  # until `_finish`, which every thread that has started calls
+        self._command = StreamingCommand(words, self._on_output, self._on_end)
+        threading.Thread(target=self._command.run, name="sky-live", daemon=True).start()
+        LogStreamHandler._running += 1  # until `_finish`, which every started thread causes
 
     def on_message(self, message: str | bytes) -> None:
-        """Nothing is asked on this way."""
+        """Ignore what a page sends: there is nothing to ask for."""
 
     def on_close(self) -> None:
-        """Follow no longer."""
-        if self._following:
-            self._following.end()
+        """End the command."""
+        if self._command:
+            self._command.kill()
 
-    # In the thread that follows
+    # In the thread of the command
 
-    def _take(self, data: bytes) -> None:
-        # A page that is slow slows down what is followed, and nothing piles up here.
-        sending = asyncio.run_coroutine_threadsafe(self._pass_on(data), self._loop)
+    def _on_output(self, data: bytes) -> None:
+        # Waiting for a slow page slows the command down, so that nothing piles up in the server.
+        sending = asyncio.run_coroutine_threadsafe(self._send_text(data), self._loop)
         sending.result()
 
-    def _over(self, trouble: str) -> None:
-        self._loop.call_soon_threadsafe(self._finish, trouble)
+    def _on_end(self, error: str) -> None:
+        self._loop.call_soon_threadsafe(self._finish, error)
 
-    # In the loop
+    # In the event loop
 
-    async def _pass_on(self, data: bytes) -> None:
+    async def _send_text(self, data: bytes) -> None:
         if self.ws_connection:
-            # A page that is closed meanwhile ends the process, in `on_close`.
+            # A page that is closed meanwhile ends the command, in `on_close`.
             with contextlib.suppress(websocket.WebSocketClosedError):
                 await self._send(self._decoder.decode(data), None)
 
-    def _finish(self, trouble: str) -> None:
-        LiveHandler._running -= 1
+    def _finish(self, error: str) -> None:
+        LogStreamHandler._running -= 1
         if self.ws_connection:
-            self._send(self._decoder.decode(b"", True), trouble or "the cluster has ended.")
+            self._send(self._decoder.decode(b"", True), error or "the cluster has ended.")
             self.close()
 
     def _send(self, text: str, end: str | None) -> asyncio.Future[None]:
-        return self.write_message({"text": text, "end": end})
+        sent = self.write_message({"text": text, "end": end})
+        return cast("asyncio.Future[None]", sent)

@@ -1,22 +1,88 @@
-"""The schema of requests and answers, and whether something is as it says."""
+"""The messages between the sidebar and the server: their types, and a check against the schema.
+
+``schema.json`` describes all of them; the classes here are those that the server makes. A test
+compares the two.
+"""
 
 from __future__ import annotations
 
 import json
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
+ClusterStatus = Literal["starting", "ready", "running", "lost", "down", "unknown"]
+
+
+class Clusters(TypedDict):
+    """The answer of ``GET clusters``."""
+
+    version: Literal[1]
+    jupyter_sky: str
+    trouble: str
+    clusters: list[Entry]
+
+
+class Entry(TypedDict):
+    """One cluster; ``schema.json`` says what its fields are."""
+
+    id: str
+    name: str
+    provider: str
+    nodes: int | None
+    gpu: str | None
+    created: float | None
+    state: ClusterStatus
+    note: str
+    kernels: list[Kernel]
+    price: float | None
+    cost: float | None
+    idle: Idle | None
+    line: str | None
+    snapshot: dict[str, Any] | None
+    seen: float | None
+
+
+class Kernel(TypedDict):
+    """A live kernel that is connected to a cluster."""
+
+    id: str
+    notebook: str
+    path: str | None
+    busy: bool
+    jupyter_sky: str
+
+
+class Idle(TypedDict):
+    """When an idle cluster ends itself; both in seconds."""
+
+    timeout: float
+    left: float | None
+
+
+class Environment(TypedDict):
+    """The answer of ``GET kernels/{id}``."""
+
+    loaded: bool
+    jupyter_sky: str | None
+    note: str
+
 
 class Invalid(ValueError):
-    """Something is not as the schema says; says what."""
+    """A value does not match the schema; the text says where and why."""
 
 
 def check(name: str, value: Any) -> None:
-    """Raise `Invalid` if a value is not of the kind that the schema describes under ``name``."""
+    """Check a value against the definition ``name`` of the schema.
+
+    Raises
+    ------
+    Invalid
+        When it does not match.
+    """
     error = best_match(_validator(name).iter_errors(value))
     if error is not None:
         raise Invalid(f"{error.json_path.removeprefix('$.')}: {error.message[:200]}")

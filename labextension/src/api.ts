@@ -49,11 +49,11 @@ export interface Scale {
   nodes: number;
 }
 
-export interface Said {
+export interface ActionResult {
   said: string;
 }
 
-export interface Trouble {
+export interface ErrorMessage {
   message: string;
 }
 
@@ -62,7 +62,7 @@ export interface Log {
   text: string;
 }
 
-export interface Piece {
+export interface LogChunk {
   text: string;
   end: string | null;
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
-import type { Environment, Piece } from '../src/api.ts';
+import type { Environment, LogChunk } from '../src/api.ts';
 import type { Client } from '../src/lab/client.ts';
 import type { IClusters } from '../src/lab/clusters.ts';
 import { EnvironmentNote } from '../src/lab/environment.ts';
@@ -52,7 +52,7 @@ test('a rank is followed again after a break, but not after its end', (t) => {
     return socket;
   };
   const taken: [string, boolean][] = [];
-  const take = ({ text }: Piece, anew: boolean) => void taken.push([text, anew]);
+  const take = ({ text }: LogChunk, anew: boolean) => void taken.push([text, anew]);
   const say = (text: string, end: string | null = null) =>
     sockets.at(-1)!.onmessage({ data: JSON.stringify({ text, end }) });
 

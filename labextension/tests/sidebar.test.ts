@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, test } from 'node:test';
-import type { Entry, Piece } from '../src/api.ts';
+import type { Entry, LogChunk } from '../src/api.ts';
 import type { Page } from '../src/sidebar/card.ts';
 import { costOf, endOf, madeOf, span, totalOf, upOf } from '../src/sidebar/facts.ts';
 import { ClusterList } from '../src/sidebar/list.ts';
@@ -13,7 +13,7 @@ const NOW = 1000 + 3723;
 /** Somebody who looks at a list of clusters. */
 class Looker implements Page {
   readonly did: unknown[] = [];
-  readonly follows = new Map<string, (piece: Piece, anew: boolean) => void>();
+  readonly follows = new Map<string, (chunk: LogChunk, anew: boolean) => void>();
   readonly list = new ClusterList(tools, this);
   readonly host = place();
 
@@ -26,7 +26,7 @@ class Looker implements Page {
   act = (...done: unknown[]) => void this.did.push(done);
   go = (path: string) => void this.did.push(path);
 
-  follow = (cluster: string, rank: number, take: (piece: Piece, anew: boolean) => void) => {
+  follow = (cluster: string, rank: number, take: (chunk: LogChunk, anew: boolean) => void) => {
     const key = `${cluster}:${rank}`;
     this.follows.set(key, take);
     return () => void this.follows.delete(key);

@@ -41,7 +41,7 @@ class Answer:
     @property
     def message(self) -> str:
         """The sentence about what went wrong."""
-        schema.check("Trouble", self.json)
+        schema.check("ErrorMessage", self.json)
         return str(self.json["message"])
 
 

@@ -17,7 +17,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.paths import home
 from jupyter_sky.server import actions, cluster_list
-from jupyter_sky.server.actions import Actions
+from jupyter_sky.server.actions import ClusterActions
 from jupyter_sky.server.kernel_reports import KernelReports
 from tests.server.jupyter import Kernel, Server
 
@@ -159,19 +159,19 @@ def test_what_fails_with_no_kernel_stays_to_be_read_too(server: Server, alone: C
 def test_what_fails_later_than_a_page_waits_is_known(
     alone: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "_TELL_AFTER", 0.0)
-    hearing = KernelReports(tmp_path)
-    found = cluster_list.find(hearing)
-    [row] = [row for row in found.rows if row.name == alone.name]
+    monkeypatch.setattr(actions, "_REPLY_WITHIN", 0.0)
+    reports = KernelReports(tmp_path)
+    inventory = cluster_list.read_inventory(reports)
+    [row] = [row for row in inventory.rows if row.name == alone.name]
 
     async def fail() -> str:
-        does = Actions(hearing)
-        said = await does.act(found, row.id, "restart", {"ranks": [7]})
+        does = ClusterActions(reports)
+        said = await does.run(inventory, row.id, "restart", {"ranks": [7]})
         assert said == f"{alone.name}: restart takes its time, and goes on"
-        while not (failures := does.failures(found)):
+        while not (failures := does.failures(inventory)):
             await asyncio.sleep(0.01)
         kept = failures[row.id]
-        assert not does.failures(replace(found, rows=()))  # the cluster has ended
+        assert not does.failures(replace(inventory, rows=()))  # the cluster has ended
         return kept
 
     assert "there is no rank 7" in asyncio.run(fail())

@@ -75,7 +75,7 @@ def test_jupyterlab_has_the_sidebar_at_once(environment: Path) -> None:
 
 
 def test_the_schema_is_in_the_wheel(environment: Path) -> None:
-    code = "from jupyter_sky.server import schema; schema.check('Said', {'said': ''})"
+    code = "from jupyter_sky.server import schema; schema.check('ActionResult', {'said': ''})"
     said = says(environment, "-c", f"{code}; import jupyter_sky; print(jupyter_sky.__file__)")
     assert Path(said.strip()).is_relative_to(environment), "what is looked at is not the wheel's"
 

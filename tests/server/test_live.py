@@ -16,7 +16,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.server import schema
-from jupyter_sky.server.cli_process import Following
+from jupyter_sky.server.cli_process import StreamingCommand
 from tests.server.jupyter import Kernel, Server
 
 Open = Callable[[str], Kernel]
@@ -33,11 +33,11 @@ async def follow(
     )
 
 
-async def piece(connection: WebSocketClientConnection) -> dict[str, Any]:
-    """The next piece."""
+async def next_chunk(connection: WebSocketClientConnection) -> dict[str, Any]:
+    """The next part of the log."""
     message = await connection.read_message()
     assert message is not None, "it was closed"
-    schema.check("Piece", found := json.loads(message))
+    schema.check("LogChunk", found := json.loads(message))
     return dict(found)
 
 
@@ -45,7 +45,7 @@ async def read(connection: WebSocketClientConnection, until: str) -> str:
     """What comes until it ends in a text."""
     text = ""
     while not text.endswith(until):
-        text += (await piece(connection))["text"]
+        text += (await next_chunk(connection))["text"]
     return text
 
 
@@ -72,7 +72,7 @@ def test_lines_come_while_the_cell_is_busy(server: Server, opened: Open) -> None
         text = await read(connection, "49 é\n")
         assert text == "before\n" + "".join(f"{at} é\n" for at in range(50))
         stopped = asyncio.create_task(asyncio.to_thread(server.act, entry, "down"))
-        while (last := await piece(connection))["end"] is None:
+        while (last := await next_chunk(connection))["end"] is None:
             pass
         assert last["end"]
         assert await connection.read_message() is None
@@ -103,7 +103,7 @@ def test_a_rank_that_is_not_there_is_named(server: Server, alone: Cluster) -> No
     entry = server.clusters()[alone.name]
 
     async def look_in() -> dict[str, Any]:
-        return await piece(await follow(server, entry, 12))
+        return await next_chunk(await follow(server, entry, 12))
 
     assert asyncio.run(look_in()) == {"text": "", "end": "there is no rank 12: ranks 0-1."}
 
@@ -114,7 +114,7 @@ def test_a_tail_that_is_no_number_keeps_no_place(server: Server, alone: Cluster)
     async def look_in() -> str:
         for _ in range(20):  # more than can be followed at once
             connection = await follow(server, entry, 12, "9" * 5000)
-            end = (await piece(connection))["end"]
+            end = (await next_chunk(connection))["end"]
             assert await connection.read_message() is None
         return str(end)
 
@@ -124,7 +124,7 @@ def test_a_tail_that_is_no_number_keeps_no_place(server: Server, alone: Cluster)
 def test_what_cannot_be_started_is_over_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     ends: list[str] = []
-    Following(["logs", "0"], lambda data: None, ends.append).follow()
+    StreamingCommand(["logs", "0"], lambda data: None, ends.append).run()
     [end] = ends
     assert end.startswith("`jupyter sky logs` cannot be run: ")
     assert "/nowhere/python" in end

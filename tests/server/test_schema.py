@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from importlib.resources import files
-from typing import Any
+from typing import Any, is_typeddict
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from jupyter_sky.server import schema
 from tests.notebook.panel import samples
 from tests.paths import LABEXTENSION
 
@@ -17,9 +18,9 @@ SCHEMA = json.loads((files("jupyter_sky.server") / "schema.json").read_text("utf
 TYPESCRIPT = LABEXTENSION / "src"
 
 
-def in_typescript(schema: dict[str, Any]) -> str:
+def in_typescript(described: dict[str, Any]) -> str:
     """How TypeScript writes what a schema describes."""
-    match schema:
+    match described:
         case {"$ref": name}:
             return str(name).removeprefix("#/$defs/")
         case {"const": value}:
@@ -29,7 +30,7 @@ def in_typescript(schema: dict[str, Any]) -> str:
         case {"anyOf": parts}:
             return " | ".join(map(in_typescript, parts))
         case {"type": list() as names}:
-            return " | ".join(in_typescript({**schema, "type": name}) for name in names)
+            return " | ".join(in_typescript({**described, "type": name}) for name in names)
         case {"type": "array", "prefixItems": parts}:
             return f"[{', '.join(map(in_typescript, parts))}]"
         case {"type": "array", "items": item}:
@@ -38,7 +39,7 @@ def in_typescript(schema: dict[str, Any]) -> str:
             return "number"
         case {"type": "string" | "boolean" | "null" as name}:
             return str(name)
-    raise TypeError(schema)
+    raise TypeError(described)
 
 
 def interfaces(name: str) -> dict[str, dict[str, str]]:
@@ -61,6 +62,17 @@ def test_typescript_says_the_same() -> None:
         for name, definition in SCHEMA["$defs"].items()
     }
     assert interfaces("api.ts") | interfaces("snapshot.ts") == ours
+
+
+def test_python_says_the_same() -> None:
+    ours = [
+        each
+        for each in vars(schema).values()
+        if is_typeddict(each) and each.__module__ == schema.__name__
+    ]
+    assert len(ours) == 5
+    for each in ours:
+        assert [*each.__annotations__] == [*SCHEMA["$defs"][each.__name__]["properties"]]
 
 
 def test_every_field_is_there_always() -> None:

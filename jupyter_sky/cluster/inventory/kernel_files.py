@@ -26,13 +26,16 @@ VERSION = 1
 LARGEST = 16 * 2**20
 """Bytes of a file, above which it is none of ours."""
 
+CONTROL_MESSAGE_TYPE = "sky_request"
+"""Type of the messages by which pages and the server ask a kernel, on its control channel."""
+
 
 class Unreadable(ValueError):
     """A file that is not what a kernel of this version writes; says why."""
 
 
 @dataclass(frozen=True)
-class Told:
+class ClusterReport:
     """What a kernel tells of one cluster.
 
     Attributes
@@ -79,7 +82,7 @@ class KernelFile:
     kernel: str
     notebook: str
     seen: float
-    clusters: tuple[Told, ...] = ()
+    clusters: tuple[ClusterReport, ...] = ()
     jupyter_sky: str = __version__
     home: str = field(default_factory=lambda: str(home()))
     computer: str = field(default_factory=socket.gethostname)
@@ -152,7 +155,7 @@ def read(path: Path) -> KernelFile:
         version = found.pop("version", None)
         if version != VERSION:
             raise Unreadable(f"it is of version {version} of these files, and this is {VERSION}")
-        told = tuple(_checked(Told(**each)) for each in found.pop("clusters"))
+        told = tuple(_checked(ClusterReport(**each)) for each in found.pop("clusters"))
         return _checked(KernelFile(**found, clusters=told))
     except Unreadable:
         raise
@@ -169,7 +172,7 @@ def _checked(made: Any) -> Any:
 
 
 _KINDS: dict[type, dict[str, tuple[type, ...]]] = {
-    Told: {
+    ClusterReport: {
         "id": (str,),
         "snapshot": (dict,),
         "idle_since": (float, int, type(None)),

@@ -105,7 +105,7 @@ class StatePublisher:
         if self._over:  # in between
             self.close()
 
-    def _told(self, cluster: Cluster) -> kernel_files.Told:
+    def _told(self, cluster: Cluster) -> kernel_files.ClusterReport:
         snapshot: dict[str, Any] = dict(cluster.snapshot())
         run = snapshot["run"]
         idle_since = self._idle_since.get(cluster.id)
@@ -113,7 +113,7 @@ class StatePublisher:
             idle_since = None
         elif run and run["state"] != "running":
             idle_since = run["started"] + run["seconds"]
-        return kernel_files.Told(
+        return kernel_files.ClusterReport(
             cluster.id, snapshot, idle_since, self._troubles.get(cluster.id, "")
         )
 

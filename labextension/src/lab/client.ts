@@ -3,11 +3,11 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { Clusters, Environment, Log, Offers, Said } from '../api.ts';
+import type { ActionResult, Clusters, Environment, Log, Offers } from '../api.ts';
 import type { Wanted } from '../sidebar/form.ts';
 
-/** What went wrong, in a sentence for the person. */
-export class Trouble extends Error {}
+/** What went wrong, as a sentence for the user. */
+export class RequestError extends Error {}
 
 export class Client {
   readonly #settings: ServerConnection.ISettings;
@@ -22,20 +22,20 @@ export class Client {
     return this.#request('GET', ['clusters']);
   }
 
-  interrupt(cluster: string): Promise<Said> {
+  interrupt(cluster: string): Promise<ActionResult> {
     return this.#request('POST', ['clusters', cluster, 'interrupt']);
   }
 
   /** Starts ranks anew, all of them with null. */
-  restart(cluster: string, ranks: number[] | null): Promise<Said> {
+  restart(cluster: string, ranks: number[] | null): Promise<ActionResult> {
     return this.#request('POST', ['clusters', cluster, 'restart'], { ranks });
   }
 
-  scale(cluster: string, nodes: number): Promise<Said> {
+  scale(cluster: string, nodes: number): Promise<ActionResult> {
     return this.#request('POST', ['clusters', cluster, 'scale'], { nodes });
   }
 
-  down(cluster: string): Promise<Said> {
+  down(cluster: string): Promise<ActionResult> {
     return this.#request('POST', ['clusters', cluster, 'down']);
   }
 
@@ -79,21 +79,21 @@ export class Client {
     if (response.ok && answer !== null) {
       return answer;
     }
-    throw new Trouble(answer?.message || this.#saying(response.status));
+    throw new RequestError(answer?.message || this.#messageFor(response.status));
   }
 
   async #send(url: string, init: RequestInit): Promise<Response> {
     try {
       return await ServerConnection.makeRequest(url, init, this.#settings);
     } catch {
-      throw new Trouble(
+      throw new RequestError(
         this.#trans.__("Jupyter's server does not answer; what is shown here may be out of date.")
       );
     }
   }
 
   /** What a status means that came without a sentence of ours. */
-  #saying(status: number): string {
+  #messageFor(status: number): string {
     if (status === 404) {
       return this.#trans.__(
         "Jupyter's server has no jupyter_sky: run %1 where the server runs, then start it again.",

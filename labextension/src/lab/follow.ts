@@ -1,6 +1,6 @@
 /* What a rank writes, live. A connection that breaks is made again, for as long as somebody looks. */
 
-import type { Piece } from '../api.ts';
+import type { LogChunk } from '../api.ts';
 import type { Client } from './client.ts';
 
 /** Milliseconds before another try. */
@@ -13,7 +13,7 @@ export function follow(
   cluster: string,
   rank: number,
   tail: number,
-  take: (piece: Piece, anew: boolean) => void
+  take: (chunk: LogChunk, anew: boolean) => void
 ): () => void {
   let socket: WebSocket | null = null;
   let later: ReturnType<typeof setTimeout> | undefined;
@@ -22,9 +22,9 @@ export function follow(
     let anew = true;
     socket = client.live(cluster, rank, tail);
     socket.onmessage = ({ data }) => {
-      const piece: Piece = JSON.parse(data);
-      over ||= piece.end !== null;
-      take(piece, anew);
+      const chunk: LogChunk = JSON.parse(data);
+      over ||= chunk.end !== null;
+      take(chunk, anew);
       anew = false;
     };
     socket.onclose = () => {

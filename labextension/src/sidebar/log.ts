@@ -1,6 +1,6 @@
 /* The log of one rank after another, as the person chooses. */
 
-import type { Piece } from '../api.ts';
+import type { LogChunk } from '../api.ts';
 import { element } from '../dom.ts';
 import { OutputPane } from '../output.ts';
 import { Choice } from './choice.ts';
@@ -10,7 +10,7 @@ import type { Tools } from './tools.ts';
 /** Characters that are kept. */
 const MOST = 1_000_000;
 
-type Follow = (rank: number, take: (piece: Piece, anew: boolean) => void) => () => void;
+type Follow = (rank: number, take: (chunk: LogChunk, anew: boolean) => void) => () => void;
 
 export class LogPane {
   /** How many lines are shown. */

@@ -1,6 +1,6 @@
 /* The ranks of an opened cluster: the notebook's own view, with the chosen rank's output live. */
 
-import type { Entry, Piece } from '../api.ts';
+import type { Entry, LogChunk } from '../api.ts';
 import { element } from '../dom.ts';
 import type { Action } from '../snapshot.ts';
 import { release, render } from '../view.ts';
@@ -14,7 +14,7 @@ const MOST = 100_000;
 export type Follow = (
   cluster: string,
   rank: number,
-  take: (piece: Piece, anew: boolean) => void
+  take: (chunk: LogChunk, anew: boolean) => void
 ) => () => void;
 
 export class Ranks {

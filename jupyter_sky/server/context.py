@@ -1,0 +1,79 @@
+"""What the routes share: the server's kernels and folders, and the objects behind the routes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from jupyter_server.utils import ensure_async
+from tornado.web import HTTPError
+
+from jupyter_sky.server import cluster_list
+from jupyter_sky.server.actions import CLUSTER_NAME, ClusterActions
+from jupyter_sky.server.cluster_list import NO_CLUSTER, ClusterInventory, ServerKernel
+from jupyter_sky.server.kernel_reports import KernelReports
+from jupyter_sky.server.status_poller import StatusPoller
+
+
+class ServerContext:
+    """One for each Jupyter server; every handler is given it.
+
+    Parameters
+    ----------
+    serverapp
+        The `jupyter_server.serverapp.ServerApp`.
+
+    Attributes
+    ----------
+    root
+        The folder of the server's notebooks.
+    reports
+        What kernels write about their clusters.
+    poller
+        Asks the agents of clusters that no kernel reports on.
+    actions
+        Runs what the sidebar asks for.
+    """
+
+    def __init__(self, serverapp: Any) -> None:
+        self._serverapp = serverapp
+        self.root = Path(serverapp.root_dir).resolve()
+        self.reports = KernelReports(Path(serverapp.runtime_dir))
+        self.poller = StatusPoller()
+        self.actions = ClusterActions(self.reports)
+
+    async def inventory(self) -> ClusterInventory:
+        """Return the clusters of the registry and of the kernels' reports."""
+        return await asyncio.to_thread(cluster_list.read_inventory, self.reports)
+
+    async def cluster_name(self, identity: str) -> str:
+        """Return the name of the cluster with this id.
+
+        Raises
+        ------
+        HTTPError
+            404, when there is none.
+        """
+        row = (await self.inventory()).row(identity)
+        if row is None or not CLUSTER_NAME.fullmatch(row.name):
+            raise HTTPError(404, NO_CLUSTER)
+        return row.name
+
+    async def kernels(self) -> dict[str, ServerKernel]:
+        """Return the kernels of this server, by their ids."""
+        manager = self._serverapp.kernel_manager
+        paths = {
+            session["kernel"]["id"]: session["path"]
+            for session in await ensure_async(self._serverapp.session_manager.list_sessions())
+            if session.get("type") == "notebook" and session.get("kernel")
+        }
+        return {
+            kernel["id"]: ServerKernel(paths.get(kernel["id"]), kernel["execution_state"] == "busy")
+            for kernel in await ensure_async(manager.list_kernels())
+        }
+
+    def kernel_spec(self, kernel: str) -> Any:
+        """Return the specification of a kernel of this server; ``None`` if there is none."""
+        manager = self._serverapp.kernel_manager
+        return manager.get_kernel(kernel).kernel_spec if kernel in manager else None
