@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from jupyter_sky.cluster.errors import RemoteError
     from jupyter_sky.errors import ClusterLost, SkyError, UsageError
     from jupyter_sky.plugins import integrations
-    from jupyter_sky.providers.aws.provider import AWS
-    from jupyter_sky.providers.local.provider import Local
+    from jupyter_sky.providers.aws import AWS
+    from jupyter_sky.providers.local import Local
     from jupyter_sky.providers.spec import Image, PipIndex
-    from jupyter_sky.providers.ssh.provider import SSH
+    from jupyter_sky.providers.ssh import SSH
     from jupyter_sky.transport.preemption import Interruption
 
 __version__ = "0.2.0.dev0"
@@ -63,15 +63,15 @@ __all__ = [
 # Where each public name lives, as an entry point is written: "module:name", or "module".
 # Importing on first use keeps `import jupyter_sky` cheap, on a node as in a kernel.
 _HOMES = {
-    "AWS": "jupyter_sky.providers.aws.provider:AWS",
-    "SSH": "jupyter_sky.providers.ssh.provider:SSH",
+    "AWS": "jupyter_sky.providers.aws:AWS",
+    "SSH": "jupyter_sky.providers.ssh:SSH",
     "ClusterLost": "jupyter_sky.errors:ClusterLost",
     "Compute": "jupyter_sky.api.pool:Compute",
     "ComputePool": "jupyter_sky.api.pool:ComputePool",
     "Image": "jupyter_sky.providers.spec:Image",
     "InstanceInfo": "jupyter_sky.api.instance:InstanceInfo",
     "Interruption": "jupyter_sky.transport.preemption:Interruption",
-    "Local": "jupyter_sky.providers.local.provider:Local",
+    "Local": "jupyter_sky.providers.local:Local",
     "PipIndex": "jupyter_sky.providers.spec:PipIndex",
     "Plugin": "jupyter_sky.api.plugin:Plugin",
     "RemoteError": "jupyter_sky.cluster.errors:RemoteError",

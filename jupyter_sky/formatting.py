@@ -53,6 +53,11 @@ def format_list(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def last_line(text: str, otherwise: str = "it said nothing") -> str:
+    """Return the last line of what a command printed, or ``otherwise`` if it printed none."""
+    return (text.strip().splitlines() or [otherwise])[-1]
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the rows of a table, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -89,7 +89,7 @@ class ComputePool:
         self.plugins = check_plugins(plugins)
         self.spec = ClusterSpec(
             name=name or f"pool-{uuid.uuid4().hex[:6]}",
-            nodes=self.provider.usual_nodes if nodes is None else nodes,
+            nodes=self.provider.default_nodes if nodes is None else nodes,
             procs_per_node=procs_per_node,
             accelerator=_accelerator(accelerator),
             cpus=cpus,

@@ -11,11 +11,7 @@ import socket
 import sys
 import threading
 
-NO_AGENT = 3
-"""The exit status where there is no agent."""
-
-MARK = b"--jupyter-sky--\n"
-"""What it prints first: what comes before is of login scripts, what follows is the agent's."""
+from jupyter_sky.transport.bridge_protocol import MARK, NO_AGENT
 
 _PIECE = 256 * 1024
 

@@ -218,7 +218,7 @@ class Session:
         provider = self.provider(options)
         spec = ClusterSpec(
             name=name,
-            nodes=options.nodes or provider.usual_nodes,
+            nodes=options.nodes or provider.default_nodes,
             procs_per_node=options.procs_per_node,
             accelerator=accelerators.parse(options.gpu) if options.gpu else None,
             cpus=options.cpus,

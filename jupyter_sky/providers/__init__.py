@@ -1,4 +1,4 @@
-"""Where nodes come from: a package for each provider, and what they have in common in `base`."""
+"""Where nodes come from: a package for each provider; `base` says what a provider implements."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def providers() -> Mapping[str, Provider]:
-    """Return the providers as they are without settings; they find machines from the registry."""
+    """Return the providers by name, without settings: they find the machines of the registry."""
     from jupyter_sky.providers.aws import AWS
-    from jupyter_sky.providers.local.provider import Local
+    from jupyter_sky.providers.local import Local
     from jupyter_sky.providers.ssh import SSH
 
     return {"local": Local(), "ssh": SSH(), "aws": AWS()}

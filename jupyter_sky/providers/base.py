@@ -1,18 +1,209 @@
-"""What a provider gives: machines with an agent each, and the nodes that they stand for."""
+"""What a provider of nodes implements, and the data that it exchanges with a cluster.
+
+A provider is a package beside this file, like `jupyter_sky.providers.local`. To write one:
+
+1. ``provider.py`` has a frozen dataclass that implements `Provider`: its fields are the settings of
+   the user. Each method says in its docstring what an author has to take care of. Implement
+   `Scalable` as well if nodes can join and leave a cluster that is up, and `CloudProvider` if
+   machines cost money until they are given back.
+2. ``machine.py`` has a frozen dataclass that implements `Machine`: how the agent of a machine is
+   reached. A machine that is reached over SSH can use `jupyter_sky.providers.ssh.machine`.
+3. To start an agent, write an `jupyter_sky.transport.agent_spec.AgentSpec` into ``spec.json`` of a
+   new folder on the machine and run ``python -P -m jupyter_sky.node FOLDER`` there. It goes into
+   the background and prints where it listens, as JSON.
+4. `jupyter_sky.providers.providers` lists the provider by its name.
+
+The methods of a provider stand in the same order here and in each ``provider.py``.
+"""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from jupyter_sky.providers.mtls import Credentials
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.agent_spec import RankSpec
+from jupyter_sky.transport.topology import NodePlace
 
 Progress = Callable[[str | Preparation], None]
-"""Told what is going on, in a few words or node by node."""
+"""Called with what is going on: a few words, or the steps of all nodes."""
+
+
+class Provider(Protocol):
+    """Where nodes come from.
+
+    Attributes
+    ----------
+    name
+        What the user types behind ``--provider``; it is written into the registry.
+    """
+
+    name: str
+
+    @property
+    def default_nodes(self) -> int:
+        """Number of nodes of a cluster for which the user names none."""
+
+    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
+        """Refuse what this provider cannot do, before anything is started.
+
+        It runs in the user's thread and may ask a service, but changes nothing there.
+
+        Parameters
+        ----------
+        spec
+            The cluster that is about to be started.
+        preload
+            Modules that each node will import.
+
+        Returns
+        -------
+        tuple of str
+            Warnings for the user: what will be done differently, a sentence each.
+
+        Raises
+        ------
+        UsageError
+            When the cluster cannot be started; the sentence says what to type instead.
+        """
+
+    async def launch(
+        self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
+    ) -> list[Machine]:
+        """Start the machines of a cluster and an agent on each.
+
+        It starts all of them or none: before it raises, also when it is cancelled, it removes what
+        it has started. The registry knows of the cluster already, so that what a killed kernel has
+        left is found.
+
+        Parameters
+        ----------
+        identity
+            The cluster's id, eight hexadecimal digits. Name folders and resources after it.
+        progress
+            To be called before each step.
+
+        Returns
+        -------
+        list of Machine
+            Machines with a listening agent, in the order of their nodes: the head comes first.
+
+        Raises
+        ------
+        SkyError
+            When a machine cannot be started; the sentence names it.
+        """
+
+    def machine(self, row: Mapping[str, Any]) -> Machine:
+        """Return the machine that `Machine.row` described, in this or another kernel."""
+
+
+@runtime_checkable
+class Scalable(Provider, Protocol):
+    """A provider whose nodes can join a cluster that is up, and leave it."""
+
+    async def add_nodes(self, running: RunningCluster, progress: Progress) -> AddedNodes:
+        """Start the nodes that a cluster lacks: all or none, as `launch` does.
+
+        The agents that are there are left as they are: the caller tells them of the new ones.
+        """
+
+    async def release_machines(self, machines: Sequence[Machine]) -> None:
+        """Give back machines that have left their cluster, and whose agents have ended.
+
+        Providers whose machines belong to the user have nothing to do here.
+
+        Raises
+        ------
+        SkyError
+            When one may still cost something; the registry keeps it then.
+        """
+
+
+@runtime_checkable
+class CloudProvider(Provider, Protocol):
+    """A provider whose machines are rented: they cost money until they are given back.
+
+    Everything that it rents has to bear the id of its cluster and an id of this registry, so that
+    `list_resources` finds it even if the kernel is killed at the worst moment.
+    """
+
+    def location(self) -> str:
+        """Return where machines are rented, as the registry keeps it and a user can read it."""
+
+    async def release_cluster(
+        self, identity: str, location: str | None, progress: Progress
+    ) -> None:
+        """Give back all that a cluster has at a location, whether or not anything is there.
+
+        Raises
+        ------
+        SkyError
+            When something may still be there; the cluster stays in the registry then.
+        """
+
+    async def list_resources(self) -> tuple[list[CloudResources], list[str]]:
+        """Return what clusters have at all locations that were ever used from this registry.
+
+        Returns
+        -------
+        list of CloudResources
+            What there is, a row for each cluster.
+        list of str
+            Which location could not be looked at, and why, a sentence each.
+        """
+
+    async def remove_unused(self) -> list[str]:
+        """Remove what belongs to no cluster any more, and list what is kept and costs money.
+
+        Returns
+        -------
+        list of str
+            What was removed and what was kept, a sentence each.
+        """
+
+
+class Machine(Protocol):
+    """A machine with an agent.
+
+    Over SSH and on AWS a machine is a node. On this computer one machine stands for all nodes,
+    unless the user asks for more.
+    """
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes that the machine stands for."""
+
+    @property
+    def shares_files(self) -> bool:
+        """Whether its ranks see the files of the notebook, at the same paths.
+
+        They import the user's own modules from there then; otherwise the modules are sent.
+        """
+
+    async def open(self) -> socket.socket:
+        """Return a new connection to the agent.
+
+        Raises
+        ------
+        AgentGone
+            When there is no agent any more.
+        OSError
+            When it cannot be reached now.
+        """
+
+    async def remove(self) -> None:
+        """Kill the agent if it is left, and remove its files."""
+
+    def row(self) -> dict[str, Any]:
+        """Return what the registry keeps to find the machine again, as JSON can hold it."""
+
+    def with_nodes(self, nodes: Sequence[Node]) -> Machine:
+        """Return the same machine, standing for other nodes."""
 
 
 class AgentGone(OSError):
@@ -36,11 +227,15 @@ class Node:
     ranks
         The ranks that it runs.
     accelerators
-        How many GPUs it has, and whether ranks have to share one.
+        Number of its GPUs.
+    shared_accelerators
+        Whether ranks have to share a GPU.
+    gpu
+        The name of its GPUs.
     name
-        What the person calls it; ``None`` for a process on this machine.
+        What the user calls it; ``None`` for a process on this computer.
     price
-        Dollars that it costs an hour; ``None`` if nothing, or if nobody knows.
+        Dollars an hour; ``None`` if it costs nothing, or the price is not known.
     port
         Where its agent listens to other agents; 0 where there are none.
     """
@@ -58,81 +253,53 @@ class Node:
 
     @property
     def host(self) -> str:
-        """What a person calls it."""
+        """What the user calls it."""
         return self.name or (f"node {self.node}" if self.addr.startswith("127.") else self.addr)
 
-    def message(self) -> dict[str, Any]:
-        """Return the node as plain data."""
-        return asdict(self)
-
-    def peer(self) -> dict[str, Any]:
-        """Return where other agents find its agent, as plain data."""
-        return {"node": self.node, "addr": self.addr, "port": self.port}
+    def message(self) -> NodePlace:
+        """Return the node as messages and the registry hold it."""
+        return {
+            "node": self.node,
+            "addr": self.addr,
+            "interface": self.interface,
+            "ranks": list(self.ranks),
+            "accelerators": self.accelerators,
+            "shared_accelerators": self.shared_accelerators,
+            "gpu": self.gpu,
+            "name": self.name,
+            "price": self.price,
+            "port": self.port,
+        }
 
     @classmethod
-    def of(cls, message: Mapping[str, Any]) -> Node:
+    def from_message(cls, message: Mapping[str, Any]) -> Node:
         """Return the node that `message` described."""
         return cls(**{**message, "ranks": tuple(message["ranks"])})
 
-
-class Machine(Protocol):
-    """A machine with an agent of ours.
-
-    Over SSH and on AWS a machine is a node. On this computer one machine stands for all nodes,
-    unless the person asks for more.
-    """
-
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """The nodes that the machine stands for."""
-
-    @property
-    def shares_files(self) -> bool:
-        """Whether its ranks see the files of the notebook, at the same places.
-
-        They import the person's own modules from there then. Otherwise these are sent.
-        """
-
-    async def open(self) -> socket.socket:
-        """Return a new connection to the agent.
-
-        Raises
-        ------
-        AgentGone
-            When there is no agent any more.
-        OSError
-            When it cannot be reached now.
-        """
-
-    async def remove(self) -> None:
-        """End what is left of the agent and its files."""
-
-    def row(self) -> dict[str, Any]:
-        """Return what the registry keeps to find the machine again."""
-
-    def with_nodes(self, nodes: Sequence[Node]) -> Machine:
-        """Return the same machine, standing for other nodes."""
+    def peer(self) -> dict[str, Any]:
+        """Return where other agents find its agent, as messages hold it."""
+        return {"node": self.node, "addr": self.addr, "port": self.port}
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A cluster that is up, as a provider has to know it to add nodes to it.
+class RunningCluster:
+    """A cluster that is up and that a provider is to add nodes to.
 
     Attributes
     ----------
     spec
-        What the cluster is to be: ``spec.nodes`` counts the nodes that are to come.
+        What the cluster shall be: ``spec.nodes`` counts the new nodes as well.
     identity
         The cluster's id.
     preload
-        Modules that each node imports once.
+        Modules that each node imports.
     machines
-        Those that are there and stay.
+        The machines that stay.
     lost
-        Nodes whose place others are to take, with the same number and ranks.
+        Nodes that others replace, with the same number and ranks.
     authority
-        Certificates of those who have signed for agents so far, as PEM; empty for a single agent,
-        which has none.
+        Certificates of the authorities that have signed for its agents so far, as PEM; empty for a
+        single agent, which has none.
     """
 
     spec: ClusterSpec
@@ -144,133 +311,60 @@ class Standing:
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes that are there."""
+        """The nodes that stay."""
         return [node for machine in self.machines for node in machine.nodes]
 
     @property
-    def numbers(self) -> list[int]:
-        """The numbers of the nodes that are to come."""
+    def new_numbers(self) -> list[int]:
+        """The numbers of the nodes to add."""
         there = {node.node for node in self.nodes}
         return [number for number in range(self.spec.nodes) if number not in there]
 
 
 @dataclass(frozen=True)
-class Growth:
+class AddedNodes:
     """What a provider has added to a cluster.
 
     Attributes
     ----------
     machines
-        The machines that have come, each with an agent that listens.
-    enlarged
-        In place of those that are there: the same, in the same order, some for more nodes.
+        The new machines, each with an agent that listens.
+    existing
+        The machines of `RunningCluster`, in the same order, some of them with more nodes.
     ranks
-        What agents that were there have to start: ``rank`` and ``env`` of each rank.
+        The ranks that agents of existing machines have to start.
     authority
-        The certificate of who has signed for the agents that have come, as PEM.
+        The certificate of the authority that has signed for the new agents, as PEM.
     credentials
         For an agent that was the only one so far: what it shows to its peers from now on.
     """
 
     machines: Sequence[Machine]
-    enlarged: Sequence[Machine]
-    ranks: Sequence[dict[str, Any]] = ()
+    existing: Sequence[Machine]
+    ranks: Sequence[RankSpec] = ()
     authority: str = ""
     credentials: Credentials | None = None
 
 
-class Provider(Protocol):
-    """Where nodes come from."""
-
-    name: str
-
-    @property
-    def usual_nodes(self) -> int:
-        """How many nodes a cluster has if nobody says."""
-
-    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
-        """Raise ``UsageError`` for what this provider cannot do, before anything starts.
-
-        Returns
-        -------
-        tuple of str
-            What the person should know of what it will do otherwise, a sentence each.
-        """
-
-    async def launch(
-        self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
-    ) -> list[Machine]:
-        """Start the machines of a cluster, all or none of them, also when it is cancelled."""
-
-    def machine(self, row: Mapping[str, Any]) -> Machine:
-        """Return the machine that ``row`` describes."""
-
-
-@runtime_checkable
-class Scalable(Provider, Protocol):
-    """What a provider has beyond others if nodes can join a cluster that is up, and leave it."""
-
-    async def grow(self, standing: Standing, progress: Progress) -> Growth:
-        """Start the nodes that a cluster lacks, all or none of them, also when it is cancelled.
-
-        What the cluster has is left as it is: agents that are there are told by who asks.
-        """
-
-    async def give_back(self, machines: Sequence[Machine]) -> None:
-        """Let go of machines that are no part of their cluster, and whose agents have ended.
-
-        Raises
-        ------
-        SkyError
-            When one may still cost something; the registry keeps it then.
-        """
-
-
 @dataclass(frozen=True)
-class Holding:
-    """What a cluster holds at a landlord.
+class CloudResources:
+    """What a cluster has at a cloud provider.
 
     Attributes
     ----------
-    id, name, place
+    id, name, location
         The cluster, and where it is.
     what
-        What it is, in words.
+        What there is, in words: ``"4 instances, 4 disks"``.
     is_ours
         Whether it was started from this registry; others may use the same account.
-    by
-        Who started it.
+    started_by
+        User and computer that started it.
     """
 
     id: str
     name: str
-    place: str
+    location: str
     what: str
     is_ours: bool
-    by: str
-
-
-@runtime_checkable
-class CloudProvider(Provider, Protocol):
-    """What a provider has beyond others if its machines are rented, and cost until given back."""
-
-    def place(self) -> str:
-        """Return where it rents, so that the registry knows where to look."""
-
-    async def release(self, identity: str, place: str | None, progress: Progress) -> None:
-        """Give back all that a cluster has there, whether or not anything is.
-
-        Raises
-        ------
-        SkyError
-            When something may still be there; the cluster stays in the registry then.
-        """
-
-    async def holdings(self) -> tuple[list[Holding], list[str]]:
-        """Return what is there, wherever anything may be; empty if nothing was ever rented.
-
-        The second part says what could not be looked at, and why, a sentence each.
-        """
-
-    async def upkeep(self) -> list[str]:
-        """Clear up what serves several clusters, and say what of it costs, a sentence each."""
+    started_by: str

@@ -1,9 +1,10 @@
-"""Certificates for the agents of one cluster: who has one belongs to it, nobody else does."""
+"""Certificates for the agents of one cluster: agents talk to each other over mutual TLS."""
 
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,15 +17,22 @@ _EARLIER = datetime.timedelta(days=1)  # clocks of nodes differ
 
 @dataclass(frozen=True, repr=False)
 class Credentials:
-    """What an agent shows to its peers, and what it wants to see; all as PEM."""
+    """What an agent shows to its peers, and the authorities that it trusts; all as PEM."""
 
     authority: str
     certificate: str
     key: str
 
+    def trusting(self, authority: str) -> Credentials:
+        """Return the same, which trust further authorities."""
+        return replace(self, authority=self.authority + authority)
 
-def mint(names: list[str]) -> list[Credentials]:
-    """Return credentials for agents; the key that signs them is thrown away."""
+
+def issue_credentials(names: Sequence[str]) -> list[Credentials]:
+    """Return credentials for agents of these names, signed by a new authority.
+
+    The authority's key is not kept: nodes that join later have an authority of their own.
+    """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 

@@ -1,4 +1,4 @@
-"""What a person asks a provider for: accelerators, an image, a number of nodes."""
+"""What the user asks a provider for: accelerators, an image, a number of nodes."""
 
 from __future__ import annotations
 
@@ -150,6 +150,12 @@ class ClusterSpec:
                 f"idle_timeout={self.idle_timeout!r} is not a time: type seconds, "
                 "like idle_timeout=600."
             )
+
+    @property
+    def wanted_gpus(self) -> Accelerator | None:
+        """The accelerators of each node, also where only a name was given; ``None`` for none."""
+        wanted = self.accelerator
+        return Accelerator(wanted) if isinstance(wanted, str) else wanted
 
 
 def _check_count(name: str, value: object) -> None:

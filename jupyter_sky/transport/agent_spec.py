@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypedDict
+
+
+class AgentReady(TypedDict):
+    """What an agent prints, as JSON, when it listens: its process, and where peers reach it."""
+
+    pid: int
+    addr: str
+    interface: str
+    port: int
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ class Controller:
             registry.remove(there.id)
         row = registry.described(self.spec, self.runtime_env.plugins)
         if isinstance(self.provider, CloudProvider):
-            self.place = row["place"] = self.provider.place()
+            self.place = row["place"] = self.provider.location()
         try:
             registry.record(self.id, self.spec.name, self.provider.name, row)
         except KeyError:
@@ -288,7 +288,7 @@ class Controller:
 
     async def _give_back(self, identity: str, place: str | None) -> None:
         if isinstance(self.provider, CloudProvider):
-            await self.provider.release(identity, place, lambda text: None)
+            await self.provider.release_cluster(identity, place, lambda text: None)
 
     async def close(self) -> None:
         """Let go of the agents; they go on."""

@@ -75,7 +75,7 @@ async def _replace(controller: Controller, lost: list[Connection], names: str) -
     for connection in lost:
         await remove(connection.machine)
     await scaling.grow(controller, replace(controller.spec), provider, progress, lost)
-    await provider.give_back([connection.machine for connection in lost])
+    await provider.release_machines([connection.machine for connection in lost])
     machines = controller.state.nodes
     places = {node for connection in lost for node in connection.machine.nodes}
     hosts = [node.host for node in machines if node.node in {place.node for place in places}]

@@ -20,7 +20,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.base import Growth, Machine, Progress, Scalable, Standing
+from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster, Scalable
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import Ending, Event
 from jupyter_sky.transport.frames import Message
@@ -86,7 +86,7 @@ async def grow(
         Connections to agents that are gone, whose place others take.
     """
     there = [connection for connection in controller.connections if connection not in lost]
-    standing = Standing(
+    running = RunningCluster(
         spec,
         controller.id,
         controller.runtime_env.preload,
@@ -94,7 +94,7 @@ async def grow(
         [node for connection in lost for node in connection.machine.nodes],
         (await there[0].request("authority"))["authority"],
     )
-    growth = await provider.grow(standing, progress)
+    growth = await provider.add_nodes(running, progress)
     joining = _Joining(controller, provider, growth, lost)
     try:
         await joining.join(progress)
@@ -121,7 +121,7 @@ class _Joining:
         self,
         controller: Controller,
         provider: Scalable,
-        growth: Growth,
+        growth: AddedNodes,
         lost: Sequence[Connection],
     ) -> None:
         self._controller = controller
@@ -132,7 +132,7 @@ class _Joining:
         self._kept = [each for each in controller.connections if each not in lost]
         self._machines = [connection.machine for connection in self._kept]
         self._new = [Connection(each, self._on_event, self._on_lost) for each in growth.machines]
-        self._ranks = {each["rank"] for each in growth.ranks}
+        self._ranks = {each.rank for each in growth.ranks}
         self._ranks.update(rank for connection in self._new for rank in connection.ranks)
         self.trouble: SkyError | None = None
 
@@ -145,7 +145,7 @@ class _Joining:
             self._rows(),
             [machine.row() for machine in growth.machines],
         )
-        controller.rearrange([*self._with_machines(growth.enlarged), *self._new])
+        controller.rearrange([*self._with_machines(growth.existing), *self._new])
         await asyncio.gather(*(connection.open(since=0) for connection in self._new))
         await self._enlist()
         if controller.runtime_env.preload and self._new:
@@ -180,7 +180,7 @@ class _Joining:
         controller.rearrange([*self._with_machines(self._machines), *self._lost])
         controller.state = self._before.as_of(controller.state, but=self._ranks)
         await asyncio.gather(*map(end, self._new), _discharge(self._kept, self._ranks))
-        await self._provider.give_back(self._growth.machines)
+        await self._provider.release_machines(self._growth.machines)
         controller.forget(self._ranks)
         if controller.state.generation > self._before.generation and not self._lost:
             await _form_again(controller)
@@ -201,7 +201,7 @@ class _Joining:
         """Have agents that were there start further ranks."""
 
         async def enlist(connection: Connection) -> None:
-            mine = [each for each in self._growth.ranks if each["rank"] in connection.ranks]
+            mine = [asdict(each) for each in self._growth.ranks if each.rank in connection.ranks]
             if mine:
                 await connection.request("enlist", ranks=mine)
 
@@ -282,7 +282,7 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
     ended, _, _ = await asyncio.gather(
         asyncio.gather(*map(end, leaving)), _discharge(kept, gone), _form_again(controller)
     )
-    await provider.give_back([connection.machine for connection in leaving])
+    await provider.release_machines([connection.machine for connection in leaving])
     registry.record_size(controller.id, nodes, rows)
     return [host for hosts in ended for host in hosts]
 
@@ -319,7 +319,7 @@ async def clear_up(
         return False
     await asyncio.gather(_discharge(controller.connections, strange), *map(remove, leaving))
     if isinstance(controller.provider, Scalable):
-        await controller.provider.give_back(leaving)
+        await controller.provider.release_machines(leaving)
     controller.forget(strange)
     rows = [connection.machine.row() for connection in controller.connections]
     registry.record_size(controller.id, controller.spec.nodes, rows)

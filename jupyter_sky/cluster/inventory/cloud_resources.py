@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import look
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.base import CloudProvider, Holding
+from jupyter_sky.providers.base import CloudProvider, CloudResources
 from jupyter_sky.transport import event_loop
 
 
@@ -32,19 +32,21 @@ class Rental:
         Whether it does, and the cluster never came up, has lost an agent or is forgotten.
     """
 
-    holding: Holding
+    holding: CloudResources
     landlord: CloudProvider
     is_known: bool
     is_abandoned: bool
 
     def __str__(self) -> str:
         held = self.holding
-        return f"{held.name or held.id}: {held.what or 'its entry in the registry'} in {held.place}"
+        return (
+            f"{held.name or held.id}: {held.what or 'its entry in the registry'} in {held.location}"
+        )
 
     def remove(self) -> None:
         """Give it back, and return when it is gone."""
         held = self.holding
-        event_loop.wait(self.landlord.release(held.id, held.place, lambda text: None))
+        event_loop.wait(self.landlord.release_cluster(held.id, held.location, lambda text: None))
         registry.remove(held.id)
 
 
@@ -57,7 +59,7 @@ def find() -> tuple[list[Rental], list[str]]:
     trouble: list[str] = []
     for provider in providers().values():
         if isinstance(provider, CloudProvider):
-            holdings, unseen = event_loop.wait(provider.holdings())
+            holdings, unseen = event_loop.wait(provider.list_resources())
             found += _of(provider, holdings)
             trouble += unseen
     return found, trouble
@@ -66,10 +68,10 @@ def find() -> tuple[list[Rental], list[str]]:
 def upkeep() -> list[str]:
     """Clear up what serves several clusters, and return what of it costs, a sentence each."""
     landlords = [each for each in providers().values() if isinstance(each, CloudProvider)]
-    return [text for each in landlords for text in event_loop.wait(each.upkeep())]
+    return [text for each in landlords for text in event_loop.wait(each.remove_unused())]
 
 
-def _of(landlord: CloudProvider, holdings: Sequence[Holding]) -> list[Rental]:
+def _of(landlord: CloudProvider, holdings: Sequence[CloudResources]) -> list[Rental]:
     # Rows come second: whatever was held before has one, unless it was forgotten.
     rows = [row for row in registry.rows() if row.provider == landlord.name]
     looks = look(rows, {landlord.name: landlord})
@@ -82,6 +84,6 @@ def _of(landlord: CloudProvider, holdings: Sequence[Holding]) -> list[Rental]:
         found.append(Rental(held, landlord, is_known, is_abandoned))
     for row in gone:
         if row.id not in {held.id for held in holdings}:
-            nothing = Holding(row.id, row.name, row.spec.get("place", ""), "", True, "")
+            nothing = CloudResources(row.id, row.name, row.spec.get("place", ""), "", True, "")
             found.append(Rental(nothing, landlord, True, True))
     return found

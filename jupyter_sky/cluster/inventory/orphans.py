@@ -27,7 +27,7 @@ from jupyter_sky.cluster.inventory.registry import START_WITHIN
 from jupyter_sky.paths import runtime
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import CloudProvider, Machine
-from jupyter_sky.providers.local.provider import BLOBS_OF, SHARED_MEMORY
+from jupyter_sky.providers.node_defaults import BLOBS_OF, SHARED_MEMORY
 from jupyter_sky.transport import event_loop
 
 _REMOVE_WITHIN = 15.0

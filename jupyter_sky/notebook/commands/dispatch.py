@@ -189,7 +189,7 @@ class Commands:
             print(json.dumps(found, indent=2) if options.json else offers.table(found))
             return
         chosen = self._session.settings.of_clusters(wanted)
-        print(self._session.aws(chosen).offers(offers.spec(chosen)))
+        print(self._session.aws(chosen).offers_table(offers.spec(chosen)))
 
     def _doctor(self, options: Namespace) -> bool:
         settings, targets = self._session.settings, self._session.hosts(options.hosts or ())

@@ -17,7 +17,7 @@ from jupyter_sky.formatting import format_bytes
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.iam_policy import policy
-from jupyter_sky.providers.local.provider import ROOMY, SHARED_MEMORY
+from jupyter_sky.providers.node_defaults import ENOUGH_SHARED_MEMORY, SHARED_MEMORY
 from jupyter_sky.providers.ssh import doctor as ssh
 from jupyter_sky.providers.ssh import network_check
 from jupyter_sky.providers.ssh.connection.targets import Target
@@ -62,21 +62,21 @@ def report() -> bool:
 def report_host(target: Target, python: str | None) -> bool:
     """Print what is there on a host, and say if all is well; ``python`` as in `sky.SSH`."""
     print(f"{target}:")
-    looks = ssh.examine(target, python)
-    return _print((name, Finding(found, fix)) for name, found, fix in looks)
+    results = ssh.diagnose(target, python)
+    return _print((each.name, Finding(each.found, each.fix)) for each in results)
 
 
 def report_ways(targets: Sequence[Target], python: str | None, interface: str | None) -> bool:
     """Print whether hosts reach each other, and say if all do; parameters as in `sky.SSH`."""
     print("between them:")
-    looks = network_check.examine(targets, python, interface)
-    return _print((name, Finding(found, fix)) for name, found, fix in looks)
+    results = network_check.diagnose(targets, python, interface)
+    return _print((each.name, Finding(each.found, each.fix)) for each in results)
 
 
 def report_aws(provider: AWS) -> bool:
     """Print what there is at AWS, and the policy that a person needs; say if all is well."""
     print("AWS:")
-    well = _print((name, Finding(found, fix)) for name, found, fix in provider.examine())
+    well = _print((each.name, Finding(each.found, each.fix)) for each in provider.diagnose())
     print(f"\nThe smallest policy for your AWS user:\n{policy()}")
     return well
 
@@ -149,7 +149,7 @@ def _shared_memory() -> Finding:
         return Finding("none, data goes over the disk")
     free = shutil.disk_usage(SHARED_MEMORY).free
     found = f"{format_bytes(free)} free in {SHARED_MEMORY}"
-    if free < ROOMY:
+    if free < ENOUGH_SHARED_MEMORY:
         return Finding(found, "give the container more, as in `docker run --shm-size=8g`.")
     return Finding(found)
 

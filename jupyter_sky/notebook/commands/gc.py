@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from jupyter_sky.cluster.inventory import cloud_resources, orphans
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.ssh.connection.connection import lines
+from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.providers.ssh.setup import prune as ssh
 
@@ -37,7 +37,7 @@ def collect(identity: str | None = None) -> None:
     for each in rented:
         if not each.is_known and each not in left:
             print(
-                f"left alone: {each}, started by {each.holding.by} with another registry; "
+                f"left alone: {each}, started by {each.holding.started_by} with another registry; "
                 f"`%sky gc {each.holding.id}` ends it"
             )
 
@@ -47,12 +47,12 @@ def prune(targets: Sequence[Target], unused_for: float | None) -> None:
 
     def at(target: Target) -> str:
         try:
-            pruned = ssh.prune(lines.get(target), unused_for or ssh.UNUSED_FOR)
+            pruned = ssh.prune(pool.get(target), unused_for or ssh.UNUSED_FOR)
         except SkyError as error:
             return f"cannot be cleaned up: {error}"
         finally:
-            lines.get(target).close_if_unused()
-        return f"removed {pruned}" if pruned.names else "every environment there is used"
+            pool.get(target).close_if_unused()
+        return f"removed {pruned}" if pruned.kinds else "every environment there is used"
 
     with ThreadPoolExecutor(max(1, len(targets))) as threads:
         for target, said in zip(targets, threads.map(at, targets), strict=True):

@@ -21,17 +21,17 @@ def make(shell: InteractiveShell, cluster: Cluster) -> str:
             f"{cluster.name} is on {cluster.provider.name}, and only instances of AWS have "
             "snapshots: others keep what is installed on them."
         )
-    head = Instance.of(row.machines[0])
+    head = Instance.from_row(row.machines[0])
     with ProgressLine(shell, cluster.name) as progress:
         progress.say("flushing the head's disk")
         head.flush()
         user = head.host.partition("@")[0]
-        made = snapshots.make(clients_at(head.place), head.id, head.content, user, progress.say)
+        made = snapshots.make(clients_at(head.location), head.id, head.content, user, progress.say)
         progress.say(f"made the snapshot {made.name} in {progress.seconds:.0f} s")
     return (
-        f"{made}. Clusters in {head.place} that have the same installed boot from it from now on. "
-        "It holds all that is on the head's disk, your files too, and only your AWS account can "
-        f"use it. `%sky snapshot --remove {made.name}` removes it"
+        f"{made}. Clusters in {head.location} that have the same installed boot from it from now "
+        "on. It holds all that is on the head's disk, your files too, and only your AWS account "
+        f"can use it. `%sky snapshot --remove {made.name}` removes it"
     )
 
 

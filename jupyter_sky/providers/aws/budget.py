@@ -1,7 +1,7 @@
-"""What is left of ``--max-cost``: more machines spend it faster.
+"""What is left of ``--max-cost``, and how more instances share it: they spend it faster.
 
-Each machine knows when the money is spent, and nobody else has to. So the time that is left, times
-what all of them cost, is what is left.
+Only the instances keep when the money is spent. What is left is the time until then, times the
+price of all of them.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws.ec2.instance import Instance
-from jupyter_sky.providers.base import Standing
+from jupyter_sky.providers.base import RunningCluster
 
 _WORTH_IT = 300.0  # seconds that it has to last
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The money of a cluster.
+    """The money that is left for a cluster.
 
     Attributes
     ----------
     machines
-        Those that spend it.
+        The instances that spend it.
     until
-        When it is spent, as ``time.monotonic`` tells it; ``None`` if there is no limit.
+        When it is spent, as ``time.monotonic`` counts; ``None`` if there is no limit.
     price
         Dollars an hour of all of them, and of those that were lost.
     """
@@ -36,20 +36,25 @@ class Budget:
     price: float
 
     @classmethod
-    def of(cls, standing: Standing) -> Budget:
+    def of(cls, running: RunningCluster) -> Budget:
         """Return the budget of a cluster."""
-        machines = [each for each in standing.machines if isinstance(each, Instance)]
-        left = machines[0].seconds_paid()
-        prices = [node.price or 0.0 for node in (*standing.nodes, *standing.lost)]
+        machines = [each for each in running.machines if isinstance(each, Instance)]
+        left = machines[0].seconds_until_power_off()
+        prices = [node.price or 0.0 for node in (*running.nodes, *running.lost)]
         return cls(machines, None if left is None else time.monotonic() + left, sum(prices))
 
     def share_with(self, count: int, price: float | None) -> float | None:
-        """Have machines power off earlier, as more of them come; return the seconds from now.
+        """Let all power off earlier, because more of them come; return the seconds from now.
 
         Parameters
         ----------
         count, price
-            How many come, also in place of lost ones, and what each costs an hour.
+            How many come, also in place of lost ones, and the dollars an hour of each.
+
+        Raises
+        ------
+        UsageError
+            When the price is not known, or the money would be spent soon.
         """
         if self.until is None:
             return None
@@ -67,15 +72,15 @@ class Budget:
                 f"{len(self.machines) + count} nodes: start a cluster anew with more."
             )
         for each in self.machines:
-            each.limit(left)
+            each.power_off_in(left)
         return left
 
     def share_as_before(self) -> None:
-        """Undo `share_with`, where machines can be reached; they end earlier otherwise."""
+        """Undo `share_with` where instances can be reached; the others power off earlier."""
         if self.until is None:
             return
         for each in self.machines:
             try:
-                each.limit(self.until - time.monotonic())
+                each.power_off_in(self.until - time.monotonic())
             except SkyError:
                 continue

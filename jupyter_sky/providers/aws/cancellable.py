@@ -1,4 +1,4 @@
-"""Work that blocks, in a thread, and that ends at its next word when nobody wants it any more."""
+"""Blocking work in a thread that can be cancelled between its steps."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ T = TypeVar("T")
 
 
 class Stopped(SkyError):
-    """The work was stopped by the person."""
+    """The user has stopped the work."""
 
 
 class Cancellable:
-    """Work in steps.
+    """Work in steps, each of which calls `report` first.
 
     Parameters
     ----------
     progress
-        Told what is going on.
+        Called with each step.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -33,20 +33,26 @@ class Cancellable:
         self._stop = threading.Event()
         self._job: asyncio.Future[Any] | None = None
 
-    def say(self, text: str | Preparation) -> None:
-        """Say what the next step is; raises when there should be none."""
+    def report(self, text: str | Preparation) -> None:
+        """Report the next step.
+
+        Raises
+        ------
+        Stopped
+            After `stop`.
+        """
         if self._stop.is_set():
             raise Stopped("it was stopped.")
         self._progress(text)
 
-    async def do(self, function: Callable[[], T]) -> T:
+    async def run(self, function: Callable[[], T]) -> T:
         """Call a function in a thread, and wait for it."""
         job = asyncio.get_running_loop().run_in_executor(None, function)
         self._job = job
         return await asyncio.shield(job)
 
     async def stop(self) -> None:
-        """Have no further step, and wait until the present one is over."""
+        """Let the next `report` raise, and wait until the work has ended."""
         self._stop.set()
         if self._job is not None:
             with contextlib.suppress(Exception):

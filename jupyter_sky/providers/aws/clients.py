@@ -1,4 +1,4 @@
-"""AWS as it is talked to: clients that are patient with throttling, and errors in a sentence."""
+"""Clients of AWS's services that wait out throttling, and its errors as one sentence each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AWSError(SkyError):
     Attributes
     ----------
     code
-        AWS's word for the reason, like ``"InsufficientInstanceCapacity"``.
+        AWS's code for the reason, like ``"InsufficientInstanceCapacity"``.
     said
         AWS's own sentence.
     """
@@ -52,14 +52,14 @@ class Clients:
     Parameters
     ----------
     region, profile
-        As in the person's AWS configuration; ``None`` takes what it says.
+        As in the user's AWS configuration; ``None`` takes what it says.
 
     Attributes
     ----------
     region
         Its name.
-    place
-        The same with the profile, if there is one: what `clients_at` takes, and a person can read.
+    location
+        The same with the profile, if there is one: what `clients_at` takes, and a user can read.
     """
 
     def __init__(self, region: str | None = None, profile: str | None = None) -> None:
@@ -67,7 +67,7 @@ class Clients:
         import boto3
         import botocore.exceptions
 
-        with explained():
+        with explain_errors():
             self._session = boto3.Session(profile_name=profile, region_name=region)
         if self._session.region_name is None:
             raise UsageError(
@@ -79,9 +79,9 @@ class Clients:
             partition = self._session.get_partition_for_region(self.region)
             known = self._session.get_available_regions("ec2", partition)
         if self.region not in known:
-            raise UsageError(f"AWS has no region {self.region}: {near(self.region, known)}")
+            raise UsageError(f"AWS has no region {self.region}: {did_you_mean(self.region, known)}")
         name = profile or _usual_profile()
-        self.place = f"{self.region}{_AS}{name}" if name else self.region
+        self.location = f"{self.region}{_AS}{name}" if name else self.region
 
     @functools.cached_property
     def ec2(self) -> Any:
@@ -95,7 +95,7 @@ class Clients:
 
     @functools.cached_property
     def sts(self) -> Any:
-        """Who the person is."""
+        """Who the user is."""
         return self._client("sts", self.region)
 
     @functools.cached_property
@@ -111,18 +111,18 @@ class Clients:
             connect_timeout=_CONNECT_WITHIN,
             read_timeout=_ANSWER_WITHIN,
         )
-        with explained():
+        with explain_errors():
             return self._session.client(service, region_name=region, config=config)
 
 
 def clients(region: str | None = None, profile: str | None = None) -> Clients:
-    """Return the services of a region; making them takes a while, so they are kept."""
+    """Return the clients of a region; making them takes a while, so they are kept."""
     return _kept(region, profile, _settings())
 
 
-def clients_at(place: str) -> Clients:
-    """Return the services of a place, whatever this process's settings are."""
-    region, _, profile = place.partition(_AS)
+def clients_at(location: str) -> Clients:
+    """Return the services of a `Clients.location`, whatever this process's settings are."""
+    region, _, profile = location.partition(_AS)
     return clients(region, profile or None)
 
 
@@ -139,7 +139,7 @@ def _kept(region: str | None, profile: str | None, settings: object) -> Clients:
 
 
 def _settings() -> tuple[object, ...]:
-    """Return what changes when the person logs in anew, or as somebody else."""
+    """Return what changes when the user logs in anew, or as another user."""
     said = sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
     files = (
         Path(os.environ.get(name, usual)).expanduser()
@@ -160,7 +160,7 @@ def check_installed() -> None:
         )
 
 
-def near(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
+def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
     """Return the end of a sentence: the names closest to a wrong one, or all that there are."""
     names = list(known)
     if found := difflib.get_close_matches(word, names, 3, 0.6):
@@ -169,13 +169,13 @@ def near(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Have what boto3 raises said in one sentence.
+def explain_errors() -> Iterator[None]:
+    """Raise what boto3 raises as an `AWSError` with one sentence.
 
     Raises
     ------
     AWSError
-        In place of it.
+        In place of errors of boto3.
     """
     import botocore.exceptions as boto
 

@@ -1,33 +1,34 @@
-"""A look at whether AWS can be used from here, one thing after the other."""
+"""Checks whether AWS can be used from here, for ``%sky doctor``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws.clients import Clients, clients, explained
+from jupyter_sky.providers.aws.clients import Clients, clients, explain_errors
 from jupyter_sky.providers.aws.ec2 import network, snapshots
 from jupyter_sky.providers.aws.market import prices
 from jupyter_sky.providers.aws.market.instance_types import catalog
+from jupyter_sky.providers.diagnosis import CheckResult
 
 
-def examine(region: str | None, profile: str | None) -> Iterator[tuple[str, str, str]]:
-    """Check one thing after the other; yield its name, what was found, and what mends it."""
+def diagnose(region: str | None, profile: str | None) -> Iterator[CheckResult]:
+    """Check one thing after the other, and yield what was found."""
     try:
         there = clients(region, profile)
     except SkyError as error:
-        yield "AWS", "cannot be used", f"{error}"
+        yield CheckResult("AWS", "cannot be used", f"{error}")
         return
-    yield "region", there.region, ""
-    for name, look in _LOOKS.items():
+    yield CheckResult("region", there.region)
+    for name, check in _CHECKS.items():
         try:
-            yield (name, *look(there))
+            yield CheckResult(name, *check(there))
         except SkyError as error:
-            yield name, "cannot be used", f"{error}"
+            yield CheckResult(name, "cannot be used", f"{error}")
 
 
 def _identity(there: Clients) -> tuple[str, str]:
-    with explained():
+    with explain_errors():
         return str(there.sts.get_caller_identity()["Arn"]), ""
 
 
@@ -45,14 +46,14 @@ def _prices(there: Clients) -> tuple[str, str]:
 
 
 def _network(there: Clients) -> tuple[str, str]:
-    return f"default subnets in {', '.join(network.subnets(there, None))}", ""
+    return f"default subnets in {', '.join(network.find_subnets(there, None))}", ""
 
 
 def _snapshots(there: Clients) -> tuple[str, str]:
     return "; ".join(map(str, snapshots.every(there))) or "none", ""
 
 
-_LOOKS: dict[str, Callable[[Clients], tuple[str, str]]] = {
+_CHECKS: dict[str, Callable[[Clients], tuple[str, str]]] = {
     "you": _identity,
     "machines": _machines,
     "prices": _prices,

@@ -1,8 +1,9 @@
-"""What a person has to be allowed to do at AWS, and no more: the policy to ask for."""
+"""The IAM policy to ask for: what the user has to be allowed to do at AWS, and no more."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 
 from jupyter_sky.providers.aws.ec2.tags import ID
 
@@ -27,10 +28,12 @@ _MAKE = (
     "ec2:CreateImage",
     "ec2:CreatePlacementGroup",
     "ec2:CreateSecurityGroup",
-    "ec2:CreateTags",
     "ec2:ImportKeyPair",
     "ec2:RunInstances",
 )
+# What was there before cannot be tagged, as what has our tag can be deleted.
+_TAG_NEW = ("ec2:CreateTags",)
+_CREATE = [action.removeprefix("ec2:") for action in _MAKE]
 _CHANGE_OURS = (
     "ec2:AuthorizeSecurityGroupEgress",
     "ec2:AuthorizeSecurityGroupIngress",
@@ -45,16 +48,20 @@ _CHANGE_OURS = (
 )
 
 
-def needed() -> tuple[str, ...]:
-    """Return all actions."""
-    return (*_LOOK, *_MAKE, *_CHANGE_OURS)
-
-
 def policy() -> str:
-    """Return an IAM policy: it may look and make, and change only what bears our tag."""
+    """Return an IAM policy that lets who has it look and make, and change only what has our tag."""
+    created = {"StringEquals": {"ec2:CreateAction": _CREATE}}
     ours = {"StringLike": {f"aws:ResourceTag/{ID}": "*"}}
     statements = [
-        {"Effect": "Allow", "Action": [*_LOOK, *_MAKE], "Resource": "*"},
-        {"Effect": "Allow", "Action": list(_CHANGE_OURS), "Resource": "*", "Condition": ours},
+        _allow(_LOOK + _MAKE),
+        _allow(_TAG_NEW, created),
+        _allow(_CHANGE_OURS, ours),
     ]
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, indent=2)
+
+
+def _allow(
+    actions: Sequence[str], condition: Mapping[str, Mapping[str, object]] | None = None
+) -> dict[str, object]:
+    statement: dict[str, object] = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+    return {**statement, "Condition": condition} if condition else statement

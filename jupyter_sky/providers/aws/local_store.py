@@ -1,4 +1,4 @@
-"""What is kept of AWS on the person's disk: answers that hold for a while, keys of clusters."""
+"""What is kept of AWS on the user's disk: cached answers, keys of clusters, known locations."""
 
 from __future__ import annotations
 
@@ -16,34 +16,29 @@ from jupyter_sky.paths import home
 
 
 def folder() -> Path:
-    """Return the folder of all that is ours about AWS; nobody else can read it."""
+    """Return the folder of all that is kept; only the user can read it."""
     path = home() / "aws"
     path.mkdir(mode=0o700, exist_ok=True)
     return path
 
 
-def is_used() -> bool:
-    """Return whether there has ever been anything to do with AWS."""
-    return (home() / "aws").is_dir()
-
-
 def owner() -> str:
-    """Return what tells this person's registry from those of others who use the same account."""
+    """Return the id of this registry: others may use the same account."""
     path = folder() / "owner"
     with contextlib.suppress(FileExistsError), path.open("x") as file:
         file.write(uuid.uuid4().hex[:12])
     return path.read_text()
 
 
-def remember(place: str) -> None:
-    """Note that something may be at a place."""
+def add_location(location: str) -> None:
+    """Write down that something may be rented at a location."""
     kept = folder() / "places"
     kept.mkdir(exist_ok=True)
-    (kept / quote(place, safe=" ")).touch()
+    (kept / quote(location, safe=" ")).touch()
 
 
-def places() -> list[str]:
-    """Return the places that something may be at."""
+def locations() -> list[str]:
+    """Return the locations at which something may be rented."""
     kept = home() / "aws" / "places"
     return sorted(unquote(path.name) for path in kept.iterdir()) if kept.is_dir() else []
 
@@ -58,7 +53,7 @@ def cached(name: str, seconds: float, ask: Callable[[], Any]) -> tuple[Any, floa
     seconds
         How long an answer holds.
     ask
-        Asks anew; what it returns is plain data.
+        Asks anew; what it returns can be written as JSON.
     """
     path = folder() / f"{name}.json"
     with contextlib.suppress(OSError, ValueError, KeyError):

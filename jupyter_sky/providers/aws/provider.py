@@ -1,4 +1,4 @@
-"""The AWS provider: from what a person asks for to instances with agents, and back to nothing."""
+"""The AWS provider: nodes are instances of EC2, rented for a cluster and released with it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from jupyter_sky.providers.aws.budget import Budget
 from jupyter_sky.providers.aws.cancellable import Cancellable
 from jupyter_sky.providers.aws.clients import Clients, clients, clients_at
 from jupyter_sky.providers.aws.ec2 import launch, scale_out, snapshots, teardown
-from jupyter_sky.providers.aws.ec2.bootstrap import NodeMaker
+from jupyter_sky.providers.aws.ec2.bootstrap import NodeBootstrap
 from jupyter_sky.providers.aws.ec2.instance import Instance
-from jupyter_sky.providers.aws.ec2.launch import Rented
-from jupyter_sky.providers.aws.ec2.launch_request import Order
-from jupyter_sky.providers.aws.ec2.tags import tags
-from jupyter_sky.providers.aws.market import offers
-from jupyter_sky.providers.aws.market.confirmation import agree, stay_below
-from jupyter_sky.providers.aws.market.selection import Offer, Wish
-from jupyter_sky.providers.base import Growth, Holding, Machine, Progress, Standing
+from jupyter_sky.providers.aws.ec2.launch import RentedInstance
+from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest
+from jupyter_sky.providers.aws.ec2.tags import cluster_tags
+from jupyter_sky.providers.aws.market.confirmation import check_max_price, confirm_price
+from jupyter_sky.providers.aws.market.offers import find_offers, offers_table
+from jupyter_sky.providers.aws.market.selection import InstanceOffer, InstanceRequirements
+from jupyter_sky.providers.base import (
+    AddedNodes,
+    CloudResources,
+    Machine,
+    Progress,
+    RunningCluster,
+)
+from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
@@ -30,7 +37,7 @@ from jupyter_sky.providers.ssh.machine import in_thread
 _DEARER = 1.5
 """How much more than the first choice another type may cost that is taken in its place."""
 
-_USUAL_DISK = 100  # GB: the Deep Learning image takes more than half of it
+_DEFAULT_DISK = 100  # GB: the Deep Learning image takes more than half of it
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class AWS:
     max_cost
         Dollars after which the machines power off by themselves, whatever goes on.
     ask_above
-        Dollars an hour above which the person is asked first; ``max_price`` answers as well.
+        Dollars an hour above which the user is asked first; ``max_price`` answers as well.
     image_id, user
         An image, and whom it lets in, in place of the newest Ubuntu.
     disk
@@ -87,7 +94,7 @@ class AWS:
     ask_above: float = 10.0
     image_id: str | None = None
     user: str | None = None
-    disk: int = _USUAL_DISK
+    disk: int = _DEFAULT_DISK
     subnet: str | None = None
     addresses: str = "public"
     bastion: str | None = None
@@ -99,7 +106,7 @@ class AWS:
     watch_every: int = 30
 
     name = "aws"
-    usual_nodes = 1
+    default_nodes = 1
 
     def __post_init__(self) -> None:
         if self.addresses not in ("public", "private"):
@@ -107,64 +114,70 @@ class AWS:
                 f'addresses={self.addresses!r}: type addresses="public" or addresses="private".'
             )
 
-    def place(self) -> str:
-        """Return the region and the profile, so that the registry knows where to look."""
-        return self.clients().place
-
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse what AWS does not have, before anything is made there."""
         ssh = SSH(["instance"], python=self.python)
         warnings = ssh.check(replace(spec, nodes=1), preload)
-        offers.find(self.clients(), self._wish(spec))
+        self.find_offers(spec)
         return warnings
 
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
-        """Rent instances, wait until they let us in, and make them nodes."""
+        """Rent instances, wait until they let us in, and make nodes of them."""
         here = await in_thread(self.clients)
         work = Cancellable(progress)
         try:
-            rented = await work.do(lambda: self._rent(here, spec, identity, work.say))
-            make = self._maker(here.place, identity, self.bastion, self.spot)
-            return await make.launch(rented, spec, preload, work.say)
+            rented = await work.run(lambda: self._rent(here, spec, identity, work.report))
+            bootstrap = self._bootstrap(here.location, identity, self.bastion, self.spot)
+            return await bootstrap.launch(rented, spec, preload, work.report)
         except BaseException:
             await work.stop()
             progress("giving everything back")
-            await asyncio.shield(self.release(identity, here.place, progress))
+            await asyncio.shield(self.release_cluster(identity, here.location, progress))
             raise
 
-    async def grow(self, standing: Standing, progress: Progress) -> Growth:
+    def machine(self, row: Mapping[str, Any]) -> Machine:
+        """Return the machine that ``row`` describes."""
+        return Instance.from_row(row)
+
+    async def add_nodes(self, running: RunningCluster, progress: Progress) -> AddedNodes:
         """Rent more instances like those that the cluster has, in the same zone."""
-        like = standing.machines[0]
-        assert isinstance(like, Instance)
-        there = await in_thread(clients_at, like.place)
+        like = _instance(running.machines[0])
+        there = await in_thread(clients_at, like.location)
         work = Cancellable(progress)
-        rented: list[Rented] = []
-        budget = await in_thread(Budget.of, standing)
+        rented: list[RentedInstance] = []
+        budget = await in_thread(Budget.of, running)
         try:
-            await work.do(lambda: rented.extend(self._rent_more(there, standing, budget, work.say)))
-            make = self._maker(like.place, like.cluster, like.bastion, like.spot)
-            return await make.grow(rented, standing, work.say)
+            await work.run(
+                lambda: rented.extend(self._rent_more(there, running, budget, work.report))
+            )
+            bootstrap = self._bootstrap(like.location, like.cluster, like.bastion, like.spot)
+            return await bootstrap.add_nodes(rented, running, work.report)
         except BaseException:
             await work.stop()
             progress("giving back what was rented")
-            numbers = [each.id for each in rented]
-            await asyncio.shield(in_thread(teardown.terminate, there, numbers))
+            ids = [each.id for each in rented]
+            await asyncio.shield(in_thread(teardown.terminate, there, ids))
             await asyncio.shield(in_thread(budget.share_as_before))
             raise
 
-    async def give_back(self, machines: Sequence[Machine]) -> None:
+    async def release_machines(self, machines: Sequence[Machine]) -> None:
         """Terminate instances, and return when AWS says that they are."""
-        places: dict[str, list[str]] = {}
-        for each in machines:
-            assert isinstance(each, Instance)
-            places.setdefault(each.place, []).append(each.id)
-        for place, numbers in places.items():
-            there = await in_thread(clients_at, place)
-            await in_thread(teardown.terminate, there, numbers)
+        by_location: dict[str, list[str]] = {}
+        for each in map(_instance, machines):
+            by_location.setdefault(each.location, []).append(each.id)
+        for location, ids in by_location.items():
+            there = await in_thread(clients_at, location)
+            await in_thread(teardown.terminate, there, ids)
 
-    async def release(self, identity: str, place: str | None, progress: Progress) -> None:
+    def location(self) -> str:
+        """Return the region and the profile, so that the registry knows where to look."""
+        return self.clients().location
+
+    async def release_cluster(
+        self, identity: str, location: str | None, progress: Progress
+    ) -> None:
         """Terminate the instances of a cluster and remove all else that it has at AWS.
 
         Raises
@@ -172,123 +185,132 @@ class AWS:
         SkyError
             When something may still be there.
         """
-        there = await in_thread(clients_at, place) if place else await in_thread(self.clients)
-        await in_thread(teardown.give_back, there, identity, progress)
+        there = await (in_thread(clients_at, location) if location else in_thread(self.clients))
+        await in_thread(teardown.release, there, identity, progress)
 
-    async def holdings(self) -> tuple[list[Holding], list[str]]:
+    async def list_resources(self) -> tuple[list[CloudResources], list[str]]:
         """Return what clusters have where there has ever been one, and what cannot be looked at."""
-        found: dict[str, Holding] = {}
+        found: dict[str, CloudResources] = {}
         trouble = []
-        for place in local_store.places():
+        for location in local_store.locations():
             try:
-                there = await in_thread(clients_at, place)
-                for each in await in_thread(teardown.find, there):
+                there = await in_thread(clients_at, location)
+                for each in await in_thread(teardown.find_resources, there):
                     is_ours = each.owner == local_store.owner()
-                    holding = Holding(each.id, each.name, place, each.what, is_ours, each.by)
+                    resources = CloudResources(
+                        each.id, each.name, location, each.what, is_ours, each.started_by
+                    )
                     # One account may be known by several profiles.
-                    found.setdefault(each.id, holding)
+                    found.setdefault(each.id, resources)
             except SkyError as error:
-                trouble.append(f"what is rented in {place} cannot be looked at: {error}")
+                trouble.append(f"what is rented in {location} cannot be looked at: {error}")
         return list(found.values()), trouble
 
-    def machine(self, row: Mapping[str, Any]) -> Machine:
-        """Return the machine that ``row`` describes."""
-        return Instance.of(row)
-
-    def examine(self) -> Iterator[tuple[str, str, str]]:
-        """Check one thing after the other; yield its name, what was found, and what mends it."""
-        return doctor.examine(self.region, self.profile)
-
-    def find(self, spec: ClusterSpec) -> list[Offer]:
-        """Return what fits, cheapest first."""
-        return offers.find(self.clients(), self._wish(spec))
-
-    def offers(self, spec: ClusterSpec) -> str:
-        """Return a table of what fits, cheapest first."""
-        return offers.table(self.clients(), self._wish(spec))
-
-    async def upkeep(self) -> list[str]:
-        """Remove what is left of snapshots, and say which are there and what they cost."""
+    async def remove_unused(self) -> list[str]:
+        """Remove what is left of snapshots, and list those that are there and what they cost."""
         said = []
-        for place in local_store.places():
+        for location in local_store.locations():
             try:
-                there = await in_thread(clients_at, place)
+                there = await in_thread(clients_at, location)
                 for each in await in_thread(snapshots.every, there):
                     if each.image:
                         said.append(
-                            f"kept: the snapshot {each} in {place}; "
+                            f"kept: the snapshot {each} in {location}; "
                             f"`%sky snapshot --remove {each.name}` removes it"
                         )
                     else:
                         await in_thread(snapshots.remove, there, each.name)
                         said.append(f"removed what was left of the snapshot {each.name}")
             except SkyError as error:
-                said.append(f"the snapshots in {place} cannot be looked at: {error}")
+                said.append(f"the snapshots in {location} cannot be looked at: {error}")
         return said
 
+    # What only AWS has
+
+    def find_offers(self, spec: ClusterSpec) -> list[InstanceOffer]:
+        """Return what fits, cheapest first."""
+        return find_offers(self.clients(), self._requirements(spec))
+
+    def offers_table(self, spec: ClusterSpec) -> str:
+        """Return a table of what fits, cheapest first."""
+        return offers_table(self.clients(), self._requirements(spec))
+
+    def diagnose(self) -> Iterator[CheckResult]:
+        """Check whether AWS can be used from here, one thing after the other."""
+        return doctor.diagnose(self.region, self.profile)
+
     def clients(self) -> Clients:
+        """Return the clients of the provider's region and profile."""
         return clients(self.region, self.profile)
 
-    def _wish(self, spec: ClusterSpec) -> Wish:
-        return Wish.of(
-            spec,
+    def _requirements(self, spec: ClusterSpec) -> InstanceRequirements:
+        return InstanceRequirements(
+            nodes=spec.nodes,
+            accelerator=spec.wanted_gpus,
+            cpus=None if spec.cpus is None else str(spec.cpus),
+            memory=None if spec.memory is None else str(spec.memory),
             instance_type=self.instance_type,
             zone=self.zone,
             spot=self.spot,
             max_price=self.max_price,
         )
 
-    def _maker(self, place: str, identity: str, bastion: str | None, spot: bool) -> NodeMaker:
-        return NodeMaker(place, identity, bastion, self.python, self.grace, spot)
+    def _bootstrap(
+        self, location: str, identity: str, bastion: str | None, spot: bool
+    ) -> NodeBootstrap:
+        return NodeBootstrap(location, identity, bastion, self.python, self.grace, spot)
 
     # Renting
 
     def _rent(
-        self, there: Clients, spec: ClusterSpec, identity: str, say: Callable[[str], None]
-    ) -> list[Rented]:
-        say("choosing machines")
-        fitting = offers.find(there, self._wish(spec))
+        self, there: Clients, spec: ClusterSpec, identity: str, report: Callable[[str], None]
+    ) -> list[RentedInstance]:
+        report("choosing machines")
+        fitting = find_offers(there, self._requirements(spec))
         acceptable = [each for each in fitting if _is_as_cheap(each, fitting[0])]
         if self.max_cost is not None:
             acceptable = _where_price_is_known(acceptable)
-        agree(spec.nodes, acceptable, self.max_price, self.ask_above, say)
-        local_store.remember(there.place)
-        order = self._order(spec, identity, spec.nodes, acceptable, self._lifetime)
-        rented = launch.rent(there, order, say)
-        say(f"{_described(rented)}, {_an_hour(rented)}")
+        confirm_price(spec.nodes, acceptable, self.max_price, self.ask_above, report)
+        local_store.add_location(there.location)
+        request = self._request(spec, identity, spec.nodes, acceptable, self._lifetime)
+        rented = launch.rent(there, request, report)
+        report(f"{_described(rented)}, {_an_hour(rented)}")
         return rented
 
     def _rent_more(
-        self, there: Clients, standing: Standing, budget: Budget, say: Callable[[str], None]
-    ) -> list[Rented]:
-        like = standing.machines[0]
-        assert isinstance(like, Instance)
-        count, spec = len(standing.numbers), standing.spec
-        say("looking at what another machine costs")
+        self,
+        there: Clients,
+        running: RunningCluster,
+        budget: Budget,
+        report: Callable[[str], None],
+    ) -> list[RentedInstance]:
+        like = _instance(running.machines[0])
+        count, spec = len(running.new_numbers), running.spec
+        report("looking at what another machine costs")
         offer = scale_out.offer(there, like)
         if self.max_price is not None:
-            stay_below(self.max_price, spec.nodes, len(standing.nodes), offer)
+            check_max_price(self.max_price, spec.nodes, len(running.nodes), offer)
         # What takes the place of a lost node costs what that did.
-        if not standing.lost:
-            agree(spec.nodes, [offer], self.max_price, self.ask_above, say)
+        if not running.lost:
+            confirm_price(spec.nodes, [offer], self.max_price, self.ask_above, report)
         seconds = budget.share_with(count, offer.price)
-        order = self._order(spec, like.cluster, count, [offer], lambda price: seconds)
-        order = replace(order, user=like.host.partition("@")[0], private=like.is_private(there))
-        return scale_out.rent(there, order, like, say)
+        request = self._request(spec, like.cluster, count, [offer], lambda price: seconds)
+        user, is_private = like.host.partition("@")[0], like.is_private(there)
+        return scale_out.rent(there, replace(request, user=user, private=is_private), like, report)
 
-    def _order(
+    def _request(
         self,
         spec: ClusterSpec,
         identity: str,
         count: int,
-        choice: Sequence[Offer],
+        offers: Sequence[InstanceOffer],
         lifetime: Callable[[float | None], float | None],
-    ) -> Order:
-        return Order(
+    ) -> LaunchRequest:
+        return LaunchRequest(
             identity=identity,
             nodes=count,
-            marks=tags(identity, spec.name),
-            offers=choice,
+            tags=cluster_tags(identity, spec.name),
+            offers=offers,
             image_id=self.image_id,
             user=self.user,
             installed=snapshots.content(spec.image, self.python, self.image_id),
@@ -303,20 +325,26 @@ class AWS:
         )
 
     def _lifetime(self, price: float | None) -> float | None:
+        """Return the seconds that ``max_cost`` pays for at a price an hour."""
         if self.max_cost is None or not price:
             return None
         return max(1.0, 3600 * self.max_cost / price)
 
 
-def _is_as_cheap(offer: Offer, first: Offer) -> bool:
+def _instance(machine: Machine) -> Instance:
+    assert isinstance(machine, Instance)
+    return machine
+
+
+def _is_as_cheap(offer: InstanceOffer, first: InstanceOffer) -> bool:
     if first.price is None or offer.price is None:
         return first.price is None and offer is first
     return offer.price <= _DEARER * first.price
 
 
-def _where_price_is_known(choice: Sequence[Offer]) -> list[Offer]:
+def _where_price_is_known(offers: Sequence[InstanceOffer]) -> list[InstanceOffer]:
     """Leave out zones in which ``--max-cost`` cannot hold."""
-    first = choice[0]
+    first = offers[0]
     if first.price is None:
         instead = "leave it out, or ask for the permission pricing:GetProducts."
         if first.spot:
@@ -326,15 +354,15 @@ def _where_price_is_known(choice: Sequence[Offer]) -> list[Offer]:
         )
     return [
         replace(each, prices={zone: p for zone, p in each.prices.items() if p is not None})
-        for each in choice
+        for each in offers
     ]
 
 
-def _described(rented: Sequence[Rented]) -> str:
+def _described(rented: Sequence[RentedInstance]) -> str:
     first = rented[0]
     return f"{len(rented)} × {first.type} in {first.zone}"
 
 
-def _an_hour(rented: Sequence[Rented]) -> str:
+def _an_hour(rented: Sequence[RentedInstance]) -> str:
     prices = [each.price for each in rented if each.price is not None]
     return f"{format_dollars(sum(prices))} an hour" if prices else "price unknown"

@@ -1,4 +1,4 @@
-"""The local provider: nodes are processes of this machine."""
+"""The local provider: nodes are processes of this computer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SSH provider: nodes are machines that the person can log in to."""
+"""The SSH provider: nodes are hosts that the user can log in to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a host fit to be a node? One look after the other, each with what to do about it."""
+"""Checks whether a host can be a node, for ``%sky doctor``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import time
 from collections.abc import Iterator
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.ssh.connection.connection import HostError, Line, lines
+from jupyter_sky.providers.diagnosis import CheckResult
+from jupyter_sky.providers.node_defaults import ENOUGH_SHARED_MEMORY
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.targets import Target
-from jupyter_sky.providers.ssh.setup.agent import ROOMY, check_python
-from jupyter_sky.providers.ssh.setup.probe import Probe, probe
+from jupyter_sky.providers.ssh.errors import HostError
+from jupyter_sky.providers.ssh.setup.code_package import check_python
+from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
 
 _ENOUGH_DISK = 10 * 2**30
 _CLOCKS_AGREE = 5.0
@@ -23,8 +26,8 @@ print(json.dumps([torch.__version__, cuda, torch.cuda.device_count() if cuda els
 """
 
 
-def examine(target: Target, python: str | None) -> Iterator[tuple[str, str, str]]:
-    """Look at a host; give the name of each look, what was found, and what to do about it.
+def diagnose(target: Target, python: str | None) -> Iterator[CheckResult]:
+    """Check one thing after the other on a host, and yield what was found.
 
     Parameters
     ----------
@@ -33,72 +36,78 @@ def examine(target: Target, python: str | None) -> Iterator[tuple[str, str, str]
     python
         The interpreter that is used there; ``None`` if an environment is made.
     """
-    line = lines.get(target)
+    connection = pool.get(target)
     try:
-        line.connect()
-        yield "SSH", "logged in", ""
-        here = probe(line)
+        connection.connect()
+        yield CheckResult("SSH", "logged in")
+        facts = gather_facts(connection)
     except SkyError as error:
-        yield "SSH", "cannot be used", f"{error}."
+        yield CheckResult("SSH", "cannot be used", f"{error}.")
         return
-    yield "system", f"Linux on {here.machine}, {here.cpus} processors", ""
-    yield _python(line, here, python)
-    yield _gpus(here)
+    yield CheckResult("system", f"Linux on {facts.machine}, {facts.cpus} processors")
+    yield _python(connection, facts, python)
+    yield _gpus(facts)
     if python is not None:
-        yield _torch(line, here, python)
-    yield _disk(here)
-    yield _shared_memory(here)
-    yield _clock(line)
+        yield _torch(connection, facts, python)
+    yield _disk(facts)
+    yield _shared_memory(facts)
+    yield _clock(connection)
 
 
-def _python(line: Line, here: Probe, python: str | None) -> tuple[str, str, str]:
+def _python(connection: SSHConnection, facts: HostFacts, python: str | None) -> CheckResult:
     if python is None:
-        found = f"made by {here.uv}" if here.uv else "made by uv, which is sent"
-        return "Python", found, ""
+        found = f"made by {facts.uv}" if facts.uv else "made by uv, which is sent"
+        return CheckResult("Python", found)
     try:
-        check_python(line, python)
+        check_python(connection, python)
     except HostError as error:
-        return "Python", python, f"{error}."
-    return "Python", python, ""
+        return CheckResult("Python", python, f"{error}.")
+    return CheckResult("Python", python)
 
 
-def _gpus(here: Probe) -> tuple[str, str, str]:
-    if not here.gpus:
-        return "GPUs", "none that nvidia-smi shows, ranks use the CPU", ""
-    counted = {name: here.gpus.count(name) for name in here.gpus}
+def _gpus(facts: HostFacts) -> CheckResult:
+    if not facts.gpus:
+        return CheckResult("GPUs", "none that nvidia-smi shows, ranks use the CPU")
+    counted = {name: facts.gpus.count(name) for name in facts.gpus}
     found = ", ".join(f"{count} × {name}" for name, count in counted.items())
-    return "GPUs", f"{found}, driver {here.driver}", ""
+    return CheckResult("GPUs", f"{found}, driver {facts.driver}")
 
 
-def _torch(line: Line, here: Probe, python: str) -> tuple[str, str, str]:
+def _torch(connection: SSHConnection, facts: HostFacts, python: str) -> CheckResult:
     try:
         command = shlex.join([python, "-P", "-c", _TORCH])
-        version, cuda, count = json.loads(line.run(command).splitlines()[-1])
+        version, cuda, count = json.loads(connection.run(command).splitlines()[-1])
     except (HostError, ValueError, IndexError):
-        return "torch", "cannot be imported", "install it there, unless you use `--plugin none`."
-    if here.gpus and not cuda:
-        return "torch", f"{version}, which sees no GPU", "install a build for the driver's CUDA."
-    return "torch", f"{version}, {count} GPUs" if cuda else version, ""
+        return CheckResult(
+            "torch", "cannot be imported", "install it there, unless you use `--plugin none`."
+        )
+    if facts.gpus and not cuda:
+        return CheckResult(
+            "torch", f"{version}, which sees no GPU", "install a build for the driver's CUDA."
+        )
+    return CheckResult("torch", f"{version}, {count} GPUs" if cuda else version)
 
 
-def _disk(here: Probe) -> tuple[str, str, str]:
-    few = here.disk < _ENOUGH_DISK
+def _disk(facts: HostFacts) -> CheckResult:
+    few = facts.disk < _ENOUGH_DISK
     fix = "make room: environments with CUDA take some gigabytes." if few else ""
-    return "disk", f"{here.disk / 2**30:,.0f} GB free in {here.home}", fix
+    return CheckResult("disk", f"{facts.disk / 2**30:,.0f} GB free in {facts.home}", fix)
 
 
-def _shared_memory(here: Probe) -> tuple[str, str, str]:
+def _shared_memory(facts: HostFacts) -> CheckResult:
     fix = "give a container more, as in `docker run --shm-size=8g`; data goes over the disk now."
-    found = f"{here.shared / 2**30:,.1f} GB free"
-    return "shared memory", found, fix if here.shared < ROOMY else ""
+    found = f"{facts.shared / 2**30:,.1f} GB free"
+    return CheckResult("shared memory", found, fix if facts.shared < ENOUGH_SHARED_MEMORY else "")
 
 
-def _clock(line: Line) -> tuple[str, str, str]:
+def _clock(connection: SSHConnection) -> CheckResult:
     before = time.time()
-    there = float(line.run("date +%s"))
+    there = float(connection.run("date +%s"))
     after = time.time()
     # `date` cuts the fraction off.
     apart = max(before - there - 1, there - after, 0.0)
     if apart > _CLOCKS_AGREE:
-        return "clock", f"{apart:,.0f} s apart", "set it there: `timedatectl set-ntp true`."
-    return "clock", "agrees with the notebook's", ""
+        return CheckResult(
+            "clock", f"{apart:,.0f} s apart", "set it there: `timedatectl set-ntp true`."
+        )
+    return CheckResult("clock", "agrees with the notebook's")

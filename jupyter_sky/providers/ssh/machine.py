@@ -1,4 +1,4 @@
-"""A machine that is reached over SSH, with an agent of ours."""
+"""A host with an agent, as a machine."""
 
 from __future__ import annotations
 
@@ -12,19 +12,14 @@ from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import Node
-from jupyter_sky.providers.ssh.connection.connection import Line, lines
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.targets import parse_one
-from jupyter_sky.providers.ssh.setup.agent import end_agent
-from jupyter_sky.providers.ssh.setup.probe import Probe, probe
+from jupyter_sky.providers.ssh.setup.agent import remove_agent
+from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
 
 T = TypeVar("T")
 
 _threads = ThreadPoolExecutor(64, "sky-ssh")
-
-
-async def in_thread(function: Callable[..., T], *args: Any) -> T:
-    """Call a function that blocks, and wait for it."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, function, *args)
 
 
 @dataclass(frozen=True)
@@ -34,11 +29,13 @@ class SSHMachine:
     Attributes
     ----------
     host
-        As the person typed it, without its number of ranks.
+        As the user typed it, without its number of ranks.
     folder, blobs
-        The agent's folder there, and that of its large data.
+        The agent's folder there, and that of its blobs.
     python, code
         What runs the bridge: the interpreter, and the folder of our package.
+    nodes
+        The one node.
     """
 
     host: str
@@ -54,18 +51,18 @@ class SSHMachine:
         python, code, path = map(shlex.quote, (self.python, self.code, f"{self.folder}/agent.sock"))
         bridge = f"{python} -P -m jupyter_sky.node.bridge {path}"
         try:
-            return await in_thread(self._line.bridge, f"env PYTHONPATH={code} {bridge}")
+            return await in_thread(self._connection.open_bridge, f"env PYTHONPATH={code} {bridge}")
         except SkyError as error:
             raise OSError(f"{self.host}: {error}") from None
 
     async def remove(self) -> None:
         """Kill an agent that is left, and remove its files."""
         try:
-            await in_thread(end_agent, self._line, self.folder, self.blobs)
+            await in_thread(remove_agent, self._connection, self.folder, self.blobs)
         except SkyError as error:
             raise OSError(f"{self.host}: {error}") from None
         finally:
-            self._line.close_if_unused()
+            self._connection.close_if_unused()
 
     def row(self) -> dict[str, Any]:
         """Return where the agent is."""
@@ -78,19 +75,24 @@ class SSHMachine:
             "nodes": [node.message() for node in self.nodes],
         }
 
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> SSHMachine:
+        """Return the machine that `row` described."""
+        return cls(**{**row, "nodes": tuple(map(Node.from_message, row["nodes"]))})
+
     def with_nodes(self, nodes: Sequence[Node]) -> SSHMachine:
         """Return the same machine, standing for another node."""
         return replace(self, nodes=tuple(nodes))
 
-    def look(self) -> Probe:
-        """Look at the host as it is now."""
-        return probe(self._line)
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> SSHMachine:
-        """Return the machine that `row` described."""
-        return cls(**{**row, "nodes": tuple(map(Node.of, row["nodes"]))})
+    def facts(self) -> HostFacts:
+        """Ask the host for its facts, as they are now."""
+        return gather_facts(self._connection)
 
     @property
-    def _line(self) -> Line:
-        return lines.get(parse_one(self.host))
+    def _connection(self) -> SSHConnection:
+        return pool.get(parse_one(self.host))
+
+
+async def in_thread(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that blocks, and wait for it."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, function, *args)

@@ -1,4 +1,8 @@
-"""Do hosts reach each other? Each opens a door and the others try it; no cluster is needed."""
+"""Checks whether hosts reach each other, for ``%sky doctor``; no cluster is needed.
+
+Each host opens a port and the others connect to it, with `jupyter_sky.node.network.port_check`,
+which is sent to an interpreter there.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +12,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jupyter_sky
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.ssh.connection.connection import HostError, Line, lines
+from jupyter_sky.providers.diagnosis import CheckResult
+from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import Target
-from jupyter_sky.providers.ssh.setup.probe import probe
+from jupyter_sky.providers.ssh.errors import HostError
+from jupyter_sky.providers.ssh.setup.facts import gather_facts
 
 _PROGRAM = Path(jupyter_sky.__file__).parent / "node" / "network" / "port_check.py"
 
-Look = tuple[str, str, str]
-"""The name of a look, what was found, and what to do about it."""
-
 
 @dataclass(frozen=True)
-class _Door:
-    """A door of a host: where it is, and on which interface."""
+class _OpenPort:
+    """A port that a host has opened: where it is, and on which interface."""
 
     address: str
     interface: str
     port: int
 
     def __str__(self) -> str:
-        return (
-            f"[{self.address}]:{self.port}"
-            if ":" in self.address
-            else f"{self.address}:{self.port}"
-        )
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{address}:{self.port}"
 
 
-def examine(targets: Sequence[Target], python: str | None, interface: str | None) -> Iterator[Look]:
-    """Have hosts try each other, and say of each who reaches it.
+def diagnose(
+    targets: Sequence[Target], python: str | None, interface: str | None
+) -> Iterator[CheckResult]:
+    """Let hosts connect to each other, and yield for each which others reach it.
 
     Parameters
     ----------
@@ -49,73 +52,86 @@ def examine(targets: Sequence[Target], python: str | None, interface: str | None
     interface
         The interface that nodes would use; by default the one that leads to the others.
     """
-    program = _PROGRAM.read_bytes()
-
-    def connect(target: Target) -> str | HostError:
-        try:
-            return probe(lines.get(target)).address
-        except SkyError as error:
-            return HostError(str(error))
-
     with ThreadPoolExecutor(len(targets)) as threads:
-        found = dict(zip(targets, threads.map(connect, targets), strict=True))
-        reached = {target: place for target, place in found.items() if isinstance(place, str)}
-        # Each stands where its way to the head begins, and the head where its way to the next does.
+        found = dict(zip(targets, threads.map(_address, targets), strict=True))
+        reached = {target: address for target, address in found.items() if address is not None}
+        # A host listens on the local address of its route to the first; the first on that of its
+        # route to the second.
         first, second, *_ = [*reached.values(), "", ""]
 
-        def open_door(target: Target) -> _Door | HostError:
+        def open_port(target: Target) -> _OpenPort | HostError:
             peer = second if reached[target] == first else first
             words = ["open", peer, str(len(reached) - 1), interface or ""]
             try:
-                return _Door(**_run(lines.get(target), python, program, words))
+                return _OpenPort(**_run(target, python, words))
             except HostError as error:
                 return error
 
-        doors = {}
+        ports: dict[Target, _OpenPort] = {}
         if len(reached) > 1:
-            for target, opened in zip(reached, threads.map(open_door, reached), strict=True):
+            for target, opened in zip(reached, threads.map(open_port, reached), strict=True):
                 if isinstance(opened, HostError):
-                    yield str(target), "cannot be tried", f"{opened}."
+                    yield CheckResult(str(target), "cannot be tried", f"{opened}.")
                 else:
-                    doors[target] = opened
+                    ports[target] = opened
 
         def try_others(target: Target) -> dict[str, str]:
-            words = [f"{other}={place}" for other, place in doors.items() if other is not target]
-            return _run(lines.get(target), python, program, ["try", *words])
+            words = [f"{other}={port}" for other, port in ports.items() if other is not target]
+            return _run(target, python, ["try", *words])
 
-        tried = dict(zip(doors, threads.map(try_others, doors), strict=True))
-    for target in doors:
-        yield _look(target, doors, tried)
+        tried = dict(zip(ports, threads.map(try_others, ports), strict=True))
+    for target in ports:
+        yield _result(target, ports, tried)
     for target in targets:
-        lines.get(target).close_if_unused()
+        pool.get(target).close_if_unused()
         if target not in reached:
-            yield str(target), "cannot be tried", "see what is wrong with it above."
+            trouble = "see what is wrong with it above."
+            yield CheckResult(str(target), "cannot be tried", trouble)
 
 
-def _run(line: Line, python: str | None, program: bytes, words: Sequence[str]) -> dict:
+def _address(target: Target) -> str | None:
+    """Return where a host is reached; ``None`` if it cannot be used."""
+    try:
+        return gather_facts(pool.get(target)).address
+    except SkyError:
+        return None
+
+
+def _run(target: Target, python: str | None, words: Sequence[str]) -> dict[str, Any]:
+    """Run the program on a host and return what it prints."""
     interpreter = shlex.quote(python) if python else "python3"
-    found: dict = json.loads(line.run(f"{interpreter} - {shlex.join(words)}", program))
+    command = f"{interpreter} - {shlex.join(words)}"
+    found: dict[str, Any] = json.loads(pool.get(target).run(command, _PROGRAM.read_bytes()))
     return found
 
 
-def _look(
-    target: Target, doors: Mapping[Target, _Door], tried: Mapping[Target, Mapping[str, str]]
-) -> Look:
-    here = doors[target]
+def _result(
+    target: Target,
+    ports: Mapping[Target, _OpenPort],
+    tried: Mapping[Target, Mapping[str, str]],
+) -> CheckResult:
+    """Return which of the others reach a host.
+
+    Parameters
+    ----------
+    tried
+        By host, what has failed of its connections: the reason by name of the other host.
+    """
+    here = ports[target]
     found = f"{here.address} on {here.interface}"
     reasons: dict[str, list[Target]] = {}
     for other, failed in tried.items():
         if why := failed.get(str(target)):
             reasons.setdefault(why, []).append(other)
     if not reasons:
-        return str(target), f"{found}, all others reach it", ""
+        return CheckResult(str(target), f"{found}, all others reach it")
     said = [f"not reached by {', '.join(map(str, each))} ({why})" for why, each in reasons.items()]
     [(why, others), *_] = reasons.items()
-    fix = _fix(here, why, [doors[other] for other in others])
-    return str(target), f"{found}, {'; '.join(said)}", fix
+    fix = _fix(here, why, [ports[other] for other in others])
+    return CheckResult(str(target), f"{found}, {'; '.join(said)}", fix)
 
 
-def _fix(here: _Door, why: str, others: Sequence[_Door]) -> str:
+def _fix(here: _OpenPort, why: str, others: Sequence[_OpenPort]) -> str:
     if "MTU" in why:
         return f"give all of them one MTU, as in `ip link set dev {here.interface} mtu 1400`."
     if "unreachable" in why or "no route" in why:

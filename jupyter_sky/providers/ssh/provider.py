@@ -1,4 +1,4 @@
-"""The SSH provider: from the hosts that a person names to nodes with agents."""
+"""The SSH provider: nodes are hosts that the user can log in to."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import format_bytes
-from jupyter_sky.providers.base import Growth, Machine, Progress, Standing
-from jupyter_sky.providers.mtls import Credentials, mint
+from jupyter_sky.formatting import format_count
+from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
+from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh.connection import targets as host_names
-from jupyter_sky.providers.ssh.connection.connection import HostError, Line, lines
+from jupyter_sky.providers.ssh.connection import targets as ssh_targets
+from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import Target
+from jupyter_sky.providers.ssh.errors import HostError
 from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
 from jupyter_sky.providers.ssh.setup.agent import (
-    check_python,
-    end_agent,
-    folders,
-    send_package,
+    AgentFolders,
+    agent_folders,
+    remove_agent,
     start_agent,
     work_folder,
 )
-from jupyter_sky.providers.ssh.setup.environment import Recipe, install_system, make, recipe
-from jupyter_sky.providers.ssh.setup.files import archive, check_files, send_files, shell_values
-from jupyter_sky.providers.ssh.setup.placement import Place, check_size, plan
-from jupyter_sky.providers.ssh.setup.probe import Probe, probe
-from jupyter_sky.providers.ssh.setup.progress import Phases
+from jupyter_sky.providers.ssh.setup.environment import recipe_for
+from jupyter_sky.providers.ssh.setup.files import archive, check_files
+from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
+from jupyter_sky.providers.ssh.setup.placement import PlacedNode, place_nodes
+from jupyter_sky.providers.ssh.setup.prepare import PreparedHost, prepare_host
+from jupyter_sky.transport.agent_spec import AgentSpec
 
 T = TypeVar("T")
 
@@ -40,17 +41,6 @@ RETURN_WITHIN = 300.0
 """Seconds for a host to answer again whose node was lost."""
 
 _ASK_EVERY = 2.0
-
-
-@dataclass(frozen=True)
-class _Host:
-    """A host that is ready for an agent."""
-
-    line: Line
-    here: Probe
-    python: str
-    code: str
-    values: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -84,16 +74,16 @@ class SSH:
     name = "ssh"
 
     def __post_init__(self) -> None:
-        host_names.parse(self.hosts)
+        ssh_targets.parse(self.hosts)
 
     @property
     def targets(self) -> tuple[Target, ...]:
         """The machines."""
-        return host_names.parse(self.hosts)
+        return ssh_targets.parse(self.hosts)
 
     @property
-    def usual_nodes(self) -> int:
-        """How many nodes a cluster has if nobody says: all."""
+    def default_nodes(self) -> int:
+        """Number of nodes of a cluster for which the user names none: all hosts."""
         return max(1, len(self.targets))
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
@@ -115,12 +105,13 @@ class SSH:
                 f"the image has Python {asked} and the notebook {version}, between which functions "
                 f'cannot travel: leave python out, or type python="{version}".'
             )
-        recipe(spec.image)
+        recipe_for(spec.image)
         check_files(spec.image)
         if spec.nodes > known:
             raise UsageError(
-                f"{spec.nodes} nodes were asked for, and {known} host{'s are' * (known > 1)}"
-                f"{' is' * (known == 1)} named: name more with `--hosts`, or ask for fewer."
+                f"{spec.nodes} nodes were asked for, and {format_count(known, 'host')} "
+                f"{'is' if known == 1 else 'are'} named: name more with `--hosts`, or ask for "
+                "fewer."
             )
         return ()
 
@@ -128,21 +119,25 @@ class SSH:
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
         """Prepare the hosts, all at once, and start an agent on each."""
-        standing = Standing(spec, identity, preload, ())
+        new = RunningCluster(spec, identity, preload, ())
         targets = self.targets[: spec.nodes]
-        credentials = mint(list(map(str, targets))) if len(targets) > 1 else []
-        return await self._bring_up(targets, standing, credentials, progress)
+        credentials = issue_credentials(list(map(str, targets))) if len(targets) > 1 else []
+        return await self._start_nodes(targets, new, credentials, progress)
 
-    async def grow(self, standing: Standing, progress: Progress) -> Growth:
+    def machine(self, row: Mapping[str, Any]) -> Machine:
+        """Return the machine that ``row`` describes."""
+        return SSHMachine.from_row(row)
+
+    async def add_nodes(self, running: RunningCluster, progress: Progress) -> AddedNodes:
         """Prepare further hosts, and start an agent on each."""
-        taken = {node.name for node in standing.nodes}
+        taken = {node.name for node in running.nodes}
         free = [target for target in self.targets if str(target) not in taken]
         # A host that has just been lost comes last.
-        lost = {node.name for node in standing.lost}
+        lost = {node.name for node in running.lost}
         free.sort(key=lambda target: str(target) in lost)
-        count = len(standing.numbers)
-        if standing.lost:
-            free = await self._answering(free, count, progress)
+        count = len(running.new_numbers)
+        if running.lost:
+            free = await _answering(free, count, progress)
         if len(free) < count:
             raise UsageError(
                 f"{count} more host{'s are' if count > 1 else ' is'} needed, and {len(free)} named "
@@ -150,204 +145,200 @@ class SSH:
             )
         targets = free[:count]
         names = [str(target) for target in targets]
-        alone, *credentials = mint([standing.nodes[0].host, *names])
-        shown = [
-            replace(each, authority=each.authority + standing.authority) for each in credentials
-        ]
-        machines = await self._bring_up(targets, standing, shown, progress)
-        return Growth(machines, standing.machines, (), alone.authority, alone)
+        alone, *credentials = issue_credentials([running.nodes[0].host, *names])
+        trusting = [each.trusting(running.authority) for each in credentials]
+        machines = await self._start_nodes(targets, running, trusting, progress)
+        return AddedNodes(machines, running.machines, (), alone.authority, alone)
 
-    async def _answering(
-        self, targets: Sequence[Target], count: int, progress: Progress
-    ) -> list[Target]:
-        """Return so many hosts that answer, the first that do, or fewer when that takes too long.
+    async def release_machines(self, machines: Sequence[Machine]) -> None:
+        """Do nothing: the machines are the user's own."""
 
-        A host that was lost may be one that starts again.
-        """
+    # Starting nodes
 
-        def answers(target: Target) -> bool:
-            with contextlib.suppress(HostError):
-                lines.get(target).run("true")
-                return True
-            return False
-
-        until = time.monotonic() + RETURN_WITHIN
-        while True:
-            said = await asyncio.gather(*(in_thread(answers, target) for target in targets))
-            there = [target for target, is_there in zip(targets, said, strict=True) if is_there]
-            if len(there) >= count or time.monotonic() > until:
-                return there
-            progress(f"waiting for {', '.join(str(t) for t in targets if t not in there)}")
-            await asyncio.sleep(_ASK_EVERY)
-
-    async def _bring_up(
+    async def _start_nodes(
         self,
         targets: Sequence[Target],
-        standing: Standing,
+        cluster: RunningCluster,
         credentials: Sequence[Credentials],
         progress: Progress,
     ) -> list[Machine]:
-        spec = standing.spec
-        phases = Phases([str(target) for target in targets], progress)
-        places: list[Place] = []
+        """Prepare hosts and start an agent on each: on all or none, also when it is cancelled."""
+        hosts_progress = HostProgress([str(target) for target in targets], progress)
+        folders: list[AgentFolders] = []
         try:
-            image = spec.image
-            files = await in_thread(archive, image.includes, image.excludes)
-            made_of = recipe(image)
-            hosts = await self._each(
-                targets,
-                phases,
-                lambda number: self._prepare(targets[number], spec, made_of, files, phases),
-            )
-            known = await in_thread(_address, standing)
-            places = plan(targets, [host.here for host in hosts], standing)
-            return await self._start(standing, hosts, places, known, credentials, phases)
+            hosts = await self._prepare_hosts(targets, cluster.spec, hosts_progress)
+            known = await in_thread(_address_in, cluster)
+            placed = place_nodes(targets, [host.facts for host in hosts], cluster)
+            folders += [
+                agent_folders(cluster.identity, each.node.node, host.facts)
+                for each, host in zip(placed, hosts, strict=True)
+            ]
+
+            def start(number: int) -> SSHMachine:
+                host = hosts[number]
+                hosts_progress.report(host.name, "starting", 0.9)
+                peer = known or _peer_address(number, placed)
+                shown = credentials[number] if credentials else None
+                machine = self._start_node(
+                    cluster, host, placed[number], folders[number], peer, shown
+                )
+                hosts_progress.report(host.name, "ready", 1.0)
+                return machine
+
+            return list(await _on_each(targets, hosts_progress, start))
         except BaseException:
-            phases.stop()
-            await asyncio.shield(self._clean_up(targets, standing.identity, places))
+            hosts_progress.stop()
+            await asyncio.shield(_undo(targets, folders))
             raise
 
-    async def give_back(self, machines: Sequence[Machine]) -> None:
-        """Do nothing: the machines are the person's own."""
+    async def _prepare_hosts(
+        self, targets: Sequence[Target], spec: ClusterSpec, progress: HostProgress
+    ) -> list[PreparedHost]:
+        files = await in_thread(archive, spec.image.includes, spec.image.excludes)
+        recipe = recipe_for(spec.image)
 
-    def machine(self, row: Mapping[str, Any]) -> Machine:
-        """Return the machine that ``row`` describes."""
-        return SSHMachine.of(row)
+        def prepare(number: int) -> PreparedHost:
+            target = targets[number]
 
-    def _prepare(
-        self, target: Target, spec: ClusterSpec, made_of: Recipe, files: bytes, phases: Phases
-    ) -> _Host:
-        line, name = lines.get(target), str(target)
-        phases.say(name, "connecting", 0.0)
-        line.connect()
-        phases.say(name, "looking around", 0.1)
-        here = probe(line)
-        check_size(here, spec)
-        phases.say(name, "sending jupyter_sky", 0.2)
-        code = send_package(line, here)
-        if self.python is not None:
-            python = self.python
-            phases.say(name, f"checking {python}", 0.4)
-            check_python(line, python)
-        else:
-            install_system(line, here, spec.image.apt, lambda text: phases.say(name, text, 0.3))
-            python = make(line, here, made_of, lambda text: phases.say(name, text, 0.4))
-        if files:
-            phases.say(name, f"sending files ({format_bytes(len(files))})", 0.7)
-            send_files(line, work_folder(here, spec.name), files)
-        values = shell_values(line, spec.image.shell_vars)
-        phases.say(name, "prepared", 0.8)
-        return _Host(line, here, python, code, values)
+            def report(text: str, share: float) -> None:
+                progress.report(str(target), text, share)
 
-    async def _start(
+            return prepare_host(pool.get(target), spec, self.python, recipe, files, report)
+
+        return await _on_each(targets, progress, prepare)
+
+    def _start_node(
         self,
-        standing: Standing,
-        hosts: Sequence[_Host],
-        places: Sequence[Place],
-        known: str | None,
-        credentials: Sequence[Credentials],
-        phases: Phases,
-    ) -> list[Machine]:
-        spec = standing.spec
-
-        def start(number: int) -> SSHMachine:
-            host, place = hosts[number], places[number]
-            phases.say(str(host.line.target), "starting", 0.9)
-            settings = {
-                "cluster": spec.name,
-                "id": standing.identity,
-                "index": place.node.node,
-                "peer": known or _peer(number, places),
-                "interface": self.interface,
-                "credentials": asdict(credentials[number]) if credentials else None,
-                "grace": self.grace,
-                "spot": self.spot,
-                "idle_timeout": spec.idle_timeout,
-                "preload": list(standing.preload),
-                "env": {**spec.image.env, **host.values},
-                "ranks": place.ranks(host.here.cpus),
-            }
-            if standing.lost:
-                # It may be one that was cut off, with its former agent.
-                end_agent(host.line, *folders(standing.identity, place.node.node, host.here))
-            about = start_agent(host.line, host.here, settings, host.python, host.code)
-            where = {key: about[key] for key in ("addr", "interface", "port")}
-            node = replace(place.node, **where)
-            phases.say(str(host.line.target), "ready", 1.0)
-            return SSHMachine(
-                host=str(host.line.target),
-                folder=about["folder"],
-                blobs=about["blobs"],
-                python=host.python,
-                code=host.code,
-                nodes=(node,),
-            )
-
-        return await self._each([host.line.target for host in hosts], phases, start)
-
-    async def _each(
-        self, targets: Sequence[Target], phases: Phases, function: Callable[[int], T]
-    ) -> list[T]:
-        """Do something on every host; what is wrong with any of them is said of all at once."""
-
-        def do(number: int) -> T:
-            try:
-                return function(number)
-            except SkyError as error:
-                phases.fail(str(targets[number]), str(error))
-                raise
-
-        done = await asyncio.gather(
-            *(in_thread(do, number) for number in range(len(targets))), return_exceptions=True
+        cluster: RunningCluster,
+        host: PreparedHost,
+        placed: PlacedNode,
+        folders: AgentFolders,
+        peer: str | None,
+        credentials: Credentials | None,
+    ) -> SSHMachine:
+        spec = cluster.spec
+        agent = AgentSpec(
+            cluster=spec.name,
+            id=cluster.identity,
+            socket=f"{folders.folder}/agent.sock",
+            blobs=folders.blobs,
+            ranks=placed.rank_specs(host.facts.cpus),
+            peer=peer,
+            interface=self.interface,
+            credentials=asdict(credentials) if credentials else None,
+            grace=self.grace,
+            idle_timeout=spec.idle_timeout,
+            preload=tuple(cluster.preload),
+            cwd=work_folder(spec.name, host.facts),
+            python_path=host.code,
+            env={**spec.image.env, **host.variables},
+            keeps=host.keeps,
+            spot=self.spot,
         )
-        results, failed = [], []
-        for name, each in zip(map(str, targets), done, strict=True):
-            if isinstance(each, SkyError):
-                failed.append(f"{name}: {each}")
-            elif isinstance(each, BaseException):
-                raise each
-            else:
-                results.append(each)
-        if failed:
-            raise SkyError(_failure(failed, len(targets)))
-        return results
-
-    async def _clean_up(
-        self, targets: Sequence[Target], identity: str, places: Sequence[Place]
-    ) -> None:
-        """End what is under way, and what was started before it was clear that not all can be."""
-
-        def clean(index: int) -> None:
-            line = lines.get(targets[index])
-            line.close_if_unused()
-            if places:
-                number = places[index].node.node
-                end_agent(line, *folders(identity, number, probe(line)))
-                line.close_if_unused()
-
-        await asyncio.gather(
-            *(in_thread(clean, index) for index in range(len(targets))), return_exceptions=True
+        if cluster.lost:
+            # It may be a host that was cut off, with its former agent.
+            remove_agent(host.connection, *folders)
+        ready = start_agent(host.connection, folders.folder, agent, host.python, host.code)
+        node = replace(
+            placed.node, addr=ready["addr"], interface=ready["interface"], port=ready["port"]
         )
+        return SSHMachine(host.name, *folders, host.python, host.code, (node,))
 
 
-def _address(standing: Standing) -> str | None:
-    """Return an address of the cluster that stands, if one does."""
-    if not standing.machines:
-        return None
-    machine, node = standing.machines[0], standing.nodes[0]
-    # A node that was alone so far stands nowhere yet.
-    return node.addr if node.port or not isinstance(machine, SSHMachine) else machine.look().address
+async def _on_each(
+    targets: Sequence[Target], progress: HostProgress, function: Callable[[int], T]
+) -> list[T]:
+    """Call a function for every host, all at once, and return what it returned.
+
+    Raises
+    ------
+    SkyError
+        With what is wrong with each host that cannot be used.
+    """
+
+    def call(number: int) -> T:
+        try:
+            return function(number)
+        except SkyError as error:
+            progress.fail(str(targets[number]), str(error))
+            raise
+
+    done = await asyncio.gather(
+        *(in_thread(call, number) for number in range(len(targets))), return_exceptions=True
+    )
+    results, failed = [], []
+    for name, each in zip(map(str, targets), done, strict=True):
+        if isinstance(each, SkyError):
+            failed.append(f"{name}: {each}")
+        elif isinstance(each, BaseException):
+            raise each
+        else:
+            results.append(each)
+    if failed:
+        raise SkyError(_sentence(failed, len(targets)))
+    return results
 
 
-def _peer(number: int, places: Sequence[Place]) -> str | None:
-    """Return the address to which a node's way decides its own: the head's, or the head's next."""
-    if len(places) == 1:
-        return None
-    return places[0 if number else 1].node.addr
-
-
-def _failure(failed: Sequence[str], count: int) -> str:
+def _sentence(failed: Sequence[str], count: int) -> str:
     if len(failed) == 1:
         return f"{failed[0].rstrip('.')}."
     lines = "".join(f"\n  {each.rstrip('.')}" for each in failed)
     return f"{len(failed)} of {count} hosts cannot be used:{lines}"
+
+
+async def _undo(targets: Sequence[Target], folders: Sequence[AgentFolders]) -> None:
+    """Hang up on hosts that are being prepared, and remove agents that were started."""
+
+    def undo(number: int) -> None:
+        connection = pool.get(targets[number])
+        connection.close_if_unused()
+        if folders:
+            remove_agent(connection, *folders[number])
+            connection.close_if_unused()
+
+    await asyncio.gather(
+        *(in_thread(undo, number) for number in range(len(targets))), return_exceptions=True
+    )
+
+
+async def _answering(targets: Sequence[Target], count: int, progress: Progress) -> list[Target]:
+    """Return the first hosts that answer, so many, or fewer when that takes too long.
+
+    A host that was lost may be one that starts again.
+    """
+
+    def answers(target: Target) -> bool:
+        with contextlib.suppress(HostError):
+            pool.get(target).run("true")
+            return True
+        return False
+
+    until = time.monotonic() + RETURN_WITHIN
+    while True:
+        said = await asyncio.gather(*(in_thread(answers, target) for target in targets))
+        there = [target for target, is_there in zip(targets, said, strict=True) if is_there]
+        if len(there) >= count or time.monotonic() > until:
+            return there
+        progress(f"waiting for {', '.join(str(t) for t in targets if t not in there)}")
+        await asyncio.sleep(_ASK_EVERY)
+
+
+def _address_in(cluster: RunningCluster) -> str | None:
+    """Return an address of a cluster that is up; ``None`` for a new one."""
+    if not cluster.machines:
+        return None
+    machine, node = cluster.machines[0], cluster.nodes[0]
+    # The agent of a node that was alone so far has not chosen its address yet.
+    if node.port or not isinstance(machine, SSHMachine):
+        return node.addr
+    return machine.facts().address
+
+
+def _peer_address(number: int, placed: Sequence[PlacedNode]) -> str | None:
+    """Return the address to which a node's route decides its own.
+
+    That is the address of the head, or for the head that of the second node.
+    """
+    if len(placed) == 1:
+        return None
+    return placed[0 if number else 1].node.addr

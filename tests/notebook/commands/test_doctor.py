@@ -17,7 +17,7 @@ from jupyter_sky.cluster.inventory import orphans, registry
 from jupyter_sky.cluster.inventory.registry import START_WITHIN
 from jupyter_sky.notebook.commands.doctor import Finding, examine
 from jupyter_sky.paths import home, runtime
-from jupyter_sky.providers.local.provider import SHARED_MEMORY
+from jupyter_sky.providers.node_defaults import SHARED_MEMORY
 from tests.notebook.conftest import Notebook
 
 LONG_AGO = time.time() - 2 * START_WITHIN

@@ -15,7 +15,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws import clients as aws_clients
 from jupyter_sky.providers.aws.clients import Clients
-from jupyter_sky.providers.aws.ec2.teardown import find
+from jupyter_sky.providers.aws.ec2.teardown import find_resources
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
@@ -41,7 +41,7 @@ def account(server: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[Accoun
     server.calls.clear()
     yield server
     server.fault = None
-    if left := [str(holding) for holding in find(aws_clients.clients("us-east-1"))]:
+    if left := [str(each) for each in find_resources(aws_clients.clients("us-east-1"))]:
         server.reset()
         pytest.fail(f"still there: {left}")
 
@@ -57,7 +57,7 @@ def left(clients: Clients, account: Account) -> Callable[[], list[str]]:
 
     def look() -> list[str]:
         account.fault = None
-        return [str(holding) for holding in find(clients)]
+        return [str(each) for each in find_resources(clients)]
 
     return look
 

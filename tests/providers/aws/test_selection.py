@@ -9,17 +9,17 @@ import pytest
 from jupyter_sky.api.accelerators import parse
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.aws.clients import Clients
-from jupyter_sky.providers.aws.market import offers
 from jupyter_sky.providers.aws.market.instance_types import catalog
+from jupyter_sky.providers.aws.market.offers import find_offers, offers_table
 from jupyter_sky.providers.aws.market.prices import on_demand
-from jupyter_sky.providers.aws.market.selection import Wish, choose
+from jupyter_sky.providers.aws.market.selection import InstanceRequirements, select
 from tests.providers.aws.stand_in.account import Account
 
 
 def names(clients: Clients, **wish: Any) -> list[str]:
     if "gpu" in wish:
         wish["accelerator"] = parse(wish.pop("gpu"))
-    return [offer.type.name for offer in offers.find(clients, Wish(**wish))]
+    return [offer.type.name for offer in find_offers(clients, InstanceRequirements(**wish))]
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,16 @@ def test_processors_and_memory(clients: Clients) -> None:
 
 
 def test_the_cheapest_comes_first(clients: Clients) -> None:
-    prices = [offer.price for offer in offers.find(clients, Wish(cpus="4+"))]
+    prices = [offer.price for offer in find_offers(clients, InstanceRequirements(cpus="4+"))]
     assert len(prices) > 100
     assert prices == sorted(prices)
 
 
 def test_spot_is_cheapest_where_it_is(clients: Clients) -> None:
     usual, _ = on_demand(clients)
-    wish = Wish(accelerator=parse("L4"), spot=True)
+    wish = InstanceRequirements(accelerator=parse("L4"), spot=True)
     spot = {("g6.xlarge", "us-east-1a"): 0.9, ("g6.xlarge", "us-east-1b"): 0.4}
-    first = choose(wish, catalog(clients), usual, spot)[0]
+    first = select(wish, catalog(clients), usual, spot)[0]
     assert (first.type.name, first.price) == ("g6.xlarge", 0.4)
     assert list(first.prices)[:2] == ["us-east-1b", "us-east-1a"]
 
@@ -94,14 +94,14 @@ def test_what_does_not_exist(clients: Clients, wish: dict[str, Any], sentence: s
 
 
 def test_offers_are_a_table(clients: Clients, account: Account) -> None:
-    text = offers.table(clients, Wish(2, parse("a100")))
+    text = offers_table(clients, InstanceRequirements(2, parse("a100")))
     head, first, second, last = text.splitlines()
     assert head.split() == ["type", "GPUs", "CPUs", "memory", "on", "demand", "spot", "zones"]
     assert first.startswith("p4d.24xlarge   8 × A100       96    1152 GB  $41.60")
     assert second.startswith("p4de.24xlarge")
     assert "dollars an hour for 2 nodes" in last
     account.calls.clear()
-    offers.table(clients, Wish(2, parse("T4")))
+    offers_table(clients, InstanceRequirements(2, parse("T4")))
     assert account.actions == ["DescribeSpotPriceHistory"], "the rest is known for a while"
 
 

@@ -12,6 +12,7 @@ from jupyter_sky.providers.aws import doctor
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance
+from jupyter_sky.providers.diagnosis import CheckResult
 from tests.cluster.conftest import Cells
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
@@ -30,10 +31,10 @@ def head_of(cells: Cells) -> Instance:
 
     row = registry.find(cells.cluster.name)
     assert row is not None
-    return Instance.of(row.machines[0])
+    return Instance.from_row(row.machines[0])
 
 
-def make(clients: Clients, cells: Cells) -> snapshots.Snapshot:
+def make(clients: Clients, cells: Cells) -> snapshots.NodeSnapshot:
     head = head_of(cells)
     head.flush()
     return snapshots.make(clients, head.id, head.content, "root", lambda text: None)
@@ -77,7 +78,7 @@ def test_what_it_costs_is_said_until_it_is_removed(
     assert cloud_resources.upkeep() == [
         f"kept: the snapshot {made} in us-east-1; `%sky snapshot --remove {made.name}` removes it"
     ]
-    assert ("snapshots", f"{made}", "") in [*doctor.examine("us-east-1", None)]
+    assert CheckResult("snapshots", f"{made}") in [*doctor.diagnose("us-east-1", None)]
 
     def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
         if call.action == "DeleteSnapshot":

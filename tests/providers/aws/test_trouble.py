@@ -11,10 +11,9 @@ import pytest
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
-from jupyter_sky.providers.aws.iam_policy import needed
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal, without_spot_price
-from tests.providers.aws.starting import SPEC, Booting, start
+from tests.providers.aws.starting import SPEC, Booting
 
 Left = Callable[[], list[str]]
 
@@ -59,7 +58,7 @@ def given_back(clients: Clients) -> Any:
     import asyncio
 
     yield
-    asyncio.run(AWS().release("0123abcd", "us-east-1", lambda text: None))
+    asyncio.run(AWS().release_cluster("0123abcd", "us-east-1", lambda text: None))
 
 
 def test_another_zone_and_another_type_are_tried(account: Account, given_back: None) -> None:
@@ -185,14 +184,3 @@ def test_no_credentials(account: Account, monkeypatch: pytest.MonkeyPatch) -> No
         without.delenv("AWS_ACCESS_KEY_ID")
         without.delenv("AWS_SECRET_ACCESS_KEY")
         AWS(spot=True).check(ClusterSpec("train", accelerator="T4"), [])
-
-
-def test_the_policy_allows_what_is_asked_and_nothing_else(
-    account: Account, subnet: str, left: Left
-) -> None:
-    account.calls.clear()
-    with pytest.raises(Booting):
-        start(subnet)
-    services = {"GetParameter": "ssm", "GetProducts": "pricing"}
-    asked = {f"{services.get(action, 'ec2')}:{action}" for action in account.actions}
-    assert asked <= set(needed())

@@ -16,7 +16,8 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.local.provider import SHARED_MEMORY, Local
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.node_defaults import SHARED_MEMORY
 from jupyter_sky.providers.spec import ClusterSpec, Image
 
 

@@ -19,7 +19,7 @@ from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
-from jupyter_sky.providers.ssh.connection.connection import lines
+from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import parse
 from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from tests.cluster.conftest import Cells
@@ -43,7 +43,7 @@ def hang_up(lab: Lab) -> None:
     """End the connections to all hosts, so that the next test makes its own."""
     for host in lab.hosts:
         for target in parse([host.name, f"ada@{host.name}"]):
-            lines.get(target).close()
+            pool.get(target).close()
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +72,7 @@ def start(client: Path) -> Iterator[Callable[..., Cells]]:
         provider = SSH(hosts, python=sys.executable, **options)
         name = f"ssh-{uuid.uuid4().hex[:8]}"
         image = sky.Image(env=env or {})
-        count = nodes or provider.usual_nodes
+        count = nodes or provider.default_nodes
         wanted = ClusterSpec(name=name, nodes=count, image=image, replace=replace)
         spec, runtime_env = assemble(wanted, [sky.plugins.torch()] if framework else [])
         cells = Cells(Cluster.start(spec, provider, runtime_env, progress, Timeouts(stop=20)))

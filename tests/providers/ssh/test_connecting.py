@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.providers.ssh.connection.connection import Line
-from jupyter_sky.providers.ssh.connection.ssh_config import login
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.connection.ssh_config import read_login
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.transport import event_loop
 from tests.lab import Lab
@@ -23,11 +23,11 @@ def connect(host: str) -> str:
     """Connect as a cluster does, in a thread that is not the person's; return the host's name."""
 
     def hello() -> str:
-        line = Line(parse_one(host))
+        connection = SSHConnection(parse_one(host))
         try:
-            return line.run("hostname").strip()
+            return connection.run("hostname").strip()
         finally:
-            line.close()
+            connection.close()
 
     async def elsewhere() -> str:
         import asyncio
@@ -57,13 +57,13 @@ def test_the_configuration_is_read_as_ssh_reads_it(lab: Lab, client: Path) -> No
         "Host *\n  User root\n  IdentityFile ~/.ssh/special\n",
     )
     shutil.copy(client / "id_ed25519", client / "special")
-    assert login(parse_one("outer")).user == "ada"
-    assert login(parse_one("outer")).port == 2300
-    inner = login(parse_one("inner"))
+    assert read_login(parse_one("outer")).user == "ada"
+    assert read_login(parse_one("outer")).port == 2300
+    inner = read_login(parse_one("inner"))
     assert (inner.address, inner.port, inner.user) == (lab.hosts[1].address, 2200, "bob")
-    assert login(parse_one("eve@inner:2400")).user == "eve"
-    assert login(parse_one("eve@inner:2400")).port == 2400
-    assert login(parse_one("inner")).identity_files == (client / "special",)
+    assert read_login(parse_one("eve@inner:2400")).user == "eve"
+    assert read_login(parse_one("eve@inner:2400")).port == 2400
+    assert read_login(parse_one("inner")).identity_files == (client / "special",)
 
 
 def test_it_agrees_with_ssh(lab: Lab, client: Path) -> None:
@@ -75,7 +75,7 @@ def test_it_agrees_with_ssh(lab: Lab, client: Path) -> None:
             ["ssh", "-G", "-F", client / "config", name], capture_output=True, text=True
         ).stdout
         options = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
-        ours = login(parse_one(name))
+        ours = read_login(parse_one(name))
         assert (ours.user, str(ours.port)) == (options["user"], options["port"])
         assert ",".join(ours.jumps) == options.get("proxyjump", "")
 

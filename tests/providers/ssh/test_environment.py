@@ -16,7 +16,7 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.setup.code_package import NEEDED
-from jupyter_sky.providers.ssh.setup.environment import recipe
+from jupyter_sky.providers.ssh.setup.environment import recipe_for
 from tests.lab import Lab, wheels
 from tests.lab.host import command
 from tests.paths import ROOT
@@ -170,9 +170,9 @@ def test_what_is_wrong_with_an_image_is_said_at_once(image: sky.Image, sentence:
 
 
 def test_an_environment_is_named_after_what_is_in_it() -> None:
-    one = recipe(sky.Image(pip=["einops"]))
-    assert one.digest("x86_64") == recipe(sky.Image(pip=["einops"])).digest("x86_64")
-    assert one.digest("x86_64") != recipe(sky.Image(pip=["einops>1"])).digest("x86_64")
+    one = recipe_for(sky.Image(pip=["einops"]))
+    assert one.digest("x86_64") == recipe_for(sky.Image(pip=["einops"])).digest("x86_64")
+    assert one.digest("x86_64") != recipe_for(sky.Image(pip=["einops>1"])).digest("x86_64")
     assert one.digest("x86_64") != one.digest("aarch64")
 
 

@@ -1,4 +1,4 @@
-"""From instances that run to nodes: reached with the cluster's keys, made safe, given an agent."""
+"""Making nodes of instances that run: waiting for the login, renewing host keys, adding agents."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jupyter_sky.providers.aws.ec2.instance import Instance, reach, renew
+from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
-from jupyter_sky.providers.aws.ec2.launch import Rented
-from jupyter_sky.providers.base import Growth, Machine, Progress, Standing
-from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+from jupyter_sky.providers.aws.ec2.launch import RentedInstance
+from jupyter_sky.providers.aws.ec2.login import renew_host_key, wait_for_login
+from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
+from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
 
 
 @dataclass(frozen=True)
-class NodeMaker:
-    """Makes instances of a cluster its nodes.
+class NodeBootstrap:
+    """Makes nodes of the instances of a cluster.
 
     Attributes
     ----------
-    place, identity
+    location, identity
         Where the cluster is, and its id.
     bastion, python, grace, spot
         As in `jupyter_sky.AWS`.
     """
 
-    place: str
+    location: str
     identity: str
     bastion: str | None
     python: str | None
@@ -37,28 +38,28 @@ class NodeMaker:
 
     async def launch(
         self,
-        rented: Sequence[Rented],
+        rented: Sequence[RentedInstance],
         spec: ClusterSpec,
         preload: Sequence[str],
         progress: Progress,
     ) -> list[Machine]:
         """Wait until instances let us in, and start an agent on each."""
-        ssh = await self._reached(rented, progress)
+        ssh = await self._log_in(rented, progress)
         spec = _as_rented(spec, rented[0])
         machines = await ssh.launch(spec, self.identity, preload, progress)
         return self._instances(machines, rented)
 
-    async def grow(
-        self, rented: Sequence[Rented], standing: Standing, progress: Progress
-    ) -> Growth:
+    async def add_nodes(
+        self, rented: Sequence[RentedInstance], running: RunningCluster, progress: Progress
+    ) -> AddedNodes:
         """Do the same for instances that join a cluster."""
-        ssh = await self._reached(rented, progress)
-        standing = replace(standing, spec=_as_rented(standing.spec, rented[0]))
-        growth = await ssh.grow(standing, progress)
-        return replace(growth, machines=self._instances(growth.machines, rented))
+        ssh = await self._log_in(rented, progress)
+        running = replace(running, spec=_as_rented(running.spec, rented[0]))
+        added = await ssh.add_nodes(running, progress)
+        return replace(added, machines=self._instances(added.machines, rented))
 
-    async def _reached(self, rented: Sequence[Rented], progress: Progress) -> SSH:
-        """Reach instances by the host key that they were told, and have them take another."""
+    async def _log_in(self, rented: Sequence[RentedInstance], progress: Progress) -> SSH:
+        """Wait until instances show the host key that they booted with, and renew it."""
         hosts = [f"{each.user}@{each.address}" for each in rented]
         keys = keys_of(self.identity)
         _, boot_key = keys.host_key
@@ -68,20 +69,22 @@ class NodeMaker:
             return list(await asyncio.gather(*jobs))
 
         keys.expect({each.address: boot_key for each in rented})
-        await each(reach, progress)
-        shown = await each(renew)
+        await each(wait_for_login, progress)
+        shown = await each(renew_host_key)
         keys.expect({one.address: key for one, key in zip(rented, shown, strict=True)})
-        await each(reach, progress, True)
+        await each(wait_for_login, progress, True)
         return SSH(hosts, python=self.python, grace=self.grace, spot=self.spot)
 
-    def _instances(self, machines: Sequence[Machine], rented: Sequence[Rented]) -> list[Machine]:
+    def _instances(
+        self, machines: Sequence[Machine], rented: Sequence[RentedInstance]
+    ) -> list[Machine]:
         return [
-            Instance.on(
+            Instance.from_machine(
                 machine,
                 nodes=tuple(replace(node, price=each.price) for node in machine.nodes),
                 id=each.id,
                 cluster=self.identity,
-                place=self.place,
+                location=self.location,
                 type=each.type,
                 zone=each.zone,
                 content=each.content,
@@ -92,11 +95,10 @@ class NodeMaker:
         ]
 
 
-def _as_rented(spec: ClusterSpec, rented: Rented) -> ClusterSpec:
-    """Return the specification with all GPUs of the machines: they are paid for."""
-    wanted = spec.accelerator
-    accelerator = Accelerator(wanted) if isinstance(wanted, str) else wanted
+def _as_rented(spec: ClusterSpec, rented: RentedInstance) -> ClusterSpec:
+    """Return the specification with all GPUs of the instances: they are paid for."""
+    accelerator = spec.wanted_gpus
     if accelerator is not None:
         accelerator = replace(accelerator, count=rented.gpus)
-    # What AWS calls its machines' sizes is a little more than what their systems see.
+    # The memory that AWS tells of a type is a little more than what its system sees.
     return replace(spec, accelerator=accelerator, cpus=None, memory=None)

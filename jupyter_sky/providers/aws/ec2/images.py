@@ -1,4 +1,4 @@
-"""The image that instances boot from: the newest Ubuntu, with NVIDIA's driver for GPUs."""
+"""The machine image (AMI) that instances boot from: the newest Ubuntu, with NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explained
-from jupyter_sky.providers.aws.ec2.tags import ID, read
+from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.ec2.tags import ID, tags_of
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
 
 _UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{arch}/hvm/ebs-gp3/ami-id"
@@ -18,17 +18,19 @@ _DEBIAN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
 
 
 @dataclass(frozen=True)
-class Image:
-    """An image.
+class MachineImage:
+    """A machine image.
 
     Attributes
     ----------
+    id
+        Its AMI id.
     user
-        Whom it lets in.
+        The user that it lets in.
     device, size
         The name of its disk, and the GB that it needs at least.
     snapshot
-        The name of the snapshot that it is; empty if it is none.
+        The name of the snapshot of ours that it is; empty if it is none.
     """
 
     id: str
@@ -38,17 +40,26 @@ class Image:
     snapshot: str = ""
 
 
-def image(clients: Clients, machine: InstanceType, given: str | None, user: str | None) -> Image:
+def find_image(
+    clients: Clients, machine: InstanceType, given: str | None, user: str | None
+) -> MachineImage:
     """Return the image for a type of machine.
 
     Parameters
     ----------
-    given, user
-        The person's own image, and whom it lets in; by default the name of the image tells.
+    given
+        The id of the user's own image; by default the newest Ubuntu.
+    user
+        The user that it lets in; by default what its name tells.
+
+    Raises
+    ------
+    UsageError
+        When there is no such image, or it is for another kind of processor.
     """
     number = given or _newest(clients, machine)
     try:
-        with explained():
+        with explain_errors():
             found = clients.ec2.describe_images(ImageIds=[number])["Images"]
     except AWSError as error:
         if not error.code.startswith("InvalidAMIID"):
@@ -66,8 +77,8 @@ def image(clients: Clients, machine: InstanceType, given: str | None, user: str 
             f"{machine.architecture}: name another image, or another --instance-type."
         )
     # A snapshot of ours has its name as a tag, also where it is asked for by its number.
-    snapshot = read(said).get(ID, "")
-    return Image(number, user or _user(said), said["RootDeviceName"], _size(said), snapshot)
+    snapshot = tags_of(said).get(ID, "")
+    return MachineImage(number, user or _user(said), said["RootDeviceName"], _size(said), snapshot)
 
 
 def _newest(clients: Clients, machine: InstanceType) -> str:
@@ -77,7 +88,7 @@ def _newest(clients: Clients, machine: InstanceType) -> str:
         if machine.is_cuda
         else _UBUNTU.format(arch=_DEBIAN_NAMES[arch])
     )
-    with explained():
+    with explain_errors():
         return str(clients.ssm.get_parameter(Name=name)["Parameter"]["Value"])
 
 

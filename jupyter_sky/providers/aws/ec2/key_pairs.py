@@ -1,4 +1,4 @@
-"""Who may log in, and to which machine: the keys that belong to one cluster alone."""
+"""The SSH keys of a cluster: one that logs in, one that instances boot with, those they show."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from jupyter_sky.providers.aws.local_store import folder
 
 
 @dataclass(frozen=True)
-class Keys:
-    """The folder with the keys of a cluster; only the person can read what is in it.
+class ClusterKeys:
+    """The folder with the keys of a cluster; only the user can read what is in it.
 
     Attributes
     ----------
     folder
-        ``id_ed25519`` lets in, ``host_key`` is what machines show when they boot, and
+        ``id_ed25519`` logs in, ``host_key`` is what instances show when they boot, and
         ``known_hosts`` has what each shows since.
     """
 
@@ -29,7 +29,7 @@ class Keys:
 
     @property
     def known_hosts(self) -> Path:
-        """What machines show, by their addresses."""
+        """The file with the host keys that instances show, by their addresses."""
         return self.folder / "known_hosts"
 
     @property
@@ -39,28 +39,28 @@ class Keys:
 
     @property
     def host_key(self) -> tuple[str, str]:
-        """The key that machines boot with: its private and its public half."""
+        """The host key that instances boot with: its private and its public half."""
         path = self.folder / "host_key"
         return path.read_text(), Path(f"{path}.pub").read_text().strip()
 
     def expect(self, addresses: dict[str, str]) -> None:
-        """Have machines known by the keys that they show, from now on: public keys by address."""
+        """Expect these public keys of instances, by address, from now on."""
         known = self.known_hosts.read_text().splitlines() if self.known_hosts.exists() else []
         kept = [line for line in known if line.partition(" ")[0] not in addresses]
         new = [f"{address} {key}" for address, key in addresses.items()]
         _write(self.known_hosts, "\n".join([*kept, *new, ""]))
 
     def remove(self) -> None:
-        """Forget the keys."""
+        """Delete the keys."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def keys_of(identity: str) -> Keys:
+def keys_of(identity: str) -> ClusterKeys:
     """Return the keys of a cluster, whether they are there or not."""
-    return Keys(folder() / "keys" / identity)
+    return ClusterKeys(folder() / "keys" / identity)
 
 
-def make_keys(identity: str) -> Keys:
+def make_keys(identity: str) -> ClusterKeys:
     """Make the keys of a new cluster."""
     keys = keys_of(identity)
     keys.folder.mkdir(mode=0o700, parents=True)

@@ -1,4 +1,4 @@
-"""Renting the instances of a cluster: all of them in one zone, or none."""
+"""Renting the instances of a new cluster: all of them in one zone, or none."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explained
+from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.ec2 import network, snapshots
-from jupyter_sky.providers.aws.ec2.images import Image, image
-from jupyter_sky.providers.aws.ec2.key_pairs import Keys, make_keys
-from jupyter_sky.providers.aws.ec2.launch_request import Order, request
+from jupyter_sky.providers.aws.ec2.images import MachineImage, find_image
+from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys, make_keys
+from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest, run_instances_arguments
 from jupyter_sky.providers.aws.ec2.network import Subnet
-from jupyter_sky.providers.aws.ec2.tags import specification
+from jupyter_sky.providers.aws.ec2.tags import tag_specification
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
-from jupyter_sky.providers.aws.market.selection import Offer
+from jupyter_sky.providers.aws.market.selection import InstanceOffer
 
 RUNNING_WITHIN = 300.0
 """Seconds for AWS to start instances."""
@@ -45,17 +45,19 @@ QUOTAS = (
 
 
 @dataclass(frozen=True)
-class Rented:
-    """An instance that runs.
+class RentedInstance:
+    """An instance that runs, and has no agent yet.
 
     Attributes
     ----------
+    id, type, zone
+        What and where it is.
     address, user
-        Where it is reached, and whom it lets in.
+        Where it is reached, and the user that it lets in.
     price
-        Dollars an hour.
+        Dollars an hour; ``None`` if AWS does not tell.
     gpus
-        How many it has.
+        Number of its GPUs.
     content
         The key of a snapshot of it.
     """
@@ -70,124 +72,139 @@ class Rented:
     content: str
 
 
-def rent(clients: Clients, order: Order, say: Callable[[str], None]) -> list[Rented]:
+def rent(
+    clients: Clients, request: LaunchRequest, report: Callable[[str], None]
+) -> list[RentedInstance]:
     """Rent instances and return them when they run.
 
-    What was made stays where this fails: whoever calls gives it back.
+    What was made stays when this fails: the caller releases it.
 
     Parameters
     ----------
-    say
-        Called between the steps; raising from it ends the matter.
+    report
+        Called between the steps; raising from it ends the launch.
+
+    Raises
+    ------
+    SkyError
+        When AWS has not enough of any type that fits, in any zone.
     """
-    say("looking for a place")
-    places = network.subnets(clients, order.subnet)
-    attempts = list(_attempts(order, places))
+    report("looking for a place")
+    subnets = network.find_subnets(clients, request.subnet)
+    attempts = list(_attempts(request, subnets))
     if not attempts:
-        zones = ", ".join(sorted({zone for offer in order.offers for zone in offer.prices}))
+        zones = ", ".join(sorted({zone for offer in request.offers for zone in offer.prices}))
         raise SkyError(
-            f"what fits is offered in {zones}, and your subnets are in {', '.join(places)}: name a "
-            "subnet there, or another --zone."
+            f"what fits is offered in {zones}, and your subnets are in {', '.join(subnets)}: name "
+            "a subnet there, or another --zone."
         )
     first = attempts[0][1]
-    source = network.caller(first, order.private, order.ssh_from)
-    keys = make_keys(order.identity)
-    say("making keys and a security group")
-    _import_key(clients, order.name, keys, order.marks)
-    group = network.make_group(clients, order.name, first.vpc, source, order.marks)
-    if any(order.is_placed(offer) for offer, _ in attempts):
-        _make_placement(clients, order.name, order.marks)
-    return _try_all(clients, order, attempts, keys, group, say)
+    source = network.caller_cidr(first, request.private, request.ssh_from)
+    keys = make_keys(request.identity)
+    report("making keys and a security group")
+    _import_key(clients, request.name, keys, request.tags)
+    group = network.make_security_group(clients, request.name, first.vpc, source, request.tags)
+    if any(request.is_placed(offer) for offer, _ in attempts):
+        _make_placement(clients, request.name, request.tags)
+    return _try_all(clients, request, attempts, keys, group, report)
 
 
-def _attempts(order: Order, places: Mapping[str, Subnet]) -> Iterator[tuple[Offer, Subnet]]:
-    for offer in order.offers:
+def _attempts(
+    request: LaunchRequest, subnets: Mapping[str, Subnet]
+) -> Iterator[tuple[InstanceOffer, Subnet]]:
+    for offer in request.offers:
         for zone in offer.prices:
-            if zone in places:
-                yield offer, places[zone]
+            if zone in subnets:
+                yield offer, subnets[zone]
 
 
 def _try_all(
     clients: Clients,
-    order: Order,
-    attempts: Sequence[tuple[Offer, Subnet]],
-    keys: Keys,
+    request: LaunchRequest,
+    attempts: Sequence[tuple[InstanceOffer, Subnet]],
+    keys: ClusterKeys,
     group: str,
-    say: Callable[[str], None],
-) -> list[Rented]:
+    report: Callable[[str], None],
+) -> list[RentedInstance]:
     """Go from zone to zone, and from type to type, until one has all the instances."""
-    troubles: list[str] = []
+    refusals: list[str] = []
     used_up: set[str] = set()
-    images: dict[str, Image] = {}
+    images: dict[str, MachineImage] = {}
     for offer, subnet in attempts:
         kind = offer.type
         quota = kind.quota(offer.spot)
         if quota in used_up:
             continue
         if kind.name not in images:
-            images[kind.name] = _system(clients, order, kind, say)
-        say(f"asking for {order.nodes} × {kind.name} in {subnet.zone}")
-        asked = request(order, offer, subnet, images[kind.name], keys, group)
+            images[kind.name] = _image(clients, request, kind, report)
+        report(f"asking for {request.nodes} × {kind.name} in {subnet.zone}")
+        arguments = run_instances_arguments(request, offer, subnet, images[kind.name], keys, group)
         made: list[str] = []
         try:
-            with explained():
-                answer = clients.ec2.run_instances(**asked)
+            with explain_errors():
+                answer = clients.ec2.run_instances(**arguments)
             made = [each["InstanceId"] for each in answer["Instances"]]
-            return running(clients, order, offer, made, images[kind.name], say)
+            return wait_until_running(clients, request, offer, made, images[kind.name], report)
         except AWSError as error:
             if error.code not in (*QUOTAS, *TRY_ELSEWHERE):
                 raise
             if made:
-                with explained():
+                with explain_errors():
                     clients.ec2.terminate_instances(InstanceIds=made)
             if error.code in QUOTAS:
                 used_up.add(quota)
-                troubles.append(f"{kind.name}: {error.said} (the quota is `{quota}`)")
+                refusals.append(f"{kind.name}: {error.said} (the quota is `{quota}`)")
             else:
-                troubles.append(f"{kind.name} in {subnet.zone}: {error.said}")
-    raise SkyError(_nothing(order, troubles))
+                refusals.append(f"{kind.name} in {subnet.zone}: {error.said}")
+    raise SkyError(_no_capacity(request, refusals))
 
 
-def _system(
-    clients: Clients, order: Order, kind: InstanceType, say: Callable[[str], None]
-) -> Image:
+def _image(
+    clients: Clients, request: LaunchRequest, kind: InstanceType, report: Callable[[str], None]
+) -> MachineImage:
     """Return what to boot from: a snapshot of a node that was prepared in the same way, or not."""
-    found = snapshots.bootable(clients, snapshots.key(order.installed, kind))
+    found = snapshots.bootable(clients, snapshots.key(request.installed, kind))
     if found is None:
-        return image(clients, kind, order.image_id, order.user)
-    say(f"taking the snapshot {found.snapshot}")
+        return find_image(clients, kind, request.image_id, request.user)
+    report(f"taking the snapshot {found.snapshot}")
     return found
 
 
-def _nothing(order: Order, troubles: Sequence[str]) -> str:
-    lines = "".join(f"\n  {each}" for each in troubles)
+def _no_capacity(request: LaunchRequest, refusals: Sequence[str]) -> str:
+    lines = "".join(f"\n  {each}" for each in refusals)
     return (
-        f"AWS has no {order.nodes} instances for this now: try later or in another --region, or "
+        f"AWS has no {request.nodes} instances for this now: try later or in another --region, or "
         f"ask for a higher quota at Service Quotas in the AWS console.{lines}"
     )
 
 
-def running(
+def wait_until_running(
     clients: Clients,
-    order: Order,
-    offer: Offer,
+    request: LaunchRequest,
+    offer: InstanceOffer,
     ids: Sequence[str],
-    system: Image,
-    say: Callable[[str], None],
-) -> list[Rented]:
-    """Wait until instances run and have addresses."""
+    image: MachineImage,
+    report: Callable[[str], None],
+) -> list[RentedInstance]:
+    """Wait until instances run and have addresses.
+
+    Raises
+    ------
+    SkyError
+        When one ends, or they take too long.
+    """
     deadline = time.monotonic() + RUNNING_WITHIN
     pause = _FIRST_PAUSE
     while True:
-        say(f"starting {len(ids)} × {offer.type.name}")
-        found = described(clients, ids)
+        report(f"starting {len(ids)} × {offer.type.name}")
+        found = describe_instances(clients, ids)
         for each in found:
             if each["State"]["Name"] not in ("pending", "running"):
                 reason = each.get("StateReason", {})
                 code = reason.get("Code", "").rpartition(".")[2]
                 said = reason.get("Message", "AWS does not say why")
                 raise AWSError(f"an instance ended while it started: {said}.", code, said)
-        where = "PrivateIpAddress" if order.private else "PublicIpAddress"
+        where = "PrivateIpAddress" if request.private else "PublicIpAddress"
         if len(found) == len(ids) and all(
             each["State"]["Name"] == "running" and each.get(where) for each in found
         ):
@@ -202,24 +219,24 @@ def running(
     zone = found[0]["Placement"]["AvailabilityZone"]
     price = offer.prices.get(zone)
     return [
-        Rented(
+        RentedInstance(
             each["InstanceId"],
             offer.type.name,
             zone,
             each[where],
-            system.user,
+            image.user,
             price,
             offer.type.gpus,
-            snapshots.key(order.installed, offer.type),
+            snapshots.key(request.installed, offer.type),
         )
         for each in found
     ]
 
 
-def described(clients: Clients, ids: Sequence[str]) -> list[dict[str, Any]]:
+def describe_instances(clients: Clients, ids: Sequence[str]) -> list[dict[str, Any]]:
     """Return what AWS says of instances, as far as it knows them."""
     try:
-        with explained():
+        with explain_errors():
             pages = clients.ec2.get_paginator("describe_instances").paginate(InstanceIds=list(ids))
             return [
                 each
@@ -234,26 +251,26 @@ def described(clients: Clients, ids: Sequence[str]) -> list[dict[str, Any]]:
         raise
 
 
-def _import_key(clients: Clients, name: str, keys: Keys, marks: Mapping[str, str]) -> None:
+def _import_key(clients: Clients, name: str, keys: ClusterKeys, tags: Mapping[str, str]) -> None:
     try:
-        with explained():
+        with explain_errors():
             clients.ec2.import_key_pair(
                 KeyName=name,
                 PublicKeyMaterial=keys.public.encode(),
-                TagSpecifications=specification("key-pair", marks),
+                TagSpecifications=tag_specification("key-pair", tags),
             )
     except AWSError as error:
         if error.code != "InvalidKeyPair.Duplicate":
             raise
 
 
-def _make_placement(clients: Clients, name: str, marks: Mapping[str, str]) -> None:
+def _make_placement(clients: Clients, name: str, tags: Mapping[str, str]) -> None:
     try:
-        with explained():
+        with explain_errors():
             clients.ec2.create_placement_group(
                 GroupName=name,
                 Strategy="cluster",
-                TagSpecifications=specification("placement-group", marks),
+                TagSpecifications=tag_specification("placement-group", tags),
             )
     except AWSError as error:
         if error.code != "InvalidPlacementGroup.Duplicate":

@@ -1,4 +1,4 @@
-"""What is asked of AWS for a cluster: one `RunInstances` for all of its nodes."""
+"""The request for the instances of a cluster: one ``RunInstances`` for all of its nodes."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.providers.aws.ec2 import user_data
-from jupyter_sky.providers.aws.ec2.images import Image
-from jupyter_sky.providers.aws.ec2.key_pairs import Keys
+from jupyter_sky.providers.aws.ec2.images import MachineImage
+from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys
 from jupyter_sky.providers.aws.ec2.network import Subnet
-from jupyter_sky.providers.aws.ec2.tags import specification
-from jupyter_sky.providers.aws.market.selection import Offer
+from jupyter_sky.providers.aws.ec2.tags import tag_specification
+from jupyter_sky.providers.aws.market.selection import InstanceOffer
 
 
 @dataclass(frozen=True)
-class Order:
-    """What is rented.
+class LaunchRequest:
+    """The instances to rent for a cluster.
 
     Attributes
     ----------
-    identity, marks
+    identity, tags
         The cluster's id, and the tags of all that is made for it.
+    nodes
+        Number of instances.
     offers
         Types to try, the best first.
     image_id, user
-        The person's own image, and whom it lets in.
+        The user's own image, and the name of the user that it lets in.
     installed
         What is installed on nodes: a snapshot that has it is booted from.
     disk
-        Gigabytes.
+        Gigabytes of disk of each.
     subnet
         The one to be in, in place of the default ones.
     private
@@ -44,12 +46,14 @@ class Order:
     lifetime
         Seconds after which instances power off by themselves, as a function of the price of all
         of them an hour.
+    watch_every
+        Seconds between two looks of an instance at whether it has an agent.
     """
 
     identity: str
     nodes: int
-    marks: Mapping[str, str]
-    offers: Sequence[Offer]
+    tags: Mapping[str, str]
+    offers: Sequence[InstanceOffer]
     image_id: str | None
     user: str | None
     installed: str
@@ -62,8 +66,8 @@ class Order:
     lifetime: Callable[[float | None], float | None]
     watch_every: int
 
-    def is_placed(self, offer: Offer) -> bool:
-        """Return whether machines of that type are placed close together."""
+    def is_placed(self, offer: InstanceOffer) -> bool:
+        """Return whether instances of that type are placed close together."""
         return offer.type.clusters and self.together
 
     @property
@@ -72,28 +76,38 @@ class Order:
         return f"jupyter-sky-{self.identity}"
 
 
-def request(
-    order: Order, offer: Offer, subnet: Subnet, system: Image, keys: Keys, group: str
+def run_instances_arguments(
+    request: LaunchRequest,
+    offer: InstanceOffer,
+    subnet: Subnet,
+    image: MachineImage,
+    keys: ClusterKeys,
+    group: str,
 ) -> dict[str, Any]:
-    """Return the parameters of `RunInstances`."""
-    kind = offer.type
+    """Return the arguments of ``RunInstances`` for one type in one zone.
+
+    Parameters
+    ----------
+    group
+        The id of the security group.
+    """
     price = offer.prices[subnet.zone]
-    lifetime = order.lifetime(None if price is None else order.nodes * price)
+    lifetime = request.lifetime(None if price is None else request.nodes * price)
     kinds = ("instance", "volume", "network-interface")
-    asked: dict[str, Any] = {
-        "ImageId": system.id,
-        "InstanceType": kind.name,
-        "MinCount": order.nodes,
-        "MaxCount": order.nodes,
-        "KeyName": order.name,
-        # The same question, asked twice after a lost answer, gets the same instances.
+    arguments: dict[str, Any] = {
+        "ImageId": image.id,
+        "InstanceType": offer.type.name,
+        "MinCount": request.nodes,
+        "MaxCount": request.nodes,
+        "KeyName": request.name,
+        # The same request, sent twice after a lost answer, gets the same instances.
         "ClientToken": uuid.uuid4().hex,
         "UserData": user_data.user_data(
             keys.host_key,
             lifetime,
             user_data.FIRST_AGENT_WITHIN,
-            order.watch_every,
-            bool(system.snapshot),
+            request.watch_every,
+            bool(image.snapshot),
         ),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
@@ -103,43 +117,45 @@ def request(
         },
         "BlockDeviceMappings": [
             {
-                "DeviceName": system.device,
+                "DeviceName": image.device,
                 "Ebs": {
-                    "VolumeSize": max(order.disk, system.size),
+                    "VolumeSize": max(request.disk, image.size),
                     "VolumeType": "gp3",
                     "Encrypted": True,
                     "DeleteOnTermination": True,
                 },
             }
         ],
-        "NetworkInterfaces": _interfaces(order, offer, subnet, group),
+        "NetworkInterfaces": _interfaces(request, offer, subnet, group),
         "Placement": {"AvailabilityZone": subnet.zone},
-        "TagSpecifications": specification(kinds, order.marks),
+        "TagSpecifications": tag_specification(kinds, request.tags),
     }
-    if order.is_placed(offer):
-        asked["Placement"]["GroupName"] = order.name
-    if order.profile:
-        asked["IamInstanceProfile"] = {"Name": order.profile}
+    if request.is_placed(offer):
+        arguments["Placement"]["GroupName"] = request.name
+    if request.profile:
+        arguments["IamInstanceProfile"] = {"Name": request.profile}
     if offer.spot:
-        asked["InstanceMarketOptions"] = {
+        arguments["InstanceMarketOptions"] = {
             "MarketType": "spot",
             "SpotOptions": {
                 "SpotInstanceType": "one-time",
                 "InstanceInterruptionBehavior": "terminate",
             },
         }
-        asked["TagSpecifications"] += specification("spot-instances-request", order.marks)
-    return asked
+        arguments["TagSpecifications"] += tag_specification("spot-instances-request", request.tags)
+    return arguments
 
 
-def _interfaces(order: Order, offer: Offer, subnet: Subnet, group: str) -> list[dict[str, Any]]:
+def _interfaces(
+    request: LaunchRequest, offer: InstanceOffer, subnet: Subnet, group: str
+) -> list[dict[str, Any]]:
     """Return the network interfaces: EFA between several nodes, on each network card if possible.
 
-    AWS gives a public address to machines with one interface only.
+    AWS gives a public address to instances with one interface only.
     """
-    efa = offer.type.efa if order.together else 0
+    efa = offer.type.efa if request.together else 0
     interfaces = []
-    for card in range(max(1, efa if order.private else min(efa, 1))):
+    for card in range(max(1, efa if request.private else min(efa, 1))):
         interface: dict[str, Any] = {
             "NetworkCardIndex": card,
             "DeviceIndex": 0 if card == 0 else 1,
@@ -150,7 +166,7 @@ def _interfaces(order: Order, offer: Offer, subnet: Subnet, group: str) -> list[
         if efa:
             interface["InterfaceType"] = "efa"
         if card == 0:
-            interface["AssociatePublicIpAddress"] = not order.private
+            interface["AssociatePublicIpAddress"] = not request.private
         interfaces.append(interface)
     if len(interfaces) > 1:
         del interfaces[0]["AssociatePublicIpAddress"]

@@ -1,4 +1,4 @@
-"""Where instances stand in the network, and who gets to them: subnets, and one security group."""
+"""The network of instances: their subnets, and a security group that says who reaches them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explained
-from jupyter_sky.providers.aws.ec2.tags import specification
+from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.ec2.tags import tag_specification
 
 _WHO_AM_I = "https://checkip.amazonaws.com"
 _ANSWER_WITHIN = 10.0
@@ -27,7 +27,7 @@ class Subnet:
     cidr: str
 
 
-def subnets(clients: Clients, wanted: str | None) -> dict[str, Subnet]:
+def find_subnets(clients: Clients, wanted: str | None) -> dict[str, Subnet]:
     """Return the subnets that instances can go to, by zone: a given one, or the default ones.
 
     Raises
@@ -37,7 +37,7 @@ def subnets(clients: Clients, wanted: str | None) -> dict[str, Subnet]:
     """
     if wanted is not None:
         try:
-            with explained():
+            with explain_errors():
                 found = clients.ec2.describe_subnets(SubnetIds=[wanted])["Subnets"]
         except AWSError as error:
             if error.code.startswith("InvalidSubnetID"):
@@ -48,7 +48,7 @@ def subnets(clients: Clients, wanted: str | None) -> dict[str, Subnet]:
             raise
     else:
         only_default = [{"Name": "default-for-az", "Values": ["true"]}]
-        with explained():
+        with explain_errors():
             found = clients.ec2.describe_subnets(Filters=only_default)["Subnets"]
         if not found:
             raise UsageError(
@@ -64,7 +64,7 @@ def subnets(clients: Clients, wanted: str | None) -> dict[str, Subnet]:
     }
 
 
-def caller(subnet: Subnet, private: bool, given: str | None) -> str:
+def caller_cidr(subnet: Subnet, private: bool, given: str | None) -> str:
     """Return the addresses that may log in, as CIDR: this computer's own, and no other.
 
     Parameters
@@ -72,7 +72,7 @@ def caller(subnet: Subnet, private: bool, given: str | None) -> str:
     private
         Whether instances are reached at their private addresses.
     given
-        What the person says.
+        What the user says.
     """
     if given is not None:
         return str(ipaddress.ip_network(given, strict=False))
@@ -81,7 +81,7 @@ def caller(subnet: Subnet, private: bool, given: str | None) -> str:
 
 
 def _towards(cidr: str) -> str:
-    """Return the address of this computer on the way to a network; nothing is sent."""
+    """Return the address of this computer on its route to a network; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((str(ipaddress.ip_network(cidr)[1]), 9))
         return str(sock.getsockname()[0])
@@ -98,13 +98,15 @@ def _seen_from_outside() -> str:
         ) from None
 
 
-def make_group(clients: Clients, name: str, vpc: str, source: str, marks: Mapping[str, str]) -> str:
+def make_security_group(
+    clients: Clients, name: str, vpc: str, source: str, tags: Mapping[str, str]
+) -> str:
     """Make the security group of a cluster and return its id.
 
-    Its machines talk to each other as they like; SSH is open to ``source``, and that is all. EFA
-    needs a rule of its own for what leaves, beside the usual one that lets out everything.
+    Its instances reach each other at all ports, ``source`` reaches them over SSH, and nobody else
+    does. EFA needs a rule of its own for what leaves, beside the usual one for all that leaves.
     """
-    group = _group(clients, name, vpc, marks)
+    group = _group(clients, name, vpc, tags)
     among = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
     ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
     login = {**ssh, "IpRanges": [{"CidrIp": source, "Description": "who started the cluster"}]}
@@ -113,14 +115,14 @@ def make_group(clients: Clients, name: str, vpc: str, source: str, marks: Mappin
     return group
 
 
-def _group(clients: Clients, name: str, vpc: str, marks: Mapping[str, str]) -> str:
+def _group(clients: Clients, name: str, vpc: str, tags: Mapping[str, str]) -> str:
     try:
-        with explained():
+        with explain_errors():
             made = clients.ec2.create_security_group(
                 GroupName=name,
                 Description="One cluster of jupyter_sky; goes with it",
                 VpcId=vpc,
-                TagSpecifications=specification("security-group", marks),
+                TagSpecifications=tag_specification("security-group", tags),
             )
         return str(made["GroupId"])
     except AWSError as error:
@@ -128,14 +130,14 @@ def _group(clients: Clients, name: str, vpc: str, marks: Mapping[str, str]) -> s
         if error.code != "InvalidGroup.Duplicate":
             raise
     filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
-    with explained():
+    with explain_errors():
         [found] = clients.ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
     return str(found["GroupId"])
 
 
 def _allow(function: Any, group: str, rules: list[dict[str, Any]]) -> None:
     try:
-        with explained():
+        with explain_errors():
             function(GroupId=group, IpPermissions=rules)
     except AWSError as error:
         if error.code != "InvalidPermission.Duplicate":

@@ -15,12 +15,12 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_dollars
-from jupyter_sky.providers import spec
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explained, near
-from jupyter_sky.providers.aws.ec2.images import Image
-from jupyter_sky.providers.aws.ec2.tags import ID, read, specification
+from jupyter_sky.providers.aws.clients import AWSError, Clients, did_you_mean, explain_errors
+from jupyter_sky.providers.aws.ec2.images import MachineImage
+from jupyter_sky.providers.aws.ec2.tags import ID, tag_specification, tags_of
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
-from jupyter_sky.providers.ssh.setup.environment import recipe
+from jupyter_sky.providers.spec import Image
+from jupyter_sky.providers.ssh.setup.environment import recipe_for
 
 MADE_WITHIN = 3600.0
 """Seconds for AWS to make one; a hundred gigabytes take some minutes."""
@@ -34,7 +34,7 @@ _PAUSE = 2.0
 
 
 @dataclass
-class Snapshot:
+class NodeSnapshot:
     """An image of a prepared node.
 
     Attributes
@@ -69,7 +69,7 @@ class Snapshot:
         return f"{self.name}{when}, {self.gigabytes} GB for at most about {cost} a month"
 
 
-def content(image: spec.Image, python: str | None, given: str | None) -> str:
+def content(image: Image, python: str | None, given: str | None) -> str:
     """Return a name for what is installed on a node.
 
     Parameters
@@ -81,8 +81,8 @@ def content(image: spec.Image, python: str | None, given: str | None) -> str:
     given
         The id of the person's own AMI.
     """
-    made_of = recipe(image).digest("") if python is None else python
-    text = json.dumps([made_of, sorted(image.apt), given])
+    installed = recipe_for(image).digest("") if python is None else python
+    text = json.dumps([installed, sorted(image.apt), given])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -91,27 +91,27 @@ def key(installed: str, kind: InstanceType) -> str:
     return f"{installed}-{kind.architecture}{'-cuda' if kind.is_cuda else ''}"
 
 
-def bootable(clients: Clients, wanted: str) -> Image | None:
+def bootable(clients: Clients, wanted: str) -> MachineImage | None:
     """Return the newest snapshot with such a key, to boot from."""
     fitting = [each for each in _images(clients, wanted) if each.state == "available"]
     if not fitting:
         return None
     newest = max(fitting, key=lambda each: each.made)
-    return Image(newest.image, newest.user, newest.device, newest.gigabytes, newest.name)
+    return MachineImage(newest.image, newest.user, newest.device, newest.gigabytes, newest.name)
 
 
-def every(clients: Clients) -> list[Snapshot]:
+def every(clients: Clients) -> list[NodeSnapshot]:
     """Return all snapshots of a region, also what is left of some."""
     found = {each.name: each for each in _images(clients, "*")}
-    with explained():
+    with explain_errors():
         pages = clients.ec2.get_paginator("describe_snapshots").paginate(
             OwnerIds=["self"], Filters=[{"Name": f"tag:{_KEY}", "Values": ["*"]}]
         )
         disks = [each for page in pages for each in page["Snapshots"]]
     for said in disks:
-        marks = read(said)
-        name = marks[ID]
-        rest = Snapshot(name, marks.get(_KEY, ""), marks.get(_USER, ""))
+        tags = tags_of(said)
+        name = tags[ID]
+        rest = NodeSnapshot(name, tags.get(_KEY, ""), tags.get(_USER, ""))
         snapshot = found.setdefault(name, rest)
         snapshot.disks[said["SnapshotId"]] = _gigabytes(said)
     return sorted(found.values(), key=lambda each: each.made)
@@ -119,7 +119,7 @@ def every(clients: Clients) -> list[Snapshot]:
 
 def make(
     clients: Clients, instance: str, wanted: str, user: str, say: Callable[[str], None]
-) -> Snapshot:
+) -> NodeSnapshot:
     """Make a snapshot of an instance that goes on running; return when it can be used.
 
     Parameters
@@ -135,15 +135,15 @@ def make(
             f"`%sky snapshot --remove {there.snapshot}` removes it."
         )
     name = f"jupyter-sky-{wanted[:8]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
-    marks = {"Name": name, ID: name, _KEY: wanted, _USER: user}
-    with explained():
+    tags = {"Name": name, ID: name, _KEY: wanted, _USER: user}
+    with explain_errors():
         number = clients.ec2.create_image(
             InstanceId=instance,
             Name=name,
             Description="A prepared node of jupyter_sky",
             # It would end what runs.
             NoReboot=True,
-            TagSpecifications=specification(("image", "snapshot"), marks),
+            TagSpecifications=tag_specification(("image", "snapshot"), tags),
         )["ImageId"]
     start = time.monotonic()
     while True:
@@ -158,19 +158,19 @@ def make(
         time.sleep(_PAUSE)
 
 
-def remove(clients: Clients, name: str) -> Snapshot:
+def remove(clients: Clients, name: str) -> NodeSnapshot:
     """Remove a snapshot, and return what it was."""
     known = {each.name: each for each in every(clients)}
     snapshot = known.get(name)
     if snapshot is None:
-        instead = near(name, known) if known else "there are none."
-        raise UsageError(f"there is no snapshot {name} in {clients.place}: {instead}")
+        instead = did_you_mean(name, known) if known else "there are none."
+        raise UsageError(f"there is no snapshot {name} in {clients.location}: {instead}")
     if snapshot.image:
-        with explained():
+        with explain_errors():
             clients.ec2.deregister_image(ImageId=snapshot.image)
     for disk in snapshot.disks:
         try:
-            with explained():
+            with explain_errors():
                 clients.ec2.delete_snapshot(SnapshotId=disk)
         except AWSError as error:
             if error.code != "InvalidSnapshot.NotFound":
@@ -178,24 +178,24 @@ def remove(clients: Clients, name: str) -> Snapshot:
     return snapshot
 
 
-def _images(clients: Clients, wanted: str) -> list[Snapshot]:
+def _images(clients: Clients, wanted: str) -> list[NodeSnapshot]:
     ours = [{"Name": f"tag:{_KEY}", "Values": [wanted]}]
-    with explained():
+    with explain_errors():
         found = clients.ec2.describe_images(Owners=["self"], Filters=ours)["Images"]
     return [_read(said) for said in found]
 
 
-def _read(said: dict[str, Any]) -> Snapshot:
-    marks = read(said)
+def _read(said: dict[str, Any]) -> NodeSnapshot:
+    tags = tags_of(said)
     disks = {
         ebs["SnapshotId"]: int(ebs.get("VolumeSize") or 0)
         for mapping in said.get("BlockDeviceMappings", ())
         if "SnapshotId" in (ebs := mapping.get("Ebs", {}))
     }
-    return Snapshot(
+    return NodeSnapshot(
         name=said["Name"],
-        key=marks[_KEY],
-        user=marks.get(_USER, ""),
+        key=tags[_KEY],
+        user=tags.get(_USER, ""),
         image=said["ImageId"],
         state=said["State"],
         device=said["RootDeviceName"],

@@ -1,4 +1,4 @@
-"""The marks on everything that is rented, by which it is found again whatever else is lost."""
+"""The tags on all that is rented, by which it is found again whatever else is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OWNER = "jupyter-sky-owner"
 BY = "jupyter-sky-by"
 
 
-def tags(identity: str, name: str) -> dict[str, str]:
+def cluster_tags(identity: str, name: str) -> dict[str, str]:
     """Return the tags of what belongs to a cluster."""
     return {
         "Name": f"jupyter-sky {name}",
@@ -26,13 +26,15 @@ def tags(identity: str, name: str) -> dict[str, str]:
     }
 
 
-def specification(kinds: str | tuple[str, ...], marks: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the tags of new things as requests write them."""
+def tag_specification(
+    kinds: str | tuple[str, ...], tags: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return the tags of new resources of these kinds, as requests take them."""
     kinds = (kinds,) if isinstance(kinds, str) else kinds
-    pairs = [{"Key": key, "Value": value} for key, value in marks.items()]
+    pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
     return [{"ResourceType": kind, "Tags": pairs} for kind in kinds]
 
 
-def read(said: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags of something that was described."""
+def tags_of(said: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags of a resource that AWS has described."""
     return {tag["Key"]: tag["Value"] for tag in said.get("Tags", ())}

@@ -1,6 +1,6 @@
-"""What clusters hold at AWS: finding it by its tags, and giving all of it back.
+"""The EC2 resources of clusters: finding them by their tags, and releasing all of them.
 
-Giving back is the one thing that must not fail half-way: each step is tried whatever became of the
+Releasing is the one thing that must not fail half-way: each step is tried whatever became of the
 others, and only what was seen to be gone counts as gone.
 """
 
@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explained
-from jupyter_sky.providers.aws.ec2 import tags
+from jupyter_sky.formatting import format_count
+from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
+from jupyter_sky.providers.aws.ec2.tags import BY, ID, NAME, OWNER, tags_of
 
 GONE_WITHIN = 900.0
 """Seconds for instances to be terminated; large ones with GPUs take minutes."""
@@ -21,17 +22,21 @@ GONE_WITHIN = 900.0
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 15.0
 _PATIENCE = 4  # refusals, each of which was tried several times
+# Refusals that end by themselves when something else is gone.
+_LATER = ("DependencyViolation", "InvalidPlacementGroup.InUse", "VolumeInUse", "IncorrectState")
 _LIVING = ("pending", "running", "shutting-down", "stopping", "stopped")
 
 
 @dataclass
-class Held:
-    """What a cluster holds in a region.
+class EC2Resources:
+    """What a cluster has in a region.
 
     Attributes
     ----------
-    id, name, owner, by
-        The cluster, whose registry it belongs to, and who started it, as far as tags tell.
+    id, region, name
+        The cluster, and where it is.
+    owner, started_by
+        The id of the registry that it belongs to, and user and computer, as far as tags tell.
     instances, volumes, spot_requests, groups, keys, placements
         The ids of instances, disks, requests and security groups; names of key pairs and
         placement groups.
@@ -41,7 +46,7 @@ class Held:
     region: str
     name: str = ""
     owner: str = ""
-    by: str = ""
+    started_by: str = ""
     instances: list[str] = field(default_factory=list)
     volumes: list[str] = field(default_factory=list)
     spot_requests: list[str] = field(default_factory=list)
@@ -53,7 +58,7 @@ class Held:
     def what(self) -> str:
         """What it is, in words."""
         parts = [
-            f"{len(found)} {word}{'s' * (len(found) > 1)}"
+            format_count(len(found), word)
             for word, found in (
                 ("instance", self.instances),
                 ("disk", self.volumes),
@@ -70,27 +75,27 @@ class Held:
         return f"{self.name or self.id}: {self.what} in {self.region}"
 
 
-def find(clients: Clients, identity: str | None = None) -> list[Held]:
-    """Return what clusters hold in a region.
+def find_resources(clients: Clients, identity: str | None = None) -> list[EC2Resources]:
+    """Return what clusters have in a region.
 
     Parameters
     ----------
     identity
-        The cluster that is looked for; ``None`` looks for all that is ours.
+        The cluster that is looked for; ``None`` looks for all.
     """
-    found: dict[str, Held] = {}
+    found: dict[str, EC2Resources] = {}
     for kind, name, said in _tagged(clients.ec2, identity or "*"):
-        marks = tags.read(said)
-        holding = found.setdefault(marks[tags.ID], Held(marks[tags.ID], clients.region))
-        holding.name = holding.name or marks.get(tags.NAME, "")
-        holding.owner = holding.owner or marks.get(tags.OWNER, "")
-        holding.by = holding.by or marks.get(tags.BY, "")
-        getattr(holding, kind).append(name)
+        tags = tags_of(said)
+        resources = found.setdefault(tags[ID], EC2Resources(tags[ID], clients.region))
+        resources.name = resources.name or tags.get(NAME, "")
+        resources.owner = resources.owner or tags.get(OWNER, "")
+        resources.started_by = resources.started_by or tags.get(BY, "")
+        getattr(resources, kind).append(name)
     return list(found.values())
 
 
-def give_back(clients: Clients, identity: str, progress: Callable[[str], None]) -> None:
-    """End everything that a cluster holds, and return when it is seen to be gone.
+def release(clients: Clients, identity: str, report: Callable[[str], None]) -> None:
+    """Release everything that a cluster has, and return when it is seen to be gone.
 
     Raises
     ------
@@ -102,15 +107,15 @@ def give_back(clients: Clients, identity: str, progress: Callable[[str], None]) 
     while True:
         left, trouble = f"cluster {identity} in {clients.region}", ""
         try:
-            found = find(clients, identity)
+            found = find_resources(clients, identity)
             if not found:
                 keys_of(identity).remove()
                 return
-            [holding] = found
-            left = str(holding)
-            trouble = _give_back(clients.ec2, holding)
+            [resources] = found
+            left = str(resources)
+            trouble = _release_step(clients.ec2, resources)
             if told != left:
-                progress(f"waiting until it is gone: {left}")
+                report(f"waiting until it is gone: {left}")
                 told = left
         except AWSError as error:
             trouble = str(error)
@@ -125,7 +130,7 @@ def give_back(clients: Clients, identity: str, progress: Callable[[str], None]) 
 
 
 def terminate(clients: Clients, instances: Sequence[str]) -> None:
-    """End some of a cluster's instances, and return when they are seen to be gone.
+    """Terminate some of a cluster's instances, and return when they are seen to be gone.
 
     Raises
     ------
@@ -139,7 +144,7 @@ def terminate(clients: Clients, instances: Sequence[str]) -> None:
             {"Name": "instance-id", "Values": left},
             {"Name": "instance-state-name", "Values": list(_LIVING)},
         ]
-        with explained():
+        with explain_errors():
             pages = clients.ec2.get_paginator("describe_instances").paginate(Filters=wanted)
             left = [
                 each["InstanceId"]
@@ -151,52 +156,49 @@ def terminate(clients: Clients, instances: Sequence[str]) -> None:
                 clients.ec2.terminate_instances(InstanceIds=left)
         if left and time.monotonic() > deadline:
             raise AWSError(
-                f"{', '.join(left)} in {clients.place} may still be there and cost money: "
+                f"{', '.join(left)} in {clients.location} may still be there and cost money: "
                 "type `%sky down` to end the whole cluster."
             )
         time.sleep(pause if left else 0)
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _give_back(ec2: Any, holding: Held) -> str:
-    """Take one step with everything, and return what was refused that may never be granted."""
+def _release_step(ec2: Any, resources: EC2Resources) -> str:
+    """Release what can be released now; return what was refused that may never be granted."""
     trouble = ""
 
     def attempt(function: Callable[..., Any], **arguments: Any) -> None:
         nonlocal trouble
         try:
-            with explained():
+            with explain_errors():
                 function(**arguments)
         except AWSError as error:
-            # What hangs together goes in the next round, when the other part is gone.
+            # What something else depends on goes in the next round, when that is gone.
             if "NotFound" not in error.code and "Unknown" not in error.code:
                 trouble = trouble if error.code in _LATER else str(error)
 
-    if holding.spot_requests:
-        attempt(ec2.cancel_spot_instance_requests, SpotInstanceRequestIds=holding.spot_requests)
-    if holding.instances:
-        attempt(ec2.terminate_instances, InstanceIds=holding.instances)
-    for name in holding.keys:
+    if resources.spot_requests:
+        attempt(ec2.cancel_spot_instance_requests, SpotInstanceRequestIds=resources.spot_requests)
+    if resources.instances:
+        attempt(ec2.terminate_instances, InstanceIds=resources.instances)
+    for name in resources.keys:
         attempt(ec2.delete_key_pair, KeyName=name)
-    if not holding.instances:
-        for name in holding.volumes:
+    if not resources.instances:
+        for name in resources.volumes:
             attempt(ec2.delete_volume, VolumeId=name)
-        for name in holding.groups:
+        for name in resources.groups:
             attempt(ec2.delete_security_group, GroupId=name)
-        for name in holding.placements:
+        for name in resources.placements:
             attempt(ec2.delete_placement_group, GroupName=name)
     return trouble
 
 
-_LATER = ("DependencyViolation", "InvalidPlacementGroup.InUse", "VolumeInUse", "IncorrectState")
-
-
 def _tagged(ec2: Any, identity: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield what bears our tag: the kind of thing, its id, and what AWS says of it."""
-    ours = {"Name": f"tag:{tags.ID}", "Values": [identity]}
+    """Yield what has our tag: the kind of resource, its id, and what AWS says of it."""
+    ours = {"Name": f"tag:{ID}", "Values": [identity]}
 
     def pages(operation: str, *more: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        with explained():
+        with explain_errors():
             yield from ec2.get_paginator(operation).paginate(Filters=[ours, *more])
 
     living = {"Name": "instance-state-name", "Values": list(_LIVING)}
@@ -214,7 +216,7 @@ def _tagged(ec2: Any, identity: str) -> Iterator[tuple[str, str, dict[str, Any]]
     for page in pages("describe_security_groups"):
         for each in page["SecurityGroups"]:
             yield "groups", each["GroupId"], each
-    with explained():
+    with explain_errors():
         for each in ec2.describe_key_pairs(Filters=[ours])["KeyPairs"]:
             yield "keys", each["KeyName"], each
         for each in ec2.describe_placement_groups(Filters=[ours])["PlacementGroups"]:

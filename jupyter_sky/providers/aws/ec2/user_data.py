@@ -1,8 +1,8 @@
-"""What an instance is told to do when it boots, in the language of cloud-init.
+"""User data: what an instance does when it boots, in the language of cloud-init.
 
 It gets a host key that we know, so that already the first connection is to the right machine, and a
-dead man's switch: it powers off, which terminates it, when no agent of ours is there for a while,
-and when the time is over that was paid for, whatever has become of the notebook.
+dead man's switch: it powers off, which terminates it, when it has had no agent for a while, and
+when the time that was paid for is over, whatever has become of the notebook.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEXT_AGENT_WITHIN = 120
 _UNTIL = "/run/jupyter-sky-until"
 """When a machine powers off whatever goes on, in seconds since it was switched on."""
 
-# It looks for a process with this very word: what asks for an agent from outside does not count,
+# It looks for a process with this very word: a script that asks for an agent does not count,
 # and neither does `grep` itself, thanks to the brackets.
 _SWITCH = r"""
 {
@@ -46,7 +46,7 @@ _SWITCH = r"""
 """
 
 
-# What the machine of a snapshot was to somebody else: who may log in, and files of runs.
+# What a snapshot still has of the machine that it was made of: who may log in, and files of runs.
 _FORGET = "rm -rf /root/.ssh/authorized_keys /home/*/.ssh/authorized_keys /tmp/jupyter-sky-*"
 
 
@@ -66,14 +66,14 @@ def user_data(
     lifetime
         Seconds after which it powers off whatever goes on; ``None``: never.
     first, every
-        Seconds that it waits for an agent, and between two looks.
+        Seconds that it waits for its first agent, and between two looks for one.
     is_snapshot
-        Whether it boots from what another machine was.
+        Whether it boots from a snapshot of another machine.
     """
     private, public = host_key
     variables = {"first": first, "next": NEXT_AGENT_WITHIN, "every": every, "until": _UNTIL}
     given = "\n".join(f"{name}={value}" for name, value in variables.items())
-    switch = f"{given}\n{_set_limit(lifetime) if lifetime else ''}\n{_SWITCH}"
+    switch = f"{given}\n{_set_power_off(lifetime) if lifetime else ''}\n{_SWITCH}"
     forget = ["cloud-init-per", "instance", "jupyter-sky-forget", "sh", "-c", _FORGET]
     config = {
         "ssh_deletekeys": True,
@@ -86,24 +86,24 @@ def user_data(
     return f"#cloud-config\n{json.dumps(config)}\n"
 
 
-ASK_LIMIT = f"""
+ASK_POWER_OFF = f"""
 test -s {_UNTIL} || exit 0
 echo $(($(cat {_UNTIL}) - $(cut -d. -f1 /proc/uptime)))
 """
 """Prints the seconds until a machine powers off because the money is spent."""
 
 
-def limit(seconds: float) -> str:
-    """Return a script that has a machine power off in so many seconds, whatever goes on."""
+def power_off_script(seconds: float) -> str:
+    """Return a script that lets a machine power off in so many seconds, whatever goes on."""
     root = 'root=; test "$(id -u)" = 0 || root="sudo -n"'
-    return f"{root}\n$root sh -c {shlex.quote(_set_limit(seconds))}"
+    return f"{root}\n$root sh -c {shlex.quote(_set_power_off(seconds))}"
 
 
-def _set_limit(seconds: float) -> str:
+def _set_power_off(seconds: float) -> str:
     return f"echo $(($(cut -d. -f1 /proc/uptime) + {int(seconds)})) >{_UNTIL}"
 
 
-def renew_host_key(folder: str = "/etc/ssh") -> str:
+def renew_host_key_script(folder: str = "/etc/ssh") -> str:
     """Return a script that gives a machine a host key nobody else has seen, and prints it.
 
     User data can be read by every process on the machine, and by whoever may describe instances.

@@ -1,4 +1,4 @@
-"""The price, said before anything starts; and the person asked, where it is high."""
+"""The price, which is shown before anything starts; where it is high, the user is asked."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from collections.abc import Callable, Sequence
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_dollars
-from jupyter_sky.providers.aws.market.selection import Offer
+from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.transport import event_loop
 
 _ROUNDING = 1e-9  # three times 0.2 is more than 0.6 to a computer
 
 
-def agree(
+def confirm_price(
     nodes: int,
-    choice: Sequence[Offer],
+    choice: Sequence[InstanceOffer],
     max_price: float | None,
     ask_above: float,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Say what a choice costs, and return if the person wants it.
+    """Report what a choice costs, and return if the user agrees to it.
 
     Parameters
     ----------
     choice
-        The types that may be taken, the best first.
+        The offers that may be taken, the best first.
     max_price
-        Dollars an hour for all nodes that the person has agreed to already.
+        Dollars an hour for all nodes that the user has agreed to already.
     ask_above
         Dollars an hour up to which nobody is asked.
 
     Raises
     ------
     UsageError
-        When the person does not, or there is nobody to ask.
+        When the user does not, or there is nobody to ask.
     """
     what, cost, most = _described(nodes, choice)
-    say(f"{what} {cost}")
+    report(f"{what} {cost}")
     if max_price is not None or most <= ask_above:
         return
     otherwise = "say `--max-price` with the dollars an hour that you agree to"
@@ -50,13 +50,13 @@ def agree(
         raise UsageError(f"nothing was started; to start without a question, {otherwise}.")
 
 
-def stay_below(max_price: float, nodes: int, before: int, offer: Offer) -> None:
-    """Refuse that a cluster grows beyond the dollars an hour that the person has agreed to.
+def check_max_price(max_price: float, nodes: int, before: int, offer: InstanceOffer) -> None:
+    """Refuse that a cluster grows beyond the dollars an hour that the user has agreed to.
 
     Parameters
     ----------
     nodes, before
-        How many it shall have, and how many there are.
+        Number of nodes that it shall have, and that it has.
     offer
         What each of them costs from now on.
     """
@@ -76,7 +76,7 @@ def stay_below(max_price: float, nodes: int, before: int, offer: Offer) -> None:
     )
 
 
-def _described(nodes: int, choice: Sequence[Offer]) -> tuple[str, str, float]:
+def _described(nodes: int, choice: Sequence[InstanceOffer]) -> tuple[str, str, float]:
     """Return what is started, what that costs, both in words, and the most it may cost an hour."""
     first = choice[0]
     what = f"{nodes} × {first.type.name}{' spot' if first.spot else ''}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jupyter_sky.providers.aws.clients import Clients, explained
+from jupyter_sky.providers.aws.clients import Clients, explain_errors
 from jupyter_sky.providers.aws.local_store import cached
 
 _WEEK = 7 * 86400.0
@@ -108,7 +108,7 @@ def catalog(clients: Clients) -> Catalog:
 
 def _ask(ec2: Any) -> list[dict[str, Any]]:
     zones: dict[str, list[str]] = {}
-    with explained():
+    with explain_errors():
         pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
             LocationType="availability-zone"
         )

@@ -1,4 +1,4 @@
-"""What can be rented and what it costs: the search that launching and `%sky offers` share."""
+"""Offers that fit what was asked for, and a table of them for ``%sky offers``."""
 
 from __future__ import annotations
 
@@ -6,34 +6,39 @@ from jupyter_sky.formatting import aligned, format_dollars
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.market import prices
 from jupyter_sky.providers.aws.market.instance_types import catalog
-from jupyter_sky.providers.aws.market.selection import Offer, Wish, choose, fitting_types
+from jupyter_sky.providers.aws.market.selection import (
+    InstanceOffer,
+    InstanceRequirements,
+    fitting_types,
+    select,
+)
 
 _SHOWN = 12
 
 
-def find(clients: Clients, wish: Wish) -> list[Offer]:
-    """Return what fits a wish in a region, cheapest first."""
+def find_offers(clients: Clients, required: InstanceRequirements) -> list[InstanceOffer]:
+    """Return what fits in a region, cheapest first."""
     known = catalog(clients)
-    usual, _ = ({}, 0.0) if wish.spot else prices.on_demand(clients)
+    usual, _ = ({}, 0.0) if required.spot else prices.on_demand(clients)
     spot = {}
-    if wish.spot:
-        names = [each.name for each in fitting_types(wish, known) if each.has_spot]
+    if required.spot:
+        names = [each.name for each in fitting_types(required, known) if each.has_spot]
         spot = prices.spot(clients, names)
-    return choose(wish, known, usual, spot)
+    return select(required, known, usual, spot)
 
 
-def table(clients: Clients, wish: Wish) -> str:
+def offers_table(clients: Clients, required: InstanceRequirements) -> str:
     """Return what fits as a table, with on-demand and spot prices and how old these are."""
     known = catalog(clients)
     usual, age = prices.on_demand(clients)
-    fitting = [each.name for each in fitting_types(wish, known)]
+    fitting = [each.name for each in fitting_types(required, known)]
     spot = prices.spot(clients, fitting)
-    offers = choose(wish, known, usual, spot)
-    rows = [_HEAD, *(_row(offer, wish.nodes, usual, spot) for offer in offers[:_SHOWN])]
+    offers = select(required, known, usual, spot)
+    rows = [_HEAD, *(_row(offer, required.nodes, usual, spot) for offer in offers[:_SHOWN])]
     lines = list(aligned(rows))
     if len(offers) > _SHOWN:
         lines.append(f"and {len(offers) - _SHOWN} more that cost more")
-    nodes = f"{wish.nodes} nodes" if wish.nodes > 1 else "one node"
+    nodes = f"{required.nodes} nodes" if required.nodes > 1 else "one node"
     lines.append(
         f"{clients.region}, dollars an hour for {nodes}; on-demand prices are "
         f"{age / 3600:.0f} h old, spot prices are of now"
@@ -45,7 +50,7 @@ _HEAD = ("type", "GPUs", "CPUs", "memory", "on demand", "spot", "zones")
 
 
 def _row(
-    offer: Offer,
+    offer: InstanceOffer,
     nodes: int,
     usual: dict[str, float],
     spot: dict[tuple[str, str], float],

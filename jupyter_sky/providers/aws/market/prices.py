@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explained
+from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.local_store import cached
 
 _DAY = 86400.0
@@ -41,7 +41,7 @@ def spot(clients: Clients, types: Iterable[str]) -> dict[tuple[str, str], float]
     names = sorted(set(types))
     found: dict[tuple[str, str], tuple[datetime, float]] = {}
     for first in range(0, len(names), _MOST_TYPES):
-        with explained():
+        with explain_errors():
             pages = clients.ec2.get_paginator("describe_spot_price_history").paginate(
                 InstanceTypes=names[first : first + _MOST_TYPES],
                 ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
@@ -61,7 +61,7 @@ def _ask(clients: Clients) -> dict[str, float]:
         {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()
     ]
     prices: dict[str, float] = {}
-    with explained():
+    with explain_errors():
         pages = clients.pricing.get_paginator("get_products").paginate(
             ServiceCode="AmazonEC2", Filters=filters
         )

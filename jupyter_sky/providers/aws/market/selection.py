@@ -1,4 +1,4 @@
-"""Which types of machine fit what was asked for, cheapest first. Nothing here talks to AWS."""
+"""Selection of the instance types that fit, cheapest first. Nothing here talks to AWS."""
 
 from __future__ import annotations
 
@@ -7,24 +7,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.aws.clients import near
+from jupyter_sky.formatting import format_dollars
+from jupyter_sky.providers.aws.clients import did_you_mean
 from jupyter_sky.providers.aws.market.instance_types import Catalog, InstanceType
-from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+from jupyter_sky.providers.spec import Accelerator
 
 _USUAL_CPUS = "4+"
 _USUAL_GB_PER_CPU = 4
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the nodes should be.
+class InstanceRequirements:
+    """What the nodes have to be.
 
     Attributes
     ----------
+    nodes
+        Number of nodes.
     accelerator
         The least that each has; the name without a memory size fits all sizes of it.
     cpus, memory
         Exactly (``"8"``) or at least (``"8+"``).
+    instance_type, zone
+        The only ones to take.
+    spot
+        Whether spot instances are wanted.
     max_price
         Dollars an hour, for all nodes.
     """
@@ -38,22 +45,17 @@ class Wish:
     spot: bool = False
     max_price: float | None = None
 
-    @classmethod
-    def of(cls, spec: ClusterSpec, **more: object) -> Wish:
-        """Return what a cluster's specification asks for."""
-        wanted = spec.accelerator
-        accelerator = Accelerator(wanted) if isinstance(wanted, str) else wanted
-        return cls(spec.nodes, accelerator, spec.cpus, spec.memory, **more)  # type: ignore[arg-type]
-
 
 @dataclass(frozen=True)
-class Offer:
-    """A type of machine in the zones where it is, with what one costs an hour.
+class InstanceOffer:
+    """An instance type in the zones where it is, with its price.
 
     Attributes
     ----------
+    type, spot
+        The type, and whether as spot.
     prices
-        Dollars by zone, cheapest zone first; ``None`` where AWS did not tell.
+        Dollars an hour by zone, cheapest zone first; ``None`` where AWS did not tell.
     """
 
     type: InstanceType
@@ -66,59 +68,59 @@ class Offer:
         return next(iter(self.prices.values()))
 
 
-def choose(
-    wish: Wish,
+def select(
+    required: InstanceRequirements,
     catalog: Catalog,
     on_demand: Mapping[str, float],
     spot: Mapping[tuple[str, str], float],
-) -> list[Offer]:
+) -> list[InstanceOffer]:
     """Return what fits, cheapest first; what has no known price comes last.
 
     Raises
     ------
     UsageError
-        When nothing does; the sentence says what comes near.
+        When nothing does; the sentence says what comes did_you_mean.
     """
-    fitting = _fitting(wish, catalog)
-    if wish.spot and not (fitting := [each for each in fitting if each.has_spot]):
+    fitting = _fitting(required, catalog)
+    if required.spot and not (fitting := [each for each in fitting if each.has_spot]):
         raise UsageError(f"what fits is not there as spot in {catalog.region}: leave out --spot.")
-    if wish.zone is not None:
-        fitting = _in_zone(wish.zone, fitting, catalog)
-    offers = [_offer(each, wish, on_demand, spot) for each in fitting]
+    if required.zone is not None:
+        fitting = _in_zone(required.zone, fitting, catalog)
+    offers = [_offer(each, required, on_demand, spot) for each in fitting]
     offers.sort(key=lambda offer: (_or_infinite(offer.price), offer.type.cpus, offer.type.name))
-    return _affordable(wish, offers)
+    return _affordable(required, offers)
 
 
-def fitting_types(wish: Wish, catalog: Catalog) -> list[InstanceType]:
-    """Return the types that fit, whatever they cost; `choose` says when none does."""
-    return _fitting(wish, catalog)
+def fitting_types(required: InstanceRequirements, catalog: Catalog) -> list[InstanceType]:
+    """Return the types that fit, whatever they cost; `select` says when none does."""
+    return _fitting(required, catalog)
 
 
-def _fitting(wish: Wish, catalog: Catalog) -> list[InstanceType]:
-    if wish.instance_type is not None:
-        fitting = [_named(wish.instance_type, wish.accelerator, catalog)]
-    elif wish.accelerator is not None:
-        fitting = _with_accelerator(wish.accelerator, catalog)
+def _fitting(required: InstanceRequirements, catalog: Catalog) -> list[InstanceType]:
+    if required.instance_type is not None:
+        fitting = [_named(required.instance_type, required.accelerator, catalog)]
+    elif required.accelerator is not None:
+        fitting = _with_accelerator(required.accelerator, catalog)
     else:
-        cpus = wish.cpus or (None if wish.memory else _USUAL_CPUS)
+        cpus = required.cpus or (None if required.memory else _USUAL_CPUS)
         fitting = [
             each
             for each in catalog.types.values()
             if each.is_plain
             and each.architecture == "x86_64"
             and _enough(cpus, each.cpus)
-            and (wish.memory or each.memory >= _USUAL_GB_PER_CPU * each.cpus)
+            and (required.memory or each.memory >= _USUAL_GB_PER_CPU * each.cpus)
         ]
     found = [
         each
         for each in fitting
-        if _enough(wish.cpus, each.cpus) and _enough(wish.memory, each.memory)
+        if _enough(required.cpus, each.cpus) and _enough(required.memory, each.memory)
     ]
     if found:
         return found
     asked = " and ".join(
         f"--{name} {value}"
-        for name, value in (("cpus", wish.cpus), ("memory", wish.memory))
+        for name, value in (("cpus", required.cpus), ("memory", required.memory))
         if value
     )
     sizes = sorted({(each.cpus, round(each.memory)) for each in fitting})
@@ -130,7 +132,7 @@ def _fitting(wish: Wish, catalog: Catalog) -> list[InstanceType]:
 def _named(name: str, wanted: Accelerator | None, catalog: Catalog) -> InstanceType:
     found = catalog.types.get(name.lower())
     if found is None:
-        instead = near(name, catalog.types, otherwise="type one like g6.xlarge.")
+        instead = did_you_mean(name, catalog.types, otherwise="type one like g6.xlarge.")
         raise UsageError(f"there is no instance type {name} in {catalog.region}: {instead}")
     if found.gpu and not found.is_cuda:
         raise _not_supported(found.gpu)
@@ -147,7 +149,7 @@ def _with_accelerator(wanted: Accelerator, catalog: Catalog) -> list[InstanceTyp
     if not named:
         known = sorted({each.gpu for each in catalog.types.values() if each.gpu and each.is_cuda})
         raise UsageError(
-            f"AWS has no {wanted.name} in {catalog.region}: {near(wanted.name, known)}"
+            f"AWS has no {wanted.name} in {catalog.region}: {did_you_mean(wanted.name, known)}"
         )
     if not any(each.is_cuda for each in named):
         raise _not_supported(wanted.name)
@@ -177,7 +179,7 @@ def _not_supported(name: str) -> UsageError:
 def _in_zone(zone: str, fitting: list[InstanceType], catalog: Catalog) -> list[InstanceType]:
     zones = sorted({each for known in catalog.types.values() for each in known.zones})
     if zone not in zones:
-        raise UsageError(f"{catalog.region} has no zone {zone}: {near(zone, zones)}")
+        raise UsageError(f"{catalog.region} has no zone {zone}: {did_you_mean(zone, zones)}")
     found = [each for each in fitting if zone in each.zones]
     if not found:
         where = ", ".join(sorted({each for known in fitting for each in known.zones}))
@@ -187,26 +189,26 @@ def _in_zone(zone: str, fitting: list[InstanceType], catalog: Catalog) -> list[I
 
 def _offer(
     machine: InstanceType,
-    wish: Wish,
+    required: InstanceRequirements,
     on_demand: Mapping[str, float],
     spot: Mapping[tuple[str, str], float],
-) -> Offer:
-    zones = [each for each in machine.zones if wish.zone in (None, each)]
+) -> InstanceOffer:
+    zones = [each for each in machine.zones if required.zone in (None, each)]
     usual = on_demand.get(machine.name)
-    prices = {zone: spot.get((machine.name, zone)) if wish.spot else usual for zone in zones}
+    prices = {zone: spot.get((machine.name, zone)) if required.spot else usual for zone in zones}
     ordered = sorted(prices, key=lambda zone: (_or_infinite(prices[zone]), zone))
-    return Offer(machine, wish.spot, {zone: prices[zone] for zone in ordered})
+    return InstanceOffer(machine, required.spot, {zone: prices[zone] for zone in ordered})
 
 
-def _affordable(wish: Wish, offers: list[Offer]) -> list[Offer]:
-    if wish.max_price is None:
+def _affordable(required: InstanceRequirements, offers: list[InstanceOffer]) -> list[InstanceOffer]:
+    if required.max_price is None:
         return offers
-    most = wish.max_price / wish.nodes
+    most = required.max_price / required.nodes
     found = []
     for offer in offers:
         prices = {zone: p for zone, p in offer.prices.items() if p is not None and p <= most}
         if prices:
-            found.append(Offer(offer.type, offer.spot, prices))
+            found.append(InstanceOffer(offer.type, offer.spot, prices))
     if found:
         return found
     price = offers[0].price
@@ -215,11 +217,12 @@ def _affordable(wish: Wish, offers: list[Offer]) -> list[Offer]:
             "AWS does not tell its prices to you, so --max-price cannot hold: leave it out, or ask "
             "for the permission pricing:GetProducts."
         )
-    nodes = f"{wish.nodes} of them cost" if wish.nodes > 1 else "it costs"
-    instead = "" if wish.spot else ", or try --spot"
+    nodes = f"{required.nodes} of them cost" if required.nodes > 1 else "it costs"
+    total = format_dollars(required.nodes * price)
+    instead = "" if required.spot else ", or try --spot"
     raise UsageError(
-        f"the cheapest that fits is {offers[0].type.name}, and {nodes} ${wish.nodes * price:,.2f} "
-        f"an hour: raise --max-price{instead}."
+        f"the cheapest that fits is {offers[0].type.name}, and {nodes} {total} an hour: "
+        f"raise --max-price{instead}."
     )
 
 

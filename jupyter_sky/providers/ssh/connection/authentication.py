@@ -1,4 +1,4 @@
-"""Who the person is: keys of the agent and of files, certificates, passphrases asked for once."""
+"""Public-key authentication: keys of ssh-agent and of files, certificates, passphrases."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.ssh.connection.ssh_config import Login
+from jupyter_sky.providers.ssh.errors import LoginError
 from jupyter_sky.transport import event_loop
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ _TRIES = 3
 
 _unlocked: dict[Path, paramiko.PKey] = {}
 _asking = threading.Lock()
-
-
-class LoginError(SkyError):
-    """The host lets nobody in with these keys."""
 
 
 def authenticate(transport: paramiko.Transport, login: Login) -> None:

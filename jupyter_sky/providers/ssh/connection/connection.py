@@ -1,4 +1,4 @@
-"""A line to a host: one SSH connection, commands over it, and bridges to agents.
+"""An SSH connection to a host: commands over it, and bridges to agents.
 
 Everything here blocks and is called in threads of its own; every wait is bounded.
 """
@@ -12,44 +12,59 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import AgentGone
-from jupyter_sky.providers.ssh.connection import authentication, host_keys
-from jupyter_sky.providers.ssh.connection.ssh_config import Login, login
+from jupyter_sky.providers.ssh.connection.channel_socket import PIECE, as_socket
+from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
+from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, Login, read_login
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
+from jupyter_sky.providers.ssh.errors import CommandError, HostError
+from jupyter_sky.transport.bridge_protocol import MARK, NO_AGENT
 
 if TYPE_CHECKING:
     import paramiko
 
-CONNECT_WITHIN = 10.0
-"""Seconds for each step of connecting: to the port, to a common cipher, to being logged in."""
-
 ANSWER_WITHIN = 60.0
 """Seconds in which a command has to print something, unless it is known to take longer."""
 
-_KEEP_ALIVE = 15  # seconds; firewalls and NATs forget connections that are silent
 _WINDOW = 8 * 1024 * 1024
-_PIECE = 256 * 1024
 _TEST_WITHIN = 2.0
-_NO_AGENT = 3  # what the bridge exits with when there is no agent
-_MARK = b"--jupyter-sky--\n"
 
-
-# What goes wrong is said by exceptions; paramiko's own words are for who asks for them.
+# What goes wrong is said by exceptions; paramiko's own words are for those who ask for them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-class HostError(SkyError):
-    """A host cannot be used; the text does not name it."""
+class ConnectionPool:
+    """The SSH connections of this process: hosts behind one jump host share that to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connections: dict[tuple[str, tuple[str, ...]], SSHConnection] = {}
+
+    def get(self, target: Target, via: tuple[str, ...] = ()) -> SSHConnection:
+        """Return the connection to a host; ``via`` as in `SSHConnection`."""
+        with self._lock:
+            new = SSHConnection(target, via)
+            return self._connections.setdefault((str(target), via), new)
+
+    def set_login(self, target: Target, login: Login) -> SSHConnection:
+        """Return the connection to a host, which is logged in to in this way from now on."""
+        key = str(target), ()
+        with self._lock:
+            there = self._connections.get(key)
+            if there is None or there.login != login:
+                if there is not None:
+                    there.close()
+                there = self._connections[key] = SSHConnection(target, login=login)
+            return there
 
 
-class CommandError(HostError):
-    """A command failed on a host; the text has its last lines."""
+pool = ConnectionPool()
 
 
-class Line:
+class SSHConnection:
     """An SSH connection to a host, made when it is first needed and again when it broke.
 
     Attributes
@@ -58,18 +73,20 @@ class Line:
         The host.
     via
         Hosts to go through, in place of those that the configuration names.
-    way
+    login
         How to log in, in place of what the configuration says.
     """
 
-    def __init__(self, target: Target, via: tuple[str, ...] = (), way: Login | None = None) -> None:
+    def __init__(
+        self, target: Target, via: tuple[str, ...] = (), login: Login | None = None
+    ) -> None:
         self.target = target
-        self.way = way
+        self.login = login
         self._via = via
         self._lock = threading.Lock()
         self._transport: paramiko.Transport | None = None
         self._suspect = False
-        self._bridges = 0
+        self._bridges: set[paramiko.Channel] = set()
 
     def connect(self) -> paramiko.Transport:
         """Return the connection, as one that works.
@@ -84,35 +101,48 @@ class Line:
                 self._transport.close()
                 self._transport = None
             if self._transport is None:
-                way = self.way or login(self.target)
-                self._transport = _connect(replace(way, jumps=self._via) if self._via else way)
+                login = self.login or read_login(self.target)
+                self._transport = self._open(
+                    replace(login, jumps=self._via) if self._via else login
+                )
             self._suspect = False
             return self._transport
 
+    def close(self) -> None:
+        """Hang up; what goes on over the connection ends with an error."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    def close_if_unused(self) -> None:
+        """Hang up unless an agent is reached over this connection."""
+        if not self._bridges:
+            self.close()
+
     def _works(self, transport: paramiko.Transport) -> bool:
         if not transport.is_active() or not self._suspect:
-            return transport.is_active()
+            return bool(transport.is_active())
         # It may be a broken link that nobody has noticed yet: only an answer tells.
         with contextlib.suppress(Exception):
             transport.open_session(timeout=_TEST_WITHIN).close()
             return True
         return False
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is a connection, as far as is known."""
-        return self._transport is not None and self._transport.is_active()
+    def _open(self, login: Login) -> paramiko.Transport:
+        if login.proxy_command or not login.jumps:
+            return open_transport(login, open_socket(login))
+        import paramiko
 
-    def close(self) -> None:
-        """Hang up; what goes on over the line ends with an error."""
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.close()
-
-    def close_if_unused(self) -> None:
-        """Hang up unless an agent is reached over this line."""
-        if not self._bridges:
-            self.close()
+        *before, last = login.jumps
+        try:
+            jump = pool.get(parse_one(last), tuple(before)).connect()
+            where, ours = (login.address, login.port), ("127.0.0.1", 0)
+            channel = jump.open_channel("direct-tcpip", where, ours, timeout=login.connect_within)
+        except paramiko.SSHException as error:
+            raise HostError(f"{last} does not lead to {login.where} ({error})") from None
+        except SkyError as error:
+            raise HostError(f"{last}, which leads to it, cannot be used: {error}") from None
+        return open_transport(login, channel)
 
     # Commands
 
@@ -134,7 +164,7 @@ class Line:
         within
             Seconds in which it has to print something, or to end.
         sent
-            Told how many bytes of what it reads have left.
+            Called with the number of bytes of ``data`` that have left.
 
         Raises
         ------
@@ -144,14 +174,14 @@ class Line:
             When the connection breaks.
         """
         # What login scripts print comes before the mark.
-        script = f"printf %s {shlex.quote(_MARK.decode())}\n{script}"
+        script = f"printf %s {shlex.quote(MARK.decode())}\n{script}"
         command = "sh -s" if data is None else f"sh -c {shlex.quote(script)}"
         try:
-            with contextlib.closing(self._channel(command)) as channel:
+            with contextlib.closing(self._start(command)) as channel:
                 channel.settimeout(within)
                 _write(channel, script.encode() if data is None else data, sent)
                 channel.shutdown_write()
-                printed = _read(channel.recv).partition(_MARK)[2]
+                printed = _read(channel.recv).partition(MARK)[2]
                 said = _read(channel.recv_stderr)
                 status = channel.recv_exit_status()
         except TimeoutError:
@@ -163,7 +193,8 @@ class Line:
             raise CommandError("\n".join(lines[-12:]) or f"a command ended with status {status}")
         return printed.decode(errors="replace")
 
-    def _channel(self, command: str) -> paramiko.Channel:
+    def _start(self, command: str) -> paramiko.Channel:
+        """Start a command and return the channel to its input and output."""
         import paramiko
 
         try:
@@ -177,7 +208,7 @@ class Line:
 
     # Bridges
 
-    def bridge(self, command: str) -> socket.socket:
+    def open_bridge(self, command: str) -> socket.socket:
         """Return a socket that leads to an agent.
 
         Parameters
@@ -192,29 +223,26 @@ class Line:
         HostError
             When the host cannot be reached.
         """
-        channel = self._channel(command)
+        channel = self._start(command)
         try:
             self._await_agent(channel)
         except BaseException:
             channel.close()
             raise
-        ours, theirs = socket.socketpair()
-        for side in (ours, theirs):
-            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                side.setsockopt(socket.SOL_SOCKET, option, 4 * 1024 * 1024)
-        self._bridges += 1
-        pumps = [
-            threading.Thread(target=pump, args=(theirs, channel), daemon=True, name="sky-bridge")
-            for pump in (_upstream, _downstream)
-        ]
-        threading.Thread(target=self._tend, args=(pumps, theirs, channel), daemon=True).start()
-        return ours
+
+        def closed() -> None:
+            self._bridges.discard(channel)
+            self._suspect = True
+
+        self._bridges.add(channel)
+        return as_socket(channel, closed)
 
     def _await_agent(self, channel: paramiko.Channel) -> None:
+        """Read what the bridge prints until it says that the agent is there."""
         channel.settimeout(CONNECT_WITHIN)
         seen = b""
         try:
-            while not seen.endswith(_MARK):
+            while not seen.endswith(MARK):
                 if not (byte := channel.recv(1)):
                     break
                 seen += byte
@@ -223,162 +251,22 @@ class Line:
                 return
             status = channel.recv_exit_status()
             said = _read(channel.recv_stderr).decode(errors="replace").strip()
-        except (TimeoutError, OSError):
+        except OSError:
             self._suspect = True
             raise HostError("its agent did not answer") from None
-        if status == _NO_AGENT:
+        if status == NO_AGENT:
             raise AgentGone(said)
         raise HostError(f"the bridge to its agent did not start: {said or status}")
 
-    def _tend(
-        self, pumps: list[threading.Thread], theirs: socket.socket, channel: paramiko.Channel
-    ) -> None:
-        for pump in pumps:
-            pump.start()
-        for pump in pumps:
-            pump.join()
-        theirs.close()
-        self._bridges -= 1
-        self._suspect = True
-
 
 def _write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) -> None:
-    for start in range(0, len(data), _PIECE):
-        channel.sendall(memoryview(data)[start : start + _PIECE])
-        sent(min(start + _PIECE, len(data)))
-
-
-def _upstream(sock: socket.socket, channel: paramiko.Channel) -> None:
-    # Pieces, and no copies of what is left of them: `sendall` of much at once is quadratic.
-    buffer = memoryview(bytearray(_PIECE))
-    with contextlib.suppress(OSError, EOFError):
-        while count := sock.recv_into(buffer):
-            channel.sendall(buffer[:count])
-    # The other pump may wait for a host that is never heard of again.
-    with contextlib.suppress(OSError, EOFError):
-        channel.close()
-
-
-def _downstream(sock: socket.socket, channel: paramiko.Channel) -> None:
-    with contextlib.suppress(OSError, EOFError):
-        while data := channel.recv(_PIECE):
-            sock.sendall(data)
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
+    for start in range(0, len(data), PIECE):
+        channel.sendall(memoryview(data)[start : start + PIECE])
+        sent(min(start + PIECE, len(data)))
 
 
 def _read(receive: Callable[[int], bytes]) -> bytes:
     parts = []
-    while part := receive(_PIECE):
+    while part := receive(PIECE):
         parts.append(part)
     return b"".join(parts)
-
-
-# Connecting
-
-
-def _connect(way: Login) -> paramiko.Transport:
-    import paramiko
-
-    sock = _reach(way)
-    transport = None
-    try:
-        transport = paramiko.Transport(sock)
-        transport.banner_timeout = transport.auth_timeout = CONNECT_WITHIN
-        options = transport.get_security_options()
-        # With the others paramiko compares a code of each packet byte by byte, in Python.
-        options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)
-        if types := _wanted_types(host_keys.known_types(way), options.key_types):
-            options.key_types = types
-        if host_keys.has_authority(way):
-            certified = [f"{kind}-cert-v01@openssh.com" for kind in options.key_types]
-            options.key_types = [*certified, *options.key_types]
-        transport.start_client(timeout=CONNECT_WITHIN)
-        host_keys.check(way, transport.get_remote_server_key())
-        authentication.authenticate(transport, way)
-        transport.set_keepalive(_KEEP_ALIVE)
-        return transport
-    except BaseException as error:
-        if transport is not None:
-            transport.close()
-        with contextlib.suppress(OSError):
-            sock.close()
-        if isinstance(error, paramiko.SSHException | EOFError | OSError):
-            raise HostError(
-                f"{way.address} port {way.port} does not speak SSH as expected ({error})"
-            ) from None
-        raise
-
-
-def _reach(way: Login) -> Any:
-    """Return what leads to the SSH server: a socket, a channel of another line, or a command."""
-    import paramiko
-
-    where = f"{way.address} port {way.port}"
-    if way.proxy_command:
-        return paramiko.ProxyCommand(way.proxy_command)
-    if way.jumps:
-        *before, last = way.jumps
-        jump = lines.get(parse_one(last), tuple(before))
-        try:
-            return jump.connect().open_channel(
-                "direct-tcpip", (way.address, way.port), ("127.0.0.1", 0), timeout=CONNECT_WITHIN
-            )
-        except paramiko.SSHException as error:
-            raise HostError(f"{last} does not lead to {where} ({error})") from None
-        except SkyError as error:
-            raise HostError(f"{last}, which leads to it, cannot be used: {error}") from None
-    try:
-        sock = socket.create_connection((way.address, way.port), CONNECT_WITHIN)
-    except TimeoutError:
-        raise HostError(
-            f"{where} did not answer within {CONNECT_WITHIN:.0f} s: is the machine on, and are you "
-            "in its network?"
-        ) from None
-    except socket.gaierror:
-        raise HostError(
-            f"no machine is named {way.address}: name it in ~/.ssh/config, or type its address"
-        ) from None
-    except ConnectionRefusedError:
-        raise HostError(f"nothing listens at {where}: is its SSH server running?") from None
-    except OSError as error:
-        raise HostError(f"{where} cannot be reached ({error.strerror or error})") from None
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
-
-
-def _wanted_types(known: list[str], usual: tuple[str, ...]) -> list[str]:
-    """Put the types of key that are known of a host first; of RSA, the signatures of today."""
-    first = [kind for name in known for kind in usual if kind == name or _is_rsa(kind, name)]
-    return [*first, *(kind for kind in usual if kind not in first)] if first else []
-
-
-def _is_rsa(kind: str, name: str) -> bool:
-    return name == "ssh-rsa" and kind.startswith("rsa-sha2-")
-
-
-class _Lines:
-    """All lines of this process: hosts behind one jump host share the line to it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lines: dict[tuple[str, tuple[str, ...]], Line] = {}
-
-    def get(self, target: Target, via: tuple[str, ...] = ()) -> Line:
-        """Return the line to a host; ``via`` as in `Line`."""
-        with self._lock:
-            return self._lines.setdefault((str(target), via), Line(target, via))
-
-    def put(self, target: Target, way: Login) -> Line:
-        """Return the line to a host that is logged in to in this way from now on."""
-        place = str(target), ()
-        with self._lock:
-            there = self._lines.get(place)
-            if there is None or there.way != way:
-                if there is not None:
-                    there.close()
-                there = self._lines[place] = Line(target, way=way)
-            return there
-
-
-lines = _Lines()

@@ -1,4 +1,4 @@
-"""Host key verification: by the keys, authorities and revocations of ``known_hosts``."""
+"""Host key verification, by the keys, authorities and revocations of ``known_hosts``."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.ssh.connection.ssh_config import Login
+from jupyter_sky.providers.ssh.errors import HostKeyError
 
 if TYPE_CHECKING:
     import paramiko
 
 
-class HostKeyError(SkyError):
-    """The key of a host is not known, or not the known one."""
-
-
-def known_types(login: Login) -> list[str]:
+def known_key_types(login: Login) -> list[str]:
     """Return the types of key that are known of a host, so that it is asked for one of those."""
-    return list(dict.fromkeys(key.get_name() for key in _known(login)))
+    return list(dict.fromkeys(key.get_name() for key in _known_keys(login)))
 
 
-def check(login: Login, key: paramiko.PKey) -> None:
+def has_authority(login: Login) -> bool:
+    """Return whether ``known_hosts`` trusts an authority to certify this host."""
+    return any(_authorities(login))
+
+
+def check_host_key(login: Login, key: paramiko.PKey) -> None:
     """Refuse a host whose key is not in ``known_hosts``.
 
     Raises
@@ -43,7 +44,7 @@ def check(login: Login, key: paramiko.PKey) -> None:
     if key.public_blob is not None and (signed := list(_authorities(login))):
         _check_certificate(key, login.host, signed)
         return
-    known = list(_known(login))
+    known = list(_known_keys(login))
     if any(each == key for each in known):
         return
     shown = f"{key.get_name()} {fingerprint(key)}"
@@ -60,71 +61,10 @@ def check(login: Login, key: paramiko.PKey) -> None:
     )
 
 
-def has_authority(login: Login) -> bool:
-    """Return whether ``known_hosts`` trusts somebody to certify this host."""
-    return any(_authorities(login))
-
-
 def fingerprint(key: paramiko.PKey) -> str:
     """Return a key's fingerprint as ``ssh-keygen -l`` prints it."""
     digest = hashlib.sha256(key.asbytes()).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
-
-
-def _known(login: Login) -> Iterator[paramiko.PKey]:
-    """Yield the keys that are known of a host."""
-    from paramiko.hostkeys import HostKeyEntry
-    from paramiko.ssh_exception import SSHException
-
-    for line in _lines(login.known_hosts):
-        patterns, _, key = line.partition(" ")
-        if not patterns.startswith("@") and _fits(login, patterns):
-            # Of a kind that is not known here, or damaged, it proves nothing.
-            with contextlib.suppress(SSHException, ValueError):
-                if entry := HostKeyEntry.from_line(f"- {key}"):
-                    yield entry.key
-
-
-def _authorities(login: Login) -> Iterator[str]:
-    """Yield the keys whose certificates prove a host: type and base64."""
-    lines = [line.split() for line in _lines(login.known_hosts)]
-    revoked = {word for words in lines if words[0] == "@revoked" for word in words}
-    for words in lines:
-        match words:
-            case ["@cert-authority", patterns, kind, key, *_]:
-                if key not in revoked and _fits(login, patterns):
-                    yield f"{kind} {key}"
-
-
-def _is_revoked(paths: Sequence[Path], key: paramiko.PKey) -> bool:
-    return any(line.startswith("@revoked") and key.get_base64() in line for line in _lines(paths))
-
-
-def _fits(login: Login, patterns: str) -> bool:
-    """Return whether the names of a line mean this host, as ssh reads them."""
-    import paramiko
-
-    name = login.key_name.lower()
-    fits = False
-    for pattern in patterns.split(","):
-        wanted = pattern.removeprefix("!")
-        if wanted.startswith("|1|"):
-            found = paramiko.HostKeys.hash_host(name, wanted) == wanted
-        else:
-            # A bracket is one here; in patterns of files it begins a set.
-            found = fnmatch.fnmatchcase(name, wanted.lower().replace("[", "[[]"))
-        if found and pattern != wanted:
-            return False
-        fits = fits or found
-    return fits
-
-
-def _lines(paths: Sequence[Path]) -> Iterator[str]:
-    for path in paths:
-        with contextlib.suppress(OSError):
-            for line in path.read_text(errors="replace").splitlines():
-                if line.strip() and not line.startswith("#"):
-                    yield " ".join(line.split())
 
 
 def _check_certificate(key: paramiko.PKey, host: str, authorities: Sequence[str]) -> None:
@@ -176,3 +116,62 @@ def _check_certificate(key: paramiko.PKey, host: str, authorities: Sequence[str]
     else:
         return
     raise HostKeyError(f"its host certificate {trouble}")
+
+
+# Reading known_hosts
+
+
+def _known_keys(login: Login) -> Iterator[paramiko.PKey]:
+    """Yield the keys that are known of a host."""
+    from paramiko.hostkeys import HostKeyEntry
+    from paramiko.ssh_exception import SSHException
+
+    for line in _lines(login.known_hosts):
+        patterns, _, key = line.partition(" ")
+        if not patterns.startswith("@") and _names_host(login, patterns):
+            # Of a kind that is not known here, or damaged, it proves nothing.
+            with contextlib.suppress(SSHException, ValueError):
+                if entry := HostKeyEntry.from_line(f"- {key}"):
+                    yield entry.key
+
+
+def _authorities(login: Login) -> Iterator[str]:
+    """Yield the keys whose certificates prove a host: type and base64."""
+    lines = [line.split() for line in _lines(login.known_hosts)]
+    revoked = {word for words in lines if words[0] == "@revoked" for word in words}
+    for words in lines:
+        match words:
+            case ["@cert-authority", patterns, kind, key, *_]:
+                if key not in revoked and _names_host(login, patterns):
+                    yield f"{kind} {key}"
+
+
+def _is_revoked(paths: Sequence[Path], key: paramiko.PKey) -> bool:
+    return any(line.startswith("@revoked") and key.get_base64() in line for line in _lines(paths))
+
+
+def _names_host(login: Login, patterns: str) -> bool:
+    """Return whether the names of a line mean this host, as ssh reads them."""
+    import paramiko
+
+    name = login.key_name.lower()
+    fits = False
+    for pattern in patterns.split(","):
+        wanted = pattern.removeprefix("!")
+        if wanted.startswith("|1|"):
+            found = paramiko.HostKeys.hash_host(name, wanted) == wanted
+        else:
+            # A bracket is one here; in patterns of files it begins a set.
+            found = fnmatch.fnmatchcase(name, wanted.lower().replace("[", "[[]"))
+        if found and pattern != wanted:
+            return False
+        fits = fits or found
+    return fits
+
+
+def _lines(paths: Sequence[Path]) -> Iterator[str]:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            for line in path.read_text(errors="replace").splitlines():
+                if line.strip() and not line.startswith("#"):
+                    yield " ".join(line.split())

@@ -1,4 +1,4 @@
-"""How hosts are reached: what `~/.ssh/config` and `/etc/ssh/ssh_config` say, as ssh reads it."""
+"""How hosts are reached: what ``~/.ssh/config`` and ``/etc/ssh/ssh_config`` say of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.ssh.connection.targets import Target
+
+CONNECT_WITHIN = 10.0
+"""Seconds for each step of connecting, unless the configuration says otherwise."""
 
 _SYSTEM = Path("/etc/ssh/ssh_config")
 _DEEPEST = 16  # files that include each other, as in OpenSSH
@@ -43,6 +46,8 @@ class Login:
         A command whose input and output lead to the host.
     known_hosts
         Files with the keys of hosts.
+    connect_within
+        Seconds for each step of connecting: to the port, to a common cipher, to being logged in.
     """
 
     address: str
@@ -56,6 +61,12 @@ class Login:
     jumps: tuple[str, ...]
     proxy_command: str | None
     known_hosts: tuple[Path, ...]
+    connect_within: float = CONNECT_WITHIN
+
+    @property
+    def where(self) -> str:
+        """Address and port, in words."""
+        return f"{self.address} port {self.port}"
 
     @property
     def host(self) -> str:
@@ -63,8 +74,8 @@ class Login:
         return re.sub(r"^\[(.*)\]:\d+$", r"\1", self.key_name)
 
 
-def login(target: Target) -> Login:
-    """Return how to reach a host.
+def read_login(target: Target) -> Login:
+    """Return how to reach a host, as the configuration says.
 
     Raises
     ------
@@ -99,7 +110,15 @@ def login(target: Target) -> Login:
             )
             for path in shlex.split(options.get(name, usual_files))
         ),
+        connect_within=_seconds(options.get("connecttimeout")) or CONNECT_WITHIN,
     )
+
+
+def _seconds(text: str | None) -> float:
+    """Return a time of ``ssh_config``, like ``90`` or ``1m30s``; 0 for ``none``."""
+    units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+    parts = re.findall(r"(\d+)([smhdw]?)", (text or "").lower())
+    return float(sum(int(count) * units[unit] for count, unit in parts))
 
 
 def _home() -> Path:

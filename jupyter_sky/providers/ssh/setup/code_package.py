@@ -1,9 +1,11 @@
-"""Our own package, as it is sent to nodes: built from the one that is installed here."""
+"""The code of jupyter_sky on hosts: sent from the package that is installed here."""
 
 from __future__ import annotations
 
 import functools
 import io
+import json
+import shlex
 import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,9 @@ from pathlib import Path
 import blake3
 
 import jupyter_sky
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.setup.facts import HostFacts
 
 _LEFT_OUT = {"__pycache__", "static"}
 
@@ -22,19 +27,63 @@ NEEDED = {
     "psutil": "psutil>=5.9.5",
     "pynvml": "nvidia-ml-py>=12.535",
 }
-"""What our part of a node imports, and how pip calls it."""
+"""What our part of a node imports, and the requirement that pip installs for it."""
+
+
+def check_python(connection: SSHConnection, python: str) -> None:
+    """Refuse an interpreter that lacks what our part of a node imports.
+
+    Raises
+    ------
+    HostError
+        With what is missing.
+    """
+    command = shlex.join([python, "-P", "-c", _PYTHON, *NEEDED])
+    try:
+        missing = json.loads(connection.run(command))
+    except CommandError as error:
+        raise HostError(f"{python} cannot be used as Python: {error}") from None
+    if missing:
+        raise HostError(
+            f"{python} has no {', '.join(missing)}: install `jupyter-sky` there, or leave out "
+            "python=, so that an environment is made"
+        )
+
+
+def send_code(connection: SSHConnection, facts: HostFacts) -> str:
+    """Send our package unless it is there, and return the folder to import it from."""
+    sent = code_package()
+    folder = f"{facts.cache_folder}/code/{sent.digest}"
+    words = {"folder": shlex.quote(folder), "parent": shlex.quote(f"{facts.cache_folder}/code")}
+    if connection.run(
+        "touch -c {folder}; test -d {folder} && echo there || true".format(**words)
+    ).strip():
+        return folder
+    # The first of several kernels makes it: a folder of that name is always whole.
+    connection.run(
+        """
+        set -e; umask 077
+        mkdir -p {parent}
+        new=$(mktemp -d {parent}/new.XXXXXX)
+        tar -xzf - -C "$new"
+        mv -T "$new" {folder} 2>/dev/null || rm -rf "$new"
+        test -d {folder}
+        """.format(**words),
+        sent.archive,
+    )
+    return folder
 
 
 @dataclass(frozen=True)
-class Package:
-    """An archive, and a name for what is in it that nothing else has."""
+class CodePackage:
+    """An archive of our code, and the digest of what is in it."""
 
     digest: str
     archive: bytes = field(repr=False)
 
 
 @functools.cache
-def package() -> Package:
+def code_package() -> CodePackage:
     """Return our package as a compressed tar archive."""
     root = Path(jupyter_sky.__file__).parent
     hasher = blake3.blake3()
@@ -49,4 +98,10 @@ def package() -> Package:
             entry = tarfile.TarInfo(place.as_posix())
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
-    return Package(hasher.hexdigest()[:32], stream.getvalue())
+    return CodePackage(hasher.hexdigest()[:32], stream.getvalue())
+
+
+_PYTHON = """
+import importlib.util as u, json, sys
+print(json.dumps([name for name in sys.argv[1:] if u.find_spec(name) is None]))
+"""

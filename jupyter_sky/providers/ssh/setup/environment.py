@@ -19,10 +19,11 @@ from urllib.parse import urlsplit
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.spec import Image, PipIndex
-from jupyter_sky.providers.ssh.connection.connection import CommandError, HostError, Line
-from jupyter_sky.providers.ssh.setup import uv
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.setup.code_package import NEEDED
-from jupyter_sky.providers.ssh.setup.probe import Probe
+from jupyter_sky.providers.ssh.setup.facts import HostFacts
+from jupyter_sky.providers.ssh.setup.uv import find_uv
 
 _LEAST_DISK = 2**30
 INSTALL_WITHIN = 3600.0  # CUDA's wheels have gigabytes, and nothing is printed while they come
@@ -30,8 +31,8 @@ INSTALL_WITHIN = 3600.0  # CUDA's wheels have gigabytes, and nothing is printed 
 # What is pickled in one place and unpickled in the other: the same version understands it best.
 _SAME = ("cloudpickle", "numpy")
 
-Say = Callable[[str], None]
-"""Told what is done, in words; a part of it in brackets can change."""
+Report = Callable[[str], None]
+"""Called with what is done, in words; a part of it in brackets can change."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Recipe:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
 
 
-def recipe(image: Image) -> Recipe:
+def recipe_for(image: Image) -> Recipe:
     """Return what the environment of an image is made of.
 
     Raises
@@ -102,37 +103,41 @@ def recipe(image: Image) -> Recipe:
     )
 
 
-def make(line: Line, here: Probe, made_of: Recipe, say: Say) -> str:
-    """Have an environment on a host and return its interpreter.
+def make_environment(
+    connection: SSHConnection, facts: HostFacts, recipe: Recipe, report: Report
+) -> str:
+    """Make an environment on a host, unless it is there, and return its interpreter.
 
     Raises
     ------
     HostError
         With the last lines of what failed.
     """
-    folder = f"{here.ours}/envs/{made_of.digest(here.machine)}"
+    folder = f"{facts.cache_folder}/envs/{recipe.digest(facts.machine)}"
     python = f"{folder}/bin/python"
-    # Its time says when it was used last, for `prune`.
+    # The time of its folder says when it was used last, for `prune`.
     there = f"test -x {shlex.quote(python)} && touch {shlex.quote(folder)} && echo there || true"
-    if line.run(there).strip():
+    if connection.run(there).strip():
         return python
-    if here.disk < _LEAST_DISK:
+    if facts.disk < _LEAST_DISK:
         raise HostError(
-            f"only {here.disk / 2**30:.1f} GB are free in its home, which is too little for an "
+            f"only {facts.disk / 2**30:.1f} GB are free in its home, which is too little for an "
             "environment: make room, or name one that is there with `%config Sky.python`"
         )
-    tool = uv.find(line, here, say)
-    wheels = _send_wheels(line, here, made_of, say)
-    say(f"making Python {made_of.python} and installing {made_of.count} packages")
+    uv = find_uv(connection, facts, report)
+    wheels = _send_wheels(connection, facts, recipe, report)
+    report(f"making Python {recipe.python} and installing {recipe.count} packages")
     try:
-        line.run(_script(folder, tool, wheels, made_of), within=INSTALL_WITHIN)
+        connection.run(_script(folder, uv, wheels, recipe), within=INSTALL_WITHIN)
     except CommandError as error:
         raise HostError(f"its environment could not be made:\n    {_indented(error)}") from None
     return python
 
 
-def install_system(line: Line, here: Probe, packages: Sequence[str], say: Say) -> None:
-    """Have system packages on a host.
+def install_system(
+    connection: SSHConnection, facts: HostFacts, packages: Sequence[str], report: Report
+) -> None:
+    """Install system packages on a host, unless they are there.
 
     Raises
     ------
@@ -141,11 +146,11 @@ def install_system(line: Line, here: Probe, packages: Sequence[str], say: Say) -
     """
     if not packages:
         return
-    say(f"installing {', '.join(packages)}")
+    report(f"installing {', '.join(packages)}")
     words = shlex.join(packages)
-    sudo = "" if here.user == 0 else "sudo -n "
+    sudo = "" if facts.user == 0 else "sudo -n "
     try:
-        line.run(
+        connection.run(
             f"""
             dpkg-query --show {words} >/dev/null 2>&1 && exit
             export DEBIAN_FRONTEND=noninteractive
@@ -171,7 +176,7 @@ cd "$new"
     give_up 'uv venv --python {python}'
 {uv} pip install --quiet --python "$new/env/bin/python" {options} >said 2>&1 </dev/null ||
     give_up 'uv pip install'
-# Whoever comes first makes it: an environment of that name is always whole.
+# The first of several kernels makes it: an environment of that name is always whole.
 mv -T "$new/env" {folder} 2>/dev/null
 cd /
 rm -rf "$new"
@@ -179,20 +184,20 @@ test -x {folder}/bin/python
 """
 
 
-def _script(folder: str, tool: str, wheels: str | None, made_of: Recipe) -> str:
+def _script(folder: str, uv: str, wheels: str | None, recipe: Recipe) -> str:
     """Return what makes an environment. It is read from standard input: indexes can have keys."""
-    names = ["pyproject.toml", *(f"r{n}.txt" for n in range(len(made_of.requirements)))]
-    texts = [made_of.project, *made_of.requirements]
+    names = ["pyproject.toml", *(f"r{n}.txt" for n in range(len(recipe.requirements)))]
+    texts = [recipe.project, *recipe.requirements]
     options = [word for name in names for word in ("-r", name)]
     if wheels:
         options += ["--find-links", wheels]
-    if made_of.no_index:
+    if recipe.no_index:
         options.append("--no-index")
     return _MAKE.format(
         parent=shlex.quote(str(Path(folder).parent)),
         folder=shlex.quote(folder),
-        uv=shlex.quote(tool),
-        python=made_of.python,
+        uv=shlex.quote(uv),
+        python=recipe.python,
         options=shlex.join(options),
         files="\n".join(
             f"printf %s {shlex.quote(text)} >{name}"
@@ -216,23 +221,25 @@ def _project(requirements: Sequence[str], indexes: Sequence[PipIndex], sent: set
     return "\n".join(lines) + "\n"
 
 
-def _send_wheels(line: Line, here: Probe, made_of: Recipe, say: Say) -> str | None:
-    if not made_of.wheels:
+def _send_wheels(
+    connection: SSHConnection, facts: HostFacts, recipe: Recipe, report: Report
+) -> str | None:
+    if not recipe.wheels:
         return None
-    size = sum(path.stat().st_size for path in made_of.wheels)
-    what = f"sending {len(made_of.wheels)} wheels"
-    say(f"{what} ({format_bytes(size)})")
+    size = sum(path.stat().st_size for path in recipe.wheels)
+    what = f"sending {len(recipe.wheels)} wheels"
+    report(f"{what} ({format_bytes(size)})")
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:  # wheels are compressed already
-        for path in made_of.wheels:
+        for path in recipe.wheels:
             archive.add(path, path.name)
-    folder = f"{here.ours}/wheels/{made_of.digest(here.machine)}"
-    place = shlex.quote(folder)
+    folder = f"{facts.cache_folder}/wheels/{recipe.digest(facts.machine)}"
+    quoted = shlex.quote(folder)
     content = stream.getvalue()
-    line.run(
-        f"umask 077; mkdir -p {place} && tar -xf - -C {place}",
+    connection.run(
+        f"umask 077; mkdir -p {quoted} && tar -xf - -C {quoted}",
         content,
-        sent=lambda count: say(
+        sent=lambda count: report(
             f"{what} ({20 * count // len(content) * 5} % of {format_bytes(size)})"
         ),
     )

@@ -1,4 +1,4 @@
-"""What an image takes from this machine and from the node itself: files, and values of commands."""
+"""What an image takes from this computer and from the host: files, and values of commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.spec import Image
-from jupyter_sky.providers.ssh.connection.connection import CommandError, HostError, Line
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.errors import CommandError, HostError
 
 
 def check_files(image: Image) -> None:
@@ -58,21 +59,21 @@ def archive(includes: Sequence[str], excludes: Sequence[str]) -> bytes:
     return stream.getvalue()
 
 
-def send_files(line: Line, folder: str, files: bytes) -> None:
+def send_files(connection: SSHConnection, folder: str, files: bytes) -> None:
     """Unpack an archive of `archive` in a folder on a host."""
-    place = shlex.quote(folder)
+    quoted = shlex.quote(folder)
     try:
-        line.run(f"mkdir -p {place} && tar -xzf - --no-same-owner -C {place}", files)
+        connection.run(f"mkdir -p {quoted} && tar -xzf - --no-same-owner -C {quoted}", files)
     except CommandError as error:
         raise HostError(f"files could not be sent: {error}") from None
 
 
-def shell_values(line: Line, commands: Mapping[str, str]) -> dict[str, str]:
+def shell_values(connection: SSHConnection, commands: Mapping[str, str]) -> dict[str, str]:
     """Return what shell commands print on a host, without the line's end, by their names."""
     found = {}
     for name, command in commands.items():
         try:
-            found[name] = line.run(f"( {command}\n) </dev/null").rstrip("\n")
+            found[name] = connection.run(f"( {command}\n) </dev/null").rstrip("\n")
         except CommandError as error:
             raise HostError(f"`{command}`, for the variable {name}, failed: {error}") from None
     return found

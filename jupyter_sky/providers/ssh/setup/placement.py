@@ -1,4 +1,4 @@
-"""Which ranks go to which host, and what they see of its GPUs."""
+"""Which ranks go to which host, and which of its GPUs they see."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jupyter_sky.providers.base import Node, Standing
-from jupyter_sky.providers.spec import Accelerator, ClusterSpec
-from jupyter_sky.providers.ssh.connection.connection import HostError
+from jupyter_sky.providers.base import Node, RunningCluster
+from jupyter_sky.providers.node_defaults import thread_variables
+from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.connection.targets import Target
-from jupyter_sky.providers.ssh.setup.probe import Probe
+from jupyter_sky.providers.ssh.errors import HostError
+from jupyter_sky.providers.ssh.setup.facts import HostFacts
+from jupyter_sky.transport.agent_spec import RankSpec
 
 
 @dataclass(frozen=True)
-class Place:
-    """A node before it has its address.
+class PlacedNode:
+    """A node whose agent is not started yet.
 
     Attributes
     ----------
@@ -26,29 +28,29 @@ class Place:
     node: Node
     devices: tuple[int, ...]
 
-    def ranks(self, cpus: int) -> list[dict[str, object]]:
-        """Return the ranks as the agent is told of them."""
-        return [
-            {"rank": rank, "env": self._variables(local, cpus)}
+    def rank_specs(self, cpus: int) -> tuple[RankSpec, ...]:
+        """Return its ranks, which share so many processors."""
+        threads = thread_variables(len(self.node.ranks), cpus)
+        return tuple(
+            RankSpec(rank, {**threads, **self._visible(local)})
             for local, rank in enumerate(self.node.ranks)
-        ]
+        )
 
-    def _variables(self, local: int, cpus: int) -> dict[str, str]:
-        count = len(self.node.ranks)
-        # As torchrun does: ranks that share the processors do not crowd each other out.
-        found = {"OMP_NUM_THREADS": str(max(1, cpus // count))} if count > 1 else {}
-        if self.devices:
-            found["CUDA_VISIBLE_DEVICES"] = str(self.devices[local % len(self.devices)])
-        return found
+    def _visible(self, local: int) -> dict[str, str]:
+        if not self.devices:
+            return {}
+        return {"CUDA_VISIBLE_DEVICES": str(self.devices[local % len(self.devices)])}
 
 
-def plan(targets: Sequence[Target], probes: Iterable[Probe], standing: Standing) -> list[Place]:
-    """Share out the ranks that a cluster lacks, host by host."""
-    places: list[Place] = []
-    spec, lost = standing.spec, {node.node: node for node in standing.lost}
-    first = sum(len(node.ranks) for node in [*standing.nodes, *standing.lost])
-    for number, target, here in zip(standing.numbers, targets, probes, strict=True):
-        devices = _devices(here, spec)
+def place_nodes(
+    targets: Sequence[Target], facts: Iterable[HostFacts], running: RunningCluster
+) -> list[PlacedNode]:
+    """Return a new node for each host, with the next ranks or with those of a lost node."""
+    placed: list[PlacedNode] = []
+    spec, lost = running.spec, {node.node: node for node in running.lost}
+    first = sum(len(node.ranks) for node in [*running.nodes, *running.lost])
+    for number, target, host in zip(running.new_numbers, targets, facts, strict=True):
+        devices = _devices(host, spec)
         if number in lost:
             ranks = lost[number].ranks
         else:
@@ -57,19 +59,19 @@ def plan(targets: Sequence[Target], probes: Iterable[Probe], standing: Standing)
             first += count
         node = Node(
             node=number,
-            addr=here.address,
+            addr=host.address,
             interface="",
             ranks=ranks,
             accelerators=len(devices),
             shared_accelerators=0 < len(devices) < len(ranks),
-            gpu=here.gpus[devices[0]] if devices else None,
+            gpu=host.gpus[devices[0]] if devices else None,
             name=str(target),
         )
-        places.append(Place(node, devices))
-    return places
+        placed.append(PlacedNode(node, devices))
+    return placed
 
 
-def check_size(here: Probe, spec: ClusterSpec) -> None:
+def check_size(facts: HostFacts, spec: ClusterSpec) -> None:
     """Refuse a host that is smaller than what was asked for.
 
     Raises
@@ -77,27 +79,23 @@ def check_size(here: Probe, spec: ClusterSpec) -> None:
     HostError
         With what it has.
     """
-    wanted = _wanted(spec)
-    if wanted is not None and len(_devices(here, spec)) < wanted.count:
-        found = {name: here.gpus.count(name) for name in here.gpus}
+    wanted = spec.wanted_gpus
+    if wanted is not None and len(_devices(facts, spec)) < wanted.count:
+        found = {name: facts.gpus.count(name) for name in facts.gpus}
         has = ", ".join(f"{count} × {name}" for name, count in found.items()) or "no GPU"
         raise HostError(f"{wanted.count} × {wanted.name} was asked for, and it has {has}")
-    memory = math.ceil(here.memory / 2**30)
+    memory = math.ceil(facts.memory / 2**30)
     for option, asked, has_it, unit in (
-        ("--cpus", spec.cpus, here.cpus, "processors"),
+        ("--cpus", spec.cpus, facts.cpus, "processors"),
         ("--memory", spec.memory, memory, "GB"),
     ):
         if asked is not None and float(str(asked).rstrip("+")) > has_it:
             raise HostError(f"{option} {asked} was asked for, and it has {has_it} {unit}")
 
 
-def _wanted(spec: ClusterSpec) -> Accelerator | None:
-    return Accelerator(spec.accelerator) if isinstance(spec.accelerator, str) else spec.accelerator
-
-
-def _devices(here: Probe, spec: ClusterSpec) -> tuple[int, ...]:
-    wanted = _wanted(spec)
-    every = range(len(here.gpus))
+def _devices(facts: HostFacts, spec: ClusterSpec) -> tuple[int, ...]:
+    wanted = spec.wanted_gpus
+    every = range(len(facts.gpus))
     if wanted is None:
         return tuple(every)
-    return tuple(device for device in every if wanted.fits(here.gpus[device]))[: wanted.count]
+    return tuple(device for device in every if wanted.fits(facts.gpus[device]))[: wanted.count]

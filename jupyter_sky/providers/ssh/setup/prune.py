@@ -1,19 +1,24 @@
-"""Giving back the disk of a host: environments, wheels and packages of ours that nobody uses."""
+"""Removing environments, wheels and code of ours from a host that nothing uses any more."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
 
-from jupyter_sky.formatting import format_bytes
-from jupyter_sky.providers.ssh.connection.connection import Line
-from jupyter_sky.providers.ssh.setup.probe import probe
+from jupyter_sky.formatting import format_bytes, format_count
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.setup.facts import gather_facts
 
 UNUSED_FOR = 14 * 24 * 3600.0
-"""Seconds for which nothing has used what is removed, unless the person says otherwise."""
+"""Seconds for which nothing has used what is removed, unless the user says otherwise."""
 
 _WITHIN = 600.0
-_KINDS = {"envs": "environment", "wheels": "set of wheels", "code": "version of jupyter_sky"}
+# What is in each folder: what is counted, and what follows.
+_KINDS = {
+    "envs": ("environment", ""),
+    "wheels": ("set", " of wheels"),
+    "code": ("version", " of jupyter_sky"),
+}
 
 # The time of a folder is when it was used last: who starts an agent sets it, the agent each hour.
 # Beside that, nothing is touched that a process has open or was told of. Files with other names, as
@@ -51,22 +56,23 @@ class Pruned:
 
     Attributes
     ----------
-    names
-        What it was, in words, one each.
+    kinds
+        The folder that each thing was in: ``"envs"``, ``"wheels"`` or ``"code"``.
     freed
         Bytes that the disk has again.
     shared
         Bytes that were in it too, and that uv's cache still has.
     """
 
-    names: tuple[str, ...]
+    kinds: tuple[str, ...]
     freed: int
     shared: int
 
     def __str__(self) -> str:
-        counts = {name: self.names.count(name) for name in self.names}
         parts = [
-            f"{count} {name if count == 1 else _plural(name)}" for name, count in counts.items()
+            format_count(self.kinds.count(kind), noun) + rest
+            for kind, (noun, rest) in _KINDS.items()
+            if kind in self.kinds
         ]
         text = f"{', '.join(parts)}, {format_bytes(self.freed)} given back"
         if self.shared > self.freed / 10:
@@ -74,7 +80,7 @@ class Pruned:
         return text
 
 
-def prune(line: Line, unused_for: float = UNUSED_FOR) -> Pruned:
+def prune(connection: SSHConnection, unused_for: float = UNUSED_FOR) -> Pruned:
     """Remove what nothing has used on a host for so many seconds, and is not in use now.
 
     Raises
@@ -82,15 +88,11 @@ def prune(line: Line, unused_for: float = UNUSED_FOR) -> Pruned:
     HostError
         When the host cannot be used.
     """
-    script = _SCRIPT.format(ours=shlex.quote(probe(line).ours), minutes=int(unused_for // 60))
-    rows = [row.split("\t") for row in line.run(script, within=_WITHIN).splitlines()]
+    ours = shlex.quote(gather_facts(connection).cache_folder)
+    script = _SCRIPT.format(ours=ours, minutes=int(unused_for // 60))
+    rows = [row.split("\t") for row in connection.run(script, within=_WITHIN).splitlines()]
     return Pruned(
-        tuple(_KINDS[kind] for kind, _, _ in rows),
+        tuple(kind for kind, _, _ in rows),
         sum(int(alone) for _, alone, _ in rows),
         sum(int(shared) for _, _, shared in rows),
     )
-
-
-def _plural(name: str) -> str:
-    first, _, rest = name.partition(" ")
-    return f"{first}s {rest}".rstrip()

@@ -1,4 +1,4 @@
-"""uv, which makes environments: the host's own, or one that is sent along."""
+"""uv, which makes environments: the host's own, or one that is sent."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_sky.paths import home
-from jupyter_sky.providers.ssh.connection.connection import HostError, Line
-from jupyter_sky.providers.ssh.setup.probe import Probe
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.errors import HostError
+from jupyter_sky.providers.ssh.setup.facts import HostFacts
 
 _DOWNLOAD_WITHIN = 300.0
 
 
-def find(line: Line, here: Probe, say: Callable[[str], None]) -> str:
+def find_uv(connection: SSHConnection, facts: HostFacts, report: Callable[[str], None]) -> str:
     """Return the path of uv on a host; where there is none it is sent.
 
     Raises
@@ -28,15 +29,15 @@ def find(line: Line, here: Probe, say: Callable[[str], None]) -> str:
     HostError
         When there is none for this kind of machine.
     """
-    if here.uv:
-        return here.uv
-    place = f"{here.ours}/bin/uv"
-    quoted = shlex.quote(place)
-    if line.run(f"test -x {quoted} && echo there || true").strip():
-        return place
-    program = _program(here.machine)
-    say("sending uv")
-    line.run(
+    if facts.uv:
+        return facts.uv
+    path = f"{facts.cache_folder}/bin/uv"
+    quoted = shlex.quote(path)
+    if connection.run(f"test -x {quoted} && echo there || true").strip():
+        return path
+    program = _program(facts.machine)
+    report("sending uv")
+    connection.run(
         f"""
         set -e; umask 077
         mkdir -p "$(dirname {quoted})"
@@ -47,7 +48,7 @@ def find(line: Line, here: Probe, say: Callable[[str], None]) -> str:
         """,
         gzip.compress(program.read_bytes(), 1),
     )
-    return place
+    return path
 
 
 def _program(machine: str) -> Path:

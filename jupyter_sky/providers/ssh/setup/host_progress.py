@@ -1,4 +1,4 @@
-"""What every host is at while it becomes a node."""
+"""The progress of hosts that become nodes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.progress import Preparation, Step
-from jupyter_sky.providers.ssh.connection.connection import HostError
+from jupyter_sky.providers.ssh.errors import HostError
 
 
-class Phases:
-    """Says what hosts are at while they become nodes; called in the threads that do it."""
+class HostProgress:
+    """Reports the steps of all hosts; called in the threads that prepare them."""
 
     def __init__(self, hosts: Sequence[str], progress: Progress) -> None:
         self._lock = threading.Lock()
@@ -21,38 +21,38 @@ class Phases:
         self._stopped = False
 
     def stop(self) -> None:
-        """Let no host come to another phase."""
+        """Let the next `report` of each host raise."""
         self._stopped = True
 
-    def say(self, host: str, phase: str, share: float | None = None) -> None:
-        """Note that a host has come to a phase.
+    def report(self, host: str, text: str, share: float | None = None) -> None:
+        """Report the next step of a host.
 
         Parameters
         ----------
         host
             The host.
-        phase
-            What is done there now, in words.
+        text
+            What is done there now.
         share
-            How much of its way is behind it then; as much as before if nothing is said.
+            How much of its way is behind it then, from 0 to 1; as much as before by default.
 
         Raises
         ------
         HostError
-            When it shall not, because all of it was stopped.
+            When all was stopped, so that there shall be no next step.
         """
         if self._stopped:
             raise HostError("it was stopped")
         with self._lock:
             before = self._steps[host]
-            self._show(Step(host, phase, before.share if share is None else share))
+            self._publish(Step(host, text, before.share if share is None else share))
 
     def fail(self, host: str, reason: str) -> None:
-        """Note that a host cannot be used; what it was at stays to be seen."""
+        """Report that a host cannot be used; how far it had come stays to be seen."""
         with self._lock:
-            self._show(replace(self._steps[host], text=reason.splitlines()[0], failed=True))
+            self._publish(replace(self._steps[host], text=reason.splitlines()[0], failed=True))
 
-    def _show(self, step: Step) -> None:
+    def _publish(self, step: Step) -> None:
         if step != self._steps[step.node]:
             self._steps[step.node] = step
             self._progress(Preparation(tuple(self._steps.values())))

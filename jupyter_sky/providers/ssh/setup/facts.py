@@ -1,11 +1,11 @@
-"""What there is on a host: one command asks for all of it."""
+"""The facts of a host: its system, folders, processors, memory, GPUs. One command asks for all."""
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
-from jupyter_sky.providers.ssh.connection.connection import HostError, Line
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.errors import HostError
 
 _SCRIPT = r"""
 say() { printf '%s\t%s\n' "$1" "$2"; }
@@ -31,8 +31,8 @@ true
 
 
 @dataclass(frozen=True)
-class Probe:
-    """A host, as it was found.
+class HostFacts:
+    """What there is on a host.
 
     Attributes
     ----------
@@ -70,30 +70,30 @@ class Probe:
     driver: str | None
 
     @property
-    def ours(self) -> str:
-        """The folder of what stays from one cluster to the next."""
+    def cache_folder(self) -> str:
+        """Our folder for what one cluster leaves to the next: environments, wheels, code."""
         return f"{self.cache}/jupyter-sky"
 
     @property
-    def runtime(self) -> str:
-        """The folder of what belongs to running clusters, on a local disk, with a short path."""
+    def runtime_folder(self) -> str:
+        """The folder of running agents, on a local disk, with a short path."""
         return f"{self.tmp}/jupyter-sky-{self.user}"
 
 
-def probe(line: Line) -> Probe:
-    """Look at a host.
+def gather_facts(connection: SSHConnection) -> HostFacts:
+    """Ask a host for its facts.
 
     Raises
     ------
     HostError
         When it cannot be a node.
     """
-    rows = [row.split("\t", 1) for row in line.run(_SCRIPT).splitlines() if "\t" in row]
+    rows = [row.split("\t", 1) for row in connection.run(_SCRIPT).splitlines() if "\t" in row]
     said = {name: value for name, value in rows if name != "gpu"}
     gpus = [value.split(", ") for name, value in rows if name == "gpu"]
     if said.get("system") != "Linux":
         raise HostError(f"nodes need Linux, and it runs {said.get('system') or 'something else'}")
-    return Probe(
+    return HostFacts(
         system=said["system"],
         machine=said["machine"],
         user=int(said["user"]),
@@ -109,17 +109,3 @@ def probe(line: Line) -> Probe:
         gpus=tuple(name for _, name, _ in gpus),
         driver=gpus[0][2] if gpus else None,
     )
-
-
-_PYTHON = """
-import importlib.util as u, json, sys
-print(json.dumps({
-    "version": sys.version_info[:3],
-    "missing": [name for name in sys.argv[1:] if u.find_spec(name) is None],
-}))
-"""
-
-
-def python_command(python: str, *modules: str) -> str:
-    """Return a command that says which version an interpreter has, and which modules it lacks."""
-    return shlex.join([python, "-P", "-c", _PYTHON, *modules])

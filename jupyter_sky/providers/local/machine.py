@@ -1,0 +1,102 @@
+"""An agent on this computer, as a machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.providers.base import AgentGone, Node
+
+
+@dataclass(frozen=True)
+class LocalMachine:
+    """An agent on this computer, standing for one or more nodes.
+
+    Attributes
+    ----------
+    folder, blobs
+        The agent's folder, and that of its blobs.
+    pid
+        Its process; 0 if it did not start.
+    nodes
+        The nodes that it stands for.
+    computer
+        Where it was started: several computers can share a home folder, and with it the registry.
+    shares_files
+        Whether its ranks import the user's own modules from where they are.
+    """
+
+    folder: Path
+    blobs: Path
+    pid: int
+    nodes: tuple[Node, ...]
+    computer: str = field(default_factory=socket.gethostname)
+    shares_files: bool = True
+
+    async def open(self) -> socket.socket:
+        """Connect to the agent's socket."""
+        sock = socket.socket(socket.AF_UNIX)
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, str(self.folder / "agent.sock"))
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            sock.close()
+            raise AgentGone(error.strerror) from None
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    async def remove(self) -> None:
+        """Kill an agent that does not answer any more and remove its files."""
+        self.remove_now()
+
+    def remove_now(self) -> None:
+        """Do what `remove` does, outside of an event loop."""
+        if _is_agent(self.pid, self.folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        shutil.rmtree(self.blobs, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def row(self) -> dict[str, Any]:
+        """Return where the agent is."""
+        return {
+            "folder": str(self.folder),
+            "blobs": str(self.blobs),
+            "pid": self.pid,
+            "computer": self.computer,
+            "shares_files": self.shares_files,
+            "nodes": [node.message() for node in self.nodes],
+        }
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> LocalMachine:
+        """Return the machine that `row` described."""
+        return cls(
+            Path(row["folder"]),
+            Path(row["blobs"]),
+            row["pid"],
+            tuple(map(Node.from_message, row["nodes"])),
+            row["computer"],
+            row.get("shares_files", True),
+        )
+
+    def with_nodes(self, nodes: Sequence[Node]) -> LocalMachine:
+        """Return the same agent, standing for other nodes."""
+        return replace(self, nodes=tuple(nodes))
+
+
+def _is_agent(pid: int, folder: Path) -> bool:
+    # By now, another process may have the id.
+    with contextlib.suppress(OSError):
+        return str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False

@@ -1,0 +1,66 @@
+"""Which ranks local nodes have, and how they share the GPUs of this computer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jupyter_sky.providers.base import Node, RunningCluster
+from jupyter_sky.providers.local.gpus import GPU
+from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+from jupyter_sky.transport.agent_spec import RankSpec
+
+_LOOPBACK = "127.0.0.1"
+
+
+def place_nodes(spec: ClusterSpec, gpus: Sequence[GPU]) -> list[Node]:
+    """Return the nodes of a cluster; ranks share GPUs only if they have to."""
+    wanted = spec.accelerator if isinstance(spec.accelerator, Accelerator) else None
+    each = wanted.count if wanted else len(gpus) // spec.nodes
+    per_node = spec.procs_per_node or max(1, each)
+    shared = bool(gpus) and each < per_node
+    nodes = []
+    for number in range(spec.nodes):
+        ranks = tuple(range(number * per_node, (number + 1) * per_node))
+        count = each or min(1, len(gpus))
+        name = gpus[0].name if gpus else None
+        nodes.append(Node(number, _LOOPBACK, "lo", ranks, count, shared, name))
+    return nodes
+
+
+def place_new_nodes(running: RunningCluster, gpus: Sequence[GPU]) -> tuple[list[Node], list[Node]]:
+    """Return the nodes that a cluster has, and the new ones, which are like them.
+
+    Where that takes more GPUs than there are, ranks share them from now on: all of them, since a
+    process group is of one kind.
+    """
+    there, lost = running.nodes, {node.node: node for node in running.lost}
+    like = there[0]
+    next_rank = sum(len(node.ranks) for node in [*there, *running.lost])
+    new = []
+    for number in running.new_numbers:
+        node = lost.get(number)
+        if node is None:
+            ranks = tuple(range(next_rank, next_rank + len(like.ranks)))
+            node = replace(like, node=number, ranks=ranks, port=0)
+            next_rank += len(ranks)
+        new.append(node)
+    enough = len(gpus) >= like.accelerators * (len(there) + len(new))
+    shared = bool(gpus) and (like.shared_accelerators or not enough)
+    return (
+        [replace(node, shared_accelerators=shared) for node in there],
+        [replace(node, shared_accelerators=shared) for node in new],
+    )
+
+
+def rank_specs(nodes: Sequence[Node], gpus: Sequence[GPU]) -> list[RankSpec]:
+    """Return the ranks of nodes, each with the GPU that it may use."""
+    return [RankSpec(rank, _visible(node, rank, gpus)) for node in nodes for rank in node.ranks]
+
+
+def _visible(node: Node, rank: int, gpus: Sequence[GPU]) -> dict[str, str]:
+    if not gpus:
+        return {}
+    first = node.node * node.accelerators
+    index = rank if node.shared_accelerators else first + node.ranks.index(rank)
+    return {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)].id}

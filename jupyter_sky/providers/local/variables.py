@@ -1,0 +1,62 @@
+"""The environment variables of local ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import last_line
+from jupyter_sky.providers.node_defaults import thread_variables
+from jupyter_sky.providers.spec import Image
+
+
+def rank_variables(image: Image, ranks: int) -> dict[str, str]:
+    """Return the variables of every rank.
+
+    Parameters
+    ----------
+    image
+        What the user wants there.
+    ranks
+        Number of ranks that share this computer's processors.
+
+    Raises
+    ------
+    SkyError
+        When a command for a variable fails.
+    """
+    # What the notebook has of it holds for its nodes too.
+    threads = {} if "OMP_NUM_THREADS" in os.environ else thread_variables(ranks, _cpus())
+    return {"PATH": _path(), **threads, **image.env, **_shell_variables(image.shell_vars)}
+
+
+def _cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _path() -> str:
+    """Return where ranks find commands: first of all those of the notebook's environment."""
+    scripts = str(Path(sys.executable).parent)
+    others = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join([scripts, *(entry for entry in others if entry != scripts)])
+
+
+def _shell_variables(commands: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, command in commands.items():
+        done = subprocess.run(
+            command, shell=True, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise SkyError(
+                f"shell_vars[{name!r}] has no value: {command!r} ended with status "
+                f"{done.returncode}, {last_line(done.stderr)}"
+            )
+        found[name] = done.stdout.rstrip("\n")
+    return found

@@ -1,0 +1,35 @@
+"""What every provider decides for a node in the same way: where blobs lie, and threads of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+SHARED_MEMORY = Path("/dev/shm")
+
+ENOUGH_SHARED_MEMORY = 2**30
+"""Bytes of free shared memory from which on blobs are kept there."""
+
+BLOBS_OF = "jupyter-sky-{}"
+"""Name of the folder in shared memory that belongs to an agent's folder of that name."""
+
+
+def blob_folder(agent: str, free: int) -> str:
+    """Return the folder for the blobs of an agent, which is in shared memory if that is large.
+
+    Containers often have a shared memory of 64 MB; the disk, and its cache, is better then.
+
+    Parameters
+    ----------
+    agent
+        The agent's own folder.
+    free
+        Bytes of free shared memory on the node.
+    """
+    if free < ENOUGH_SHARED_MEMORY:
+        return f"{agent}/blobs"
+    return f"{SHARED_MEMORY.as_posix()}/{BLOBS_OF.format(PurePosixPath(agent).name)}"
+
+
+def thread_variables(ranks: int, cpus: int) -> dict[str, str]:
+    """Return variables that share the processors of a node among its ranks, as torchrun does."""
+    return {"OMP_NUM_THREADS": str(max(1, cpus // ranks))} if ranks > 1 else {}

@@ -1,0 +1,101 @@
+"""Opening an SSH connection: a way to the port, a common cipher, the host's key, the login."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+from jupyter_sky.providers.ssh.connection import authentication, host_keys
+from jupyter_sky.providers.ssh.connection.ssh_config import Login
+from jupyter_sky.providers.ssh.errors import HostError
+
+if TYPE_CHECKING:
+    import paramiko
+
+_KEEP_ALIVE = 15  # seconds; firewalls and NATs forget connections that are silent
+
+
+def open_socket(login: Login) -> socket.socket | paramiko.ProxyCommand:
+    """Return what leads to the SSH server: a TCP connection, or a command's input and output.
+
+    Raises
+    ------
+    HostError
+        When the port cannot be reached.
+    """
+    import paramiko
+
+    if login.proxy_command:
+        return paramiko.ProxyCommand(login.proxy_command)
+    where = login.where
+    try:
+        sock = socket.create_connection((login.address, login.port), login.connect_within)
+    except TimeoutError:
+        raise HostError(
+            f"{where} did not answer within {login.connect_within:.0f} s: is the machine on, and "
+            "are you in its network?"
+        ) from None
+    except socket.gaierror:
+        raise HostError(
+            f"no machine is named {login.address}: name it in ~/.ssh/config, or type its address"
+        ) from None
+    except ConnectionRefusedError:
+        raise HostError(f"nothing listens at {where}: is its SSH server running?") from None
+    except OSError as error:
+        raise HostError(f"{where} cannot be reached ({error.strerror or error})") from None
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def open_transport(
+    login: Login, sock: socket.socket | paramiko.ProxyCommand | paramiko.Channel
+) -> paramiko.Transport:
+    """Speak SSH over what leads to a server, check that it is the right one, and log in.
+
+    Raises
+    ------
+    HostError
+        When the server does not speak SSH as expected.
+    HostKeyError
+        When it may be another machine.
+    LoginError
+        When it does not let the user in.
+    """
+    import paramiko
+
+    transport = None
+    try:
+        transport = paramiko.Transport(sock)
+        transport.banner_timeout = transport.auth_timeout = login.connect_within
+        options = transport.get_security_options()
+        # With the others paramiko compares a code of each packet byte by byte, in Python.
+        options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)
+        if types := _wanted_types(host_keys.known_key_types(login), options.key_types):
+            options.key_types = types
+        if host_keys.has_authority(login):
+            certified = [f"{kind}-cert-v01@openssh.com" for kind in options.key_types]
+            options.key_types = [*certified, *options.key_types]
+        transport.start_client(timeout=login.connect_within)
+        host_keys.check_host_key(login, transport.get_remote_server_key())
+        authentication.authenticate(transport, login)
+        transport.set_keepalive(_KEEP_ALIVE)
+        return transport
+    except BaseException as error:
+        if transport is not None:
+            transport.close()
+        with contextlib.suppress(OSError):
+            sock.close()
+        if isinstance(error, paramiko.SSHException | EOFError | OSError):
+            raise HostError(f"{login.where} does not speak SSH as expected ({error})") from None
+        raise
+
+
+def _wanted_types(known: list[str], usual: tuple[str, ...]) -> list[str]:
+    """Put the types of key that are known of a host first; of RSA, the signatures of today."""
+    first = [kind for name in known for kind in usual if kind == name or _is_rsa(kind, name)]
+    return [*first, *(kind for kind in usual if kind not in first)] if first else []
+
+
+def _is_rsa(kind: str, name: str) -> bool:
+    return name == "ssh-rsa" and kind.startswith("rsa-sha2-")

@@ -1,0 +1,95 @@
+"""Preparing a host for an agent: our code, an interpreter, files and variables of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from jupyter_sky.formatting import format_bytes
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.setup.agent import work_folder
+from jupyter_sky.providers.ssh.setup.code_package import check_python, send_code
+from jupyter_sky.providers.ssh.setup.environment import Recipe, install_system, make_environment
+from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
+from jupyter_sky.providers.ssh.setup.files import send_files, shell_values
+from jupyter_sky.providers.ssh.setup.placement import check_size
+
+
+@dataclass(frozen=True)
+class PreparedHost:
+    """A host that is ready for an agent.
+
+    Attributes
+    ----------
+    connection, facts
+        The connection to it, and what there is.
+    python, code
+        The interpreter, and the folder of our package.
+    keeps
+        Folders of ours that the agent uses, so that nothing prunes them.
+    variables
+        Variables of the image whose values are what commands print there.
+    """
+
+    connection: SSHConnection
+    facts: HostFacts
+    python: str
+    code: str
+    keeps: tuple[str, ...]
+    variables: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return str(self.connection.target)
+
+
+def prepare_host(
+    connection: SSHConnection,
+    spec: ClusterSpec,
+    python: str | None,
+    recipe: Recipe,
+    files: bytes,
+    report: Callable[[str, float], None],
+) -> PreparedHost:
+    """Put on a host what an agent and its ranks need.
+
+    Parameters
+    ----------
+    python
+        The interpreter to use; ``None`` makes an environment.
+    recipe
+        What that environment is made of.
+    files
+        The archive of the image's files.
+    report
+        Called with each step and how much of the way is behind it then, from 0 to 1.
+
+    Raises
+    ------
+    SkyError
+        When the host cannot be a node.
+    """
+    report("connecting", 0.0)
+    connection.connect()
+    report("looking around", 0.1)
+    facts = gather_facts(connection)
+    check_size(facts, spec)
+    report("sending jupyter_sky", 0.2)
+    code = send_code(connection, facts)
+    if python is not None:
+        report(f"checking {python}", 0.4)
+        check_python(connection, python)
+    else:
+        install_system(connection, facts, spec.image.apt, lambda text: report(text, 0.3))
+        python = make_environment(connection, facts, recipe, lambda text: report(text, 0.4))
+    if files:
+        report(f"sending files ({format_bytes(len(files))})", 0.7)
+        send_files(connection, work_folder(spec.name, facts), files)
+    variables = shell_values(connection, spec.image.shell_vars)
+    report("prepared", 0.8)
+    is_ours = python.startswith(f"{facts.cache_folder}/envs/")
+    keeps = (code, str(PurePosixPath(python).parents[1])) if is_ours else (code,)
+    return PreparedHost(connection, facts, python, code, keeps, variables)

@@ -1,0 +1,9 @@
+"""What `jupyter_sky.node.bridge` and a notebook that starts it over SSH agree on."""
+
+from __future__ import annotations
+
+MARK = b"--jupyter-sky--\n"
+"""What the bridge prints first: login scripts print what comes before, the agent what follows."""
+
+NO_AGENT = 3
+"""Exit status of the bridge where there is no agent."""
