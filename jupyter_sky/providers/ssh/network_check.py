@@ -65,7 +65,7 @@ def examine(targets: Sequence[Target], python: str | None, interface: str | None
 
         def open_door(target: Target) -> _Door | HostError:
             peer = second if reached[target] == first else first
-            words = ["open", peer, str(len(reached) - 1), interface or ""]
+            words = ["listen", peer, str(len(reached) - 1), interface or ""]
             try:
                 return _Door(**_run(lines.get(target), python, program, words))
             except HostError as error:
@@ -81,7 +81,7 @@ def examine(targets: Sequence[Target], python: str | None, interface: str | None
 
         def try_others(target: Target) -> dict[str, str]:
             words = [f"{other}={place}" for other, place in doors.items() if other is not target]
-            return _run(lines.get(target), python, program, ["try", *words])
+            return _run(lines.get(target), python, program, ["connect", *words])
 
         tried = dict(zip(doors, threads.map(try_others, doors), strict=True))
     for target in doors:
