@@ -69,7 +69,7 @@ class Cluster:
 
         A visitor keeps nothing up, and what it sees stays new to the notebook.
         """
-        return cls.attach(row, provider, RuntimeEnv(life={}), visits=True)
+        return cls.attach(row, provider, RuntimeEnv(life=None), visits=True)
 
     @classmethod
     def attach(
@@ -129,7 +129,7 @@ class Cluster:
         list of str
             The nodes that could not be reached; what is left there ends by itself.
         """
-        controller = _controller(row, provider, RuntimeEnv(life={}), USUAL)
+        controller = _controller(row, provider, RuntimeEnv(life=None), USUAL)
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
         return event_loop.wait(controller.down(machines))
 

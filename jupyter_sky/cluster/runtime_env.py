@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.messages import Packed
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class RuntimeEnv:
     Attributes
     ----------
     life
-        A packed object with ``enter_process``, ``enter_app``, ``exit_app`` and ``exit_process``.
+        A packed object with ``enter_process``, ``enter_app``, ``exit_app`` and ``exit_process``;
+        ``None`` where no rank will enter it, as for a cluster that is only looked at.
     blobs
         Its large parts.
     needs
@@ -28,7 +29,7 @@ class RuntimeEnv:
         Whether ranks form a group, so that one of them alone cannot go on.
     """
 
-    life: Message
+    life: Packed | None
     blobs: Mapping[str, memoryview] = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
     plugins: tuple[str, ...] = ()

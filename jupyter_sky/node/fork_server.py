@@ -13,7 +13,6 @@ import ctypes
 import faulthandler
 import gc
 import importlib
-import json
 import os
 import selectors
 import shutil
@@ -22,9 +21,15 @@ import socket
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgpack
+
+from jupyter_sky.transport.agent_spec import AgentSpec
+
+if TYPE_CHECKING:
+    from jupyter_sky.node.rank.shell import RankShell
+    from jupyter_sky.transport.rank_messages import ForkRequest, ForkServerMessage, Imported
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -37,10 +42,10 @@ _libc = ctypes.CDLL(None)
 
 
 def main(agent_fd: int, folder: Path) -> None:
-    """Serve the agent at the other end of ``agent_fd``; its spec is in ``folder``."""
+    """Serve the agent at the other end of ``agent_fd``; its specification is in ``folder``."""
     agent = socket.socket(fileno=agent_fd)
-    spec = json.loads((folder / "spec.json").read_text())
-    # During the imports nobody listens to the agent; if it ends then, so does the fork server.
+    spec = AgentSpec.from_json((folder / "spec.json").read_text())
+    # During the imports this process does not listen to the agent; if that ends, so does this.
     end_with_parent()
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -48,46 +53,59 @@ def main(agent_fd: int, folder: Path) -> None:
     waker.setblocking(False)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    _place(spec)
-    shell, prepared = _prepare(spec)
-    agent.send(msgpack.packb(prepared))
+    _set_up_imports(spec)
+    shell, imported = _import_all(spec)
+    agent.send(msgpack.packb(imported))
     _libc.prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
-    _Nursery(agent, wakeup, shell, spec).serve()
+    ForkServer(agent, wakeup, shell, spec).serve()
 
 
-def _place(spec: dict[str, Any]) -> None:
-    """Stand where the notebook stands: its folder, its import path, its environment."""
+def _set_up_imports(spec: AgentSpec) -> None:
+    """Take the working folder and the import path that the specification wants for ranks."""
     os.environ.pop("PYTHONPATH", None)
-    if spec["python_path"] is not None:
-        os.environ["PYTHONPATH"] = spec["python_path"]
+    if spec.python_path is not None:
+        os.environ["PYTHONPATH"] = spec.python_path
     with contextlib.suppress(OSError):
-        os.chdir(spec["cwd"])
-    sys.path[:] = [*spec["sys_path"], *(path for path in sys.path if path not in spec["sys_path"])]
+        os.chdir(spec.cwd)
+    sys.path[:] = [*spec.sys_path, *(path for path in sys.path if path not in spec.sys_path)]
 
 
-def _prepare(spec: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
+    """Import what ranks need; return the shell that they inherit, and what to tell the agent."""
     missing = {}
-    for name in spec["preload"]:
+    for name in spec.preload:
         try:
             importlib.import_module(name)
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"
-    from jupyter_sky.node.rank import rank, shell  # noqa: F401 - every rank needs them
+    from jupyter_sky.node.rank import shell, worker  # noqa: F401 - every rank needs them
     from jupyter_sky.transport.versions import versions
 
     made = shell.make_shell()
-    # What is here now is here for good: without this, the first collection in every rank would
-    # touch, and so copy, every page.
+    # All objects that exist now stay: without this, the first collection in every rank would touch,
+    # and so copy, every page.
     gc.collect()
     gc.freeze()
     return made, {"prepared": versions(), "missing": missing}
 
 
-class _Nursery:
-    """The loop of the fork server: forks what the agent asks for, reaps, watches the agent."""
+class ForkServer:
+    """The loop of the fork server: forks what the agent asks for, and reaps it.
+
+    Parameters
+    ----------
+    agent
+        Socket to the agent; the fork server ends when the agent does.
+    wakeup
+        Has a byte for each signal, so that the end of a child wakes the loop.
+    shell
+        The shell that ranks inherit.
+    spec
+        The agent's specification.
+    """
 
     def __init__(
-        self, agent: socket.socket, wakeup: socket.socket, shell: Any, spec: dict[str, Any]
+        self, agent: socket.socket, wakeup: socket.socket, shell: RankShell, spec: AgentSpec
     ) -> None:
         self._agent = agent
         self._wakeup = wakeup
@@ -96,6 +114,7 @@ class _Nursery:
         self._ranks: set[int] = set()
 
     def serve(self) -> None:
+        """Serve the agent until it has ended, and end the ranks then."""
         selector = selectors.DefaultSelector()
         selector.register(self._agent, selectors.EVENT_READ)
         selector.register(self._wakeup, selectors.EVENT_READ)
@@ -104,33 +123,34 @@ class _Nursery:
                 if key.fileobj is self._wakeup:
                     self._wakeup.recv(4096)
                     self._reap()
-                elif not self._obey():
+                elif not self._serve_request():
                     self._clean_up()
                     return
 
-    def _obey(self) -> bool:
+    def _serve_request(self) -> bool:
+        """Fork what the agent asks for; return whether there still is an agent."""
         try:
             data, fds, _, _ = socket.recv_fds(self._agent, 256 * 1024, 8)
         except ConnectionError:
             return False
         if not data:
             return False
-        order = msgpack.unpackb(data)
-        pid = self._fork(order, fds)
+        request: ForkRequest = msgpack.unpackb(data)
+        pid = self._fork(request, fds)
         for fd in fds:
             os.close(fd)
         self._ranks.add(pid)
-        self._tell({"forked": order["rank"], "pid": pid})
+        self._send({"forked": request["rank"], "pid": pid})
         return True
 
-    def _fork(self, order: dict[str, Any], fds: list[int]) -> int:
+    def _fork(self, request: ForkRequest, fds: list[int]) -> int:
         fork_server = os.getpid()
         pid = os.fork()
         if pid:
             return pid
         code = 1
         try:
-            self._become_rank(fork_server, order, fds)
+            self._become_rank(fork_server, request, fds)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -140,8 +160,9 @@ class _Nursery:
                 sys.stdout.flush()
             os._exit(code)
 
-    def _become_rank(self, fork_server: int, order: dict[str, Any], fds: list[int]) -> None:
-        from jupyter_sky.node.rank import rank
+    def _become_rank(self, fork_server: int, request: ForkRequest, fds: list[int]) -> None:
+        from jupyter_sky.node.rank import streams
+        from jupyter_sky.node.rank.worker import RankWorker
 
         os.setsid()
         end_with_parent()
@@ -154,19 +175,19 @@ class _Nursery:
         for fd in fds:
             os.set_inheritable(fd, False)
         commands, side, out, err, log = fds
-        rank.take_streams(out, err)
-        _libc.prctl(PR_SET_NAME, f"sky-rank-{order['rank']}".encode(), 0, 0, 0)
-        # A crash in C code says where it was; that is among the last lines of the log then.
+        streams.redirect(out, err)
+        _libc.prctl(PR_SET_NAME, f"sky-rank-{request['rank']}".encode(), 0, 0, 0)
+        # After a crash in C code, the last lines of the log say where it was.
         faulthandler.enable()
-        os.environ.update(order["env"])
+        os.environ.update(request["env"])
         os.environ[_RANK_PID] = str(os.getpid())
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)
-        rank.Rank(
-            order["rank"],
+        RankWorker(
+            request["rank"],
             self._shell,
             socket.socket(fileno=commands),
             socket.socket(fileno=side),
-            Path(self._spec["blobs"]),
+            Path(self._spec.blobs),
         ).serve()
 
     def _reap(self) -> None:
@@ -178,34 +199,34 @@ class _Nursery:
                 # As the reaper of this subtree the fork server also gets what ranks left behind.
                 if pid in self._ranks:
                     self._ranks.discard(pid)
-                    end_group(pid)
-                    end_descendants(of=pid)
-                    self._tell({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+                    kill_group(pid)
+                    kill_descendants(of=pid)
+                    self._send({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: ForkServerMessage) -> None:
         with contextlib.suppress(OSError):
             self._agent.send(msgpack.packb(message))
 
     def _clean_up(self) -> None:
         for pid in self._ranks:
-            end_group(pid)
-        end_descendants()
-        shutil.rmtree(self._spec["blobs"], ignore_errors=True)
-        Path(self._spec["socket"]).unlink(missing_ok=True)
+            kill_group(pid)
+        kill_descendants()
+        shutil.rmtree(self._spec.blobs, ignore_errors=True)
+        Path(self._spec.socket).unlink(missing_ok=True)
 
 
 def end_with_parent() -> None:
-    """Have the system kill this process when its parent ends."""
+    """Let the system kill this process when its parent ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def end_group(leader: int) -> None:
+def kill_group(leader: int) -> None:
     """Kill a rank and the processes of its group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
-def end_descendants(of: int | None = None) -> None:
+def kill_descendants(of: int | None = None) -> None:
     """Kill what the ranks, or one of them, started in sessions of their own."""
     import psutil
 

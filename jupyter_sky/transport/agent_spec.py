@@ -1,4 +1,7 @@
-"""The specification of an agent: ``spec.json`` in its folder, written by a provider."""
+"""The specification of an agent, and what the agent prints when it has started.
+
+A provider writes the specification as ``spec.json`` into the agent's folder.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypedDict
 
 
-class AgentReady(TypedDict):
-    """What an agent prints, as JSON, when it listens: its process, and where peers reach it."""
-
-    pid: int
-    addr: str
-    interface: str
-    port: int
-
-
 @dataclass(frozen=True)
 class RankSpec:
-    """A rank: its number, and variables of its environment."""
+    """A rank to start: its number, and variables of its environment."""
 
     rank: int
     env: Mapping[str, str] = field(default_factory=dict)
@@ -97,3 +91,22 @@ class AgentSpec:
             known[name] = tuple(known.get(name, ()))
         known["ranks"] = tuple(RankSpec(each["rank"], each["env"]) for each in known["ranks"])
         return cls(**known)
+
+
+class AgentStarted(TypedDict):
+    """What ``python -m jupyter_sky.node`` prints, as one line of JSON.
+
+    Attributes
+    ----------
+    pid
+        Process id of the agent.
+    addr, interface
+        The address at which other nodes reach the node, and its network interface.
+    port
+        Where the agent listens to other agents; 0 for one that is alone.
+    """
+
+    pid: int
+    addr: str
+    interface: str
+    port: int

@@ -12,7 +12,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from jupyter_sky.transport.error_report import ErrorReport
 from jupyter_sky.transport.frames import Message, ProtocolError
+from jupyter_sky.transport.messages import Packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Formed(Event):
 
     rank: int
     generation: int
-    error: dict[str, Any] | None
+    error: ErrorReport | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +163,8 @@ class RankDone(Event):
     rank: int
     run: str
     outcome: str
-    error: dict[str, Any] | None = None
-    values: dict[str, Any] | None = None
+    error: ErrorReport | None = None
+    values: Packed | None = None
     broken: bool = False
     bound: dict[str, bool] = field(default_factory=dict)
     arrived: list[str] | None = None

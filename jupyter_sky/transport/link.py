@@ -45,6 +45,8 @@ class Link:
         Seconds without a sign of life after which the other side is taken to be gone; a network
         tells of that much later, if at all. Both sides send such signs then. ``None`` is for links
         that stay within a machine.
+    on_drained
+        Called when all that was queued has left.
     """
 
     def __init__(
@@ -54,10 +56,12 @@ class Link:
         on_close: Callable[[], None],
         destination: Destination | None = None,
         silence: float | None = None,
+        on_drained: Callable[[], None] | None = None,
     ) -> None:
         self._sock = sock
         self._on_message = on_message
         self._on_close = on_close
+        self._on_drained = on_drained
         self._decoder = Decoder(destination) if destination else Decoder()
         self._unsent: collections.deque[memoryview] = collections.deque()
         self._waiters: list[asyncio.Future[None]] = []
@@ -65,7 +69,6 @@ class Link:
         self.unsent_bytes = 0
         self.sent_bytes = 0
         self.closed = False
-        self.on_drained: Callable[[], None] | None = None
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
@@ -159,8 +162,8 @@ class Link:
             self._unsent.popleft()
         if not self._unsent:
             self._loop.remove_writer(self._sock)
-            if self.on_drained:
-                self.on_drained()
+            if self._on_drained:
+                self._on_drained()
         if self.unsent_bytes <= HIGH_WATER:
             self._wake()
 

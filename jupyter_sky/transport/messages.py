@@ -1,11 +1,17 @@
-"""The messages between kernel, agent and ranks: each is a msgpack map, typed here and nowhere else.
+"""The messages between a kernel and an agent: each is a msgpack map, typed here and nowhere else.
 
-Events, which agents tell of their own accord, are in `events`; what is said of an error is in
-`error_report`, and who is where in `topology`.
+Requests that carry values are here, the others in `requests`. Every request also has ``op``, its
+name, ``id``, its number on this client, and ``settled``: answers to requests below that number have
+arrived and need not be remembered. The answer has the number as ``re``, and ``error``, a sentence,
+where the agent cannot do what was asked.
+
+Events, which agents send of their own accord, are in `events`; an error as a rank describes it is
+in `error_report`, who is where in `topology`, and what travels within a node in `rank_messages`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 from jupyter_sky.transport.topology import Topology
@@ -33,7 +39,7 @@ class Packed(TypedDict):
 
     stream: bytes | Blob
     buffers: list[bytes | Blob]
-    tokens: NotRequired[dict[int, str]]
+    tokens: NotRequired[dict[int, int]]
 
 
 class Hello(TypedDict):
@@ -42,45 +48,49 @@ class Hello(TypedDict):
     Attributes
     ----------
     since
-        Number of the last event that it has; ``None`` to hear of none until it asks.
+        Number of the last event that the client has; with ``None`` the agent sends no events until
+        the client asks with ``follow``.
     token
-        What it is known by on its next link.
+        Identifies the client on its next link.
     blobs
-        The digests that it takes the node to have.
+        Digests of the blobs that the client believes to be on the node.
     visits
-        Whether it only looks on, and keeps nothing up.
+        Whether the client only looks on: it does not keep the node from ending, and what it sees
+        stays unseen for notebooks.
     version
-        Its jupyter_sky.
+        The client's version of jupyter_sky; 0.1.0 did not say it.
     """
 
     op: Literal["hello"]
     since: int | None
     token: str
     blobs: list[str]
-    visits: bool
-    version: str
+    visits: NotRequired[bool]
+    version: NotRequired[str]
 
 
 class RankStatus(TypedDict):
-    """What a client that is new should know of a rank.
+    """The state of a rank, for a client that has just connected.
 
     Attributes
     ----------
+    rank
+        Its number.
     pid
-        Its process; ``None`` while there is none.
+        Its process id; ``None`` while there is no process.
     run
-        The run that it is busy with.
+        The run that it is busy with, if any.
     generation
-        The process group that it is in.
+        Generation of the process group that it joined last; 0 before the first.
     names
-        What it holds under each name, by content.
+        The content digest of each name that the notebook sent it last.
     """
 
     rank: int
     pid: int | None
     run: str | None
     generation: int
-    names: dict[str, Any]
+    names: dict[str, str]
 
 
 class Welcome(TypedDict):
@@ -89,24 +99,28 @@ class Welcome(TypedDict):
     Attributes
     ----------
     missing
-        Of the client's ``blobs``, those that are not there.
+        Of the client's ``blobs``, those that are not on the node.
     shared
         Whether another notebook is connected.
+    version
+        The agent's version of jupyter_sky.
     cluster, id
         Name and identity of the cluster.
     last
-        Number of the last event.
+        Number of the last event; 0 before the first.
     versions
-        Of what ranks have imported; ``None`` until they have.
+        Versions of Python and the packages that ranks use; ``None`` until the fork server has
+        imported them.
     latest
-        The last run that began here, as its event says it, with its number ``n`` and whether it is
-        ``unseen``.
+        The last run that began on this node, as the event `RunBegan` says it, with the number ``n``
+        of that event and whether its end is ``unseen``: something of the run happened while no
+        notebook was connected.
     ranks
-        The ranks.
+        The ranks of the node.
     ending
         Whether the agent is about to end.
     leaving
-        That the machine will be taken away, as the event says it.
+        The event `Leaving`, if the machine is about to be taken away.
     """
 
     welcome: Literal[True]
@@ -124,33 +138,68 @@ class Welcome(TypedDict):
 
 
 class NameGroup(TypedDict):
-    """Names that are sent as one, so that they share objects on the ranks as in the notebook."""
-
-    ranks: NotRequired[list[int]]
-    packed: Packed
-
-
-class RunRequest(TypedDict):
-    """What a kernel asks of an agent, and an agent of its ranks: carry out a cell or a call.
+    """Names that are sent as one, so that they share objects on the ranks as in the notebook.
 
     Attributes
     ----------
+    ranks
+        The ranks that it is for.
+    shipment
+        Identifies this sending: a rank says in `RankDone` which ones it came to bind.
+    kind
+        ``"name"``, ``"class"``, or ``"source"``: modules, and where the notebook's files are.
+    names
+        What it holds: names, or the keys of classes and modules.
+    digests
+        The content digest of each.
+    packed
+        The pickled value or values.
+    together
+        Whether ``packed`` holds a list with a value for each name, rather than one value.
+    tokens
+        Tokens of the objects in it that later sendings may refer to: the first one, and those of
+        objects that have one already, by their place in the pickle's memo.
+    cells
+        The notebook's cells that functions in it come from: by file name, text and title.
+    """
+
+    ranks: NotRequired[list[int]]
+    shipment: str
+    kind: str
+    names: list[str]
+    digests: dict[str, str]
+    packed: Packed
+    together: bool
+    tokens: list[Any] | None
+    cells: Mapping[str, tuple[str, str]]
+
+
+# Requests that carry values
+
+
+class RunFields(TypedDict):
+    """What a run is, for an agent and for a rank alike.
+
+    Attributes
+    ----------
+    run
+        Identifies the run.
     code, call
         One of them: the cell, or the pickled call.
     cells
-        The notebook's cells that functions in ``call`` come from.
+        The notebook's cells that functions in ``call`` come from: by file name, text and title.
     place
         The cell's title in the notebook, and how many of its lines stand above ``code``.
-    values
-        The names that are asked for afterwards, for each rank.
     watched
-        The names of which a rank says whether the run bound them.
+        The names of which a rank reports whether the run bound them.
     outdated
-        The names that each rank should drop.
+        The names that each rank should delete first.
     names
         The names that ranks need for it.
     show
-        The ranks whose output is shown.
+        The ranks whose output is shown while they run.
+    title
+        What a user calls the run.
     everyone
         All ranks that take part, also on other nodes.
     ranks
@@ -164,9 +213,8 @@ class RunRequest(TypedDict):
     run: str
     code: str | None
     call: Packed | None
-    cells: dict[str, Any]
+    cells: Mapping[str, tuple[str, str]]
     place: tuple[str, int]
-    values: dict[int, list[str]]
     watched: list[str]
     outdated: dict[int, list[str]]
     names: list[NameGroup]
@@ -178,8 +226,30 @@ class RunRequest(TypedDict):
     deadline: float
 
 
+class RunRequest(RunFields):
+    """``run``: carry out a cell or a call on ranks of this node.
+
+    The answer has ``missing`` with the digests of blobs that are not on the node, if it needs any:
+    the run has not begun then.
+
+    Attributes
+    ----------
+    values
+        The names that are asked for afterwards, for each rank.
+    """
+
+    values: dict[int, list[str]]
+
+
+class ReserveRequest(TypedDict):
+    """``reserve``: let the head listen for the process group; the answer has its ``port``."""
+
+    rank: int
+    addr: str
+
+
 class FormRequest(TypedDict):
-    """What a kernel asks of an agent, and an agent of its ranks: enter a process group.
+    """``form``: enter a process group, with all ranks of this node.
 
     Attributes
     ----------
@@ -192,3 +262,25 @@ class FormRequest(TypedDict):
     topology: Topology
     life: Packed
     names: list[NameGroup]
+
+
+# Reports
+
+
+class RankUsage(TypedDict):
+    """What a rank uses of its node, and what it printed last.
+
+    Attributes
+    ----------
+    line
+        The last line that it printed.
+    utilisation
+        Of its GPU, or of one processor where it has none: 0 to 1.
+    memory
+        Bytes used and bytes in all, of the GPU or of the machine.
+    """
+
+    rank: int
+    line: str
+    utilisation: float | None
+    memory: list[int] | None

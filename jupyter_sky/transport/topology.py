@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import TypedDict
 
 
+class AgentAddress(TypedDict):
+    """Where other agents reach the agent of a node."""
+
+    node: int
+    addr: str
+    port: int
+
+
 class NodePlace(TypedDict):
-    """A node, as `jupyter_sky.providers.base.Node` describes it."""
+    """A node, as `jupyter_sky.providers.base.Node` describes it; ``port`` is its agent's."""
 
     node: int
     addr: str

@@ -203,7 +203,7 @@ class _Joining:
         async def enlist(connection: Connection) -> None:
             mine = [asdict(each) for each in self._growth.ranks if each.rank in connection.ranks]
             if mine:
-                await connection.request("enlist", ranks=mine)
+                await connection.request("add_ranks", ranks=mine)
 
         await asyncio.gather(*map(enlist, self._kept))
 
@@ -236,7 +236,7 @@ class _Joining:
             "peer": new.addr,
         }
         for connection in self._kept:
-            answer = await connection.request("admit", **message)
+            answer = await connection.request("add_peers", **message)
             if "port" in answer:
                 where = {key: answer[key] for key in ("addr", "interface", "port")}
                 nodes = [replace(node, **where) for node in connection.machine.nodes]
@@ -332,7 +332,7 @@ async def _discharge(connections: Sequence[Connection], ranks: Collection[int]) 
         return
     for connection in connections:
         with contextlib.suppress(SkyError):
-            await connection.request("discharge", ranks=sorted(ranks))
+            await connection.request("remove_ranks", ranks=sorted(ranks))
 
 
 async def _finished(coroutine: Coroutine[Any, Any, T]) -> T:

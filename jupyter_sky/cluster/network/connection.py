@@ -22,6 +22,7 @@ from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
+from jupyter_sky.transport.messages import Packed
 
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank; broken links do not count."""
@@ -350,7 +351,7 @@ class Connection:
         return whole
 
     def load(
-        self, packed: Message, learn: Callable[[dict[int, Any]], None] = lambda objects: None
+        self, packed: Packed, learn: Callable[[dict[int, Any]], None] = lambda objects: None
     ) -> Any:
         """Fetch the parts of a packed value and unpickle it; for the person's thread.
 

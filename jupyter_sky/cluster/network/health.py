@@ -119,12 +119,14 @@ async def check_ways(connections: Sequence[Connection]) -> None:
 
     async def open_door(connection: Connection, node: Node) -> tuple[int, str, int]:
         callers = len(connections) - 1
-        answer = await connection.request("open_door", addr=node.addr, callers=callers)
+        answer = await connection.request("listen_on_test_port", addr=node.addr, callers=callers)
         return node.node, node.addr, answer["port"]
 
     async def look(connection: Connection, node: Node) -> dict[int, str]:
         others = [each for each in doors if each[0] != node.node]
-        answer = await connection.request("try_doors", doors=others, within=_TRY_WITHIN)
+        answer = await connection.request(
+            "connect_to_test_ports", listeners=others, within=_TRY_WITHIN
+        )
         return answer["failed"]
 
     doors = await asyncio.gather(*map(open_door, connections, nodes))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.namespace.sync import NamespaceUpdate
 from jupyter_sky.serialization.cell_sources import Cells
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.messages import Packed
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Task:
 
     ranks: tuple[int, ...]
     code: str | None = None
-    call: Message | None = None
+    call: Packed | None = None
     cells: Cells = field(default_factory=dict)
     place: CellPlace = field(default_factory=CellPlace)
     update: NamespaceUpdate = field(default_factory=NamespaceUpdate)

@@ -1,7 +1,22 @@
-"""The journal: every event of an agent, numbered and spooled to disk.
+"""The journal: every event of an agent, numbered, so that a client can take up where it left off.
 
-A client that lost its link comes back with the last number it has and misses nothing. What a rank
-printed is not written twice: the journal notes where it stands in the rank's log.
+What we want: a notebook whose link broke, or whose kernel was restarted, misses no event, however
+long it was away. A notebook that is connected gets each event at once. Neither a rank that prints
+gigabytes nor a client that reads slowly makes the agent's memory grow.
+
+Things that don't work:
+
+- A queue for each client. It grows as long as the client is away, and a client that is new has no
+  queue with what happened before.
+- Keeping all events in memory, or only the last few: the first has no bound, the second has gaps.
+- Writing whole events to disk. What ranks print is most of it, and their logs have that already:
+  everything would be written twice.
+
+Solution: events are numbered from 1, and each is appended to a spool file. A table has the offset
+of each in that file: eight bytes an event are all that stays in memory for ever. An event of output
+is spooled without its text; in its place stands where the rank's log has it. The most recent events
+are kept in memory as well, encoded as frames, since connected clients ask for them at once. A
+client only has to say the last number that it has: see `client_session.ClientSession.pump`.
 """
 
 from __future__ import annotations
@@ -9,7 +24,7 @@ from __future__ import annotations
 import array
 import collections
 import io
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_sky.transport.frames import PREFIX, Message, decode_message, encode
@@ -26,10 +41,10 @@ class Journal:
     path
         The spool file.
     read_log
-        Gives ``size`` bytes at ``offset`` of a rank's log.
+        Takes rank, offset and size, and returns those bytes of the rank's log.
     """
 
-    def __init__(self, path: Path, read_log) -> None:
+    def __init__(self, path: Path, read_log: Callable[[int, int, int], bytes]) -> None:
         self._file = path.open("w+b", buffering=0)
         self._read_log = read_log
         self._offsets = array.array("Q", [0])
@@ -42,14 +57,22 @@ class Journal:
         return len(self._offsets) - 1
 
     def append(self, message: Message, logged: tuple[int, int] | None = None) -> None:
-        """Write down an event; ``logged`` is offset and size of its ``data`` in the rank's log."""
+        """Add an event.
+
+        Parameters
+        ----------
+        message
+            The event as it goes over the wire, but for its number ``n``.
+        logged
+            Offset and size of its ``data`` in the rank's log, if the log has it.
+        """
         message = {**message, "n": self.last + 1}
         frame = encode(message)
         spooled = frame if logged is None else encode({**message, "data": b"", "logged": logged})
         try:
             self._file.write(spooled)
         except OSError:
-            # No room on the disk: who is connected gets it from memory.
+            # No room on the disk: connected clients get the event from memory.
             spooled = b""
         self._offsets.append(self._offsets[-1] + len(spooled))
         self._recent.append(frame)
@@ -67,11 +90,6 @@ class Journal:
             offset, size = message.pop("logged")
             message["data"] = self._read_log(message["rank"], offset, size)
         return encode(message)
-
-    def messages(self, first: int) -> Iterator[Message]:
-        """Yield the events from number ``first`` on, without the text that stands in the logs."""
-        for number in range(first, self.last + 1):
-            yield self._spooled(number)
 
     def _spooled(self, number: int) -> Message:
         start, end = self._offsets[number - 1], self._offsets[number]

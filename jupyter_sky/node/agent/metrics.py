@@ -10,7 +10,10 @@ from typing import Any
 import psutil
 
 from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.transport.agent_spec import RankSpec
+from jupyter_sky.transport.messages import RankUsage
 
+_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _LONGEST_LINE = 300
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -20,49 +23,67 @@ class Metrics:
 
     Parameters
     ----------
-    devices
-        The GPU of each rank, by its number on the machine; ranks without one are left out.
+    specs
+        The ranks; the environment of each says which GPU it has.
     """
 
-    def __init__(self, devices: dict[int, int]) -> None:
-        self._devices = devices
+    def __init__(self, specs: Iterable[RankSpec]) -> None:
+        self._gpus: dict[int, int] = {}
         self._processes: dict[int, psutil.Process] = {}
         self._total = psutil.virtual_memory().total
-        self._nvml: Any = _nvml() if devices else None
+        self._nvml: Any = None
+        self.add(specs)
 
-    def measure(self, ranks: Iterable[RankProcess]) -> list[dict[str, Any]]:
-        """Return ``rank``, ``line``, ``utilisation`` (0 to 1) and ``memory`` (used, total bytes).
+    def add(self, specs: Iterable[RankSpec]) -> None:
+        """Measure further ranks."""
+        self._gpus.update(gpus_of(specs))
 
-        Of a rank with a GPU, utilisation and memory are those of the GPU.
-        """
-        return [
-            {"rank": process.rank, "line": last_line(process), **self._use(process)}
-            for process in ranks
-            if process.pid
-        ]
+    def measure(self, ranks: Iterable[RankProcess]) -> list[RankUsage]:
+        """Return what each rank uses that has a process."""
+        if self._gpus and self._nvml is None:
+            self._nvml = _load_nvml()
+        return [self._usage(process) for process in ranks if process.pid]
 
-    def _use(self, process: RankProcess) -> dict[str, Any]:
+    def _usage(self, process: RankProcess) -> RankUsage:
+        utilisation, memory = self._utilisation_and_memory(process)
+        line = last_line(process)
+        return {
+            "rank": process.rank,
+            "line": line,
+            "utilisation": utilisation,
+            "memory": memory,
+        }
+
+    def _utilisation_and_memory(
+        self, process: RankProcess
+    ) -> tuple[float | None, list[int] | None]:
         with contextlib.suppress(Exception):
-            if self._nvml and process.rank in self._devices:
-                return self._gpu(self._devices[process.rank])
+            if self._nvml and process.rank in self._gpus:
+                return self._of_gpu(self._gpus[process.rank])
         with contextlib.suppress(psutil.Error):
-            return self._processor(process.pid or 0)
-        return {"utilisation": None, "memory": None}
+            return self._of_process(process.pid or 0)
+        return None, None
 
-    def _gpu(self, device: int) -> dict[str, Any]:
+    def _of_gpu(self, device: int) -> tuple[float, list[int]]:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(device)
         memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
         rates = self._nvml.nvmlDeviceGetUtilizationRates(handle)
-        return {"utilisation": rates.gpu / 100, "memory": [memory.used, memory.total]}
+        return rates.gpu / 100, [memory.used, memory.total]
 
-    def _processor(self, pid: int) -> dict[str, Any]:
-        # A process object remembers when it was asked last: what it returns is the use since then.
+    def _of_process(self, pid: int) -> tuple[float, list[int]]:
+        # psutil measures the time since the same object was asked last.
         known = self._processes.get(pid)
         if known is None:
             known = self._processes[pid] = psutil.Process(pid)
         with known.oneshot():
             utilisation = min(1.0, known.cpu_percent() / 100)
-            return {"utilisation": utilisation, "memory": [known.memory_info().rss, self._total]}
+            return utilisation, [known.memory_info().rss, self._total]
+
+
+def gpus_of(specs: Iterable[RankSpec]) -> dict[int, int]:
+    """Return the GPU of each rank that has one to itself, by its number on the machine."""
+    visible = {spec.rank: spec.env.get(_VISIBLE_GPUS, "") for spec in specs}
+    return {rank: int(text) for rank, text in visible.items() if text.isdigit()}
 
 
 def last_line(process: RankProcess) -> str:
@@ -73,10 +94,11 @@ def last_line(process: RankProcess) -> str:
     return _CONTROL.sub("", last)[:_LONGEST_LINE]
 
 
-def _nvml() -> Any:
+def _load_nvml() -> Any:
+    """Return NVIDIA's management library; ``False`` where it cannot be used."""
     with contextlib.suppress(Exception):
         import pynvml
 
         pynvml.nvmlInit()
         return pynvml
-    return None
+    return False

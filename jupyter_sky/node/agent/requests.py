@@ -1,76 +1,233 @@
-"""What changes in a node while its cluster goes on: ranks come and go, and agents that it meets."""
+"""What clients can ask of an agent: every request, in one table."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jupyter_sky.node.network import interfaces
+from jupyter_sky.node.agent.event_publisher import EventPublisher
+from jupyter_sky.node.agent.idle import IdleTimer
+from jupyter_sky.node.agent.metrics import Metrics
+from jupyter_sky.node.blobs.relay import BlobRelay
+from jupyter_sky.node.blobs.store import BlobStore
+from jupyter_sky.node.network import interfaces, port_check
+from jupyter_sky.node.network.peers import Peers
+from jupyter_sky.node.supervisor.supervisor import Supervisor
+from jupyter_sky.serialization import blobs
+from jupyter_sky.transport.agent_spec import AgentSpec, RankSpec
+from jupyter_sky.transport.events import RunBegan
 from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.messages import FormRequest, ReserveRequest, RunRequest
+from jupyter_sky.transport.requests import (
+    AbandonRequest,
+    AddPeersRequest,
+    AddRanksRequest,
+    ArrivedRequest,
+    ConnectRequest,
+    InterruptRequest,
+    ListenRequest,
+    LogRequest,
+    PassOnRequest,
+    RanksRequest,
+    ReachRequest,
+)
 
-if TYPE_CHECKING:
-    from jupyter_sky.node.agent.server import Agent
 
-
-class Changes:
-    """Does what a client asks for that changes the cluster.
+class RequestHandlers:
+    """Carries out the requests of clients.
 
     Parameters
     ----------
-    agent
-        The agent of the node.
+    spec
+        The agent's specification.
+    supervisor
+        The ranks.
+    store, relay
+        The blobs, and their way to other agents.
+    peers
+        The other agents.
+    events
+        Publishes what happens.
+    idle
+        Ends the node when nobody needs it.
+    metrics
+        Measures the ranks.
+    end
+        Ends the agent.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._door: Message = {}
-
-    @property
-    def requests(self) -> dict[str, Callable[[Message], Message | Awaitable[Message]]]:
-        """What can be asked for."""
-        return {
+    def __init__(
+        self,
+        *,
+        spec: AgentSpec,
+        supervisor: Supervisor,
+        store: BlobStore,
+        relay: BlobRelay,
+        peers: Peers,
+        events: EventPublisher,
+        idle: IdleTimer,
+        metrics: Metrics,
+        end: Callable[[], asyncio.Task[None]],
+    ) -> None:
+        self._spec = spec
+        self._supervisor = supervisor
+        self._store = store
+        self._relay = relay
+        self._peers = peers
+        self._events = events
+        self._idle = idle
+        self._metrics = metrics
+        self._end = end
+        self._own_address: Message = {}
+        # The wire decides which fields a message has; each handler names those that it expects.
+        self._handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
+            # runs and the process group
+            "run": self._on_run,
+            "interrupt": self._on_interrupt,
+            "reserve": self._on_reserve,
+            "form": self._on_form,
             "abandon": self._on_abandon,
-            "enlist": self._on_enlist,
-            "discharge": self._on_discharge,
+            # ranks
+            "kill": self._on_kill,
+            "add_ranks": self._on_add_ranks,
+            "remove_ranks": self._on_remove_ranks,
+            "log": self._on_log,
+            # blobs
+            "arrived": self._on_arrived,
+            "pass_on": self._on_pass_on,
+            # other agents
+            "reach": self._on_reach,
+            "listen_on_test_port": self._on_listen_on_test_port,
+            "connect_to_test_ports": self._on_connect_to_test_ports,
             "authority": self._on_authority,
-            "admit": self._on_admit,
+            "add_peers": self._on_add_peers,
+            # the agent itself
+            "end": self._on_end,
         }
 
-    async def _on_abandon(self, message: Message) -> Message:
-        """Have ranks let go of a group that does not come to be."""
-        await self._agent.supervisor.abandon(message["patience"])
+    def handle(self, message: Message) -> Message | Awaitable[Message]:
+        """Carry out a request; return the answer, or an awaitable of it."""
+        handler = self._handlers.get(message["op"])
+        if handler is None:
+            return {"error": f"this agent does not know {message['op']!r}"}
+        return handler(message)
+
+    # Runs and the process group
+
+    def _on_run(self, request: RunRequest) -> Message:
+        wanted = _blobs_in(request)
+        if missing := [key for key in wanted if key not in self._store]:
+            return {"missing": missing}
+        self._store.touch(wanted)
+        self._events.trim_blobs(wanted)
+        trouble = self._supervisor.run(request)
+        self._idle.update()
+        if trouble:
+            return {"error": trouble}
+        self._events.publish_run(
+            RunBegan(
+                run=request["run"],
+                ranks=request["everyone"],
+                title=request["title"],
+                show=request["show"],
+                asked=request["values"],
+            )
+        )
         return {}
 
-    def _on_enlist(self, message: Message) -> Message:
-        """Have more ranks."""
-        self._agent.devices.update(devices_of(message["ranks"]))
-        self._agent.supervisor.enlist(message["ranks"])
+    def _on_interrupt(self, request: InterruptRequest) -> Message:
+        self._supervisor.stopper.stop(request["run"], request["deadline"])
         return {}
 
-    async def _on_discharge(self, message: Message) -> Message:
-        """Have fewer ranks."""
-        await self._agent.supervisor.discharge(message["ranks"])
+    async def _on_reserve(self, request: ReserveRequest) -> Message:
+        return {"port": await self._supervisor.reserve_port(request)}
+
+    def _on_form(self, request: FormRequest) -> Message:
+        ours = self._supervisor.ranks.keys()
+        nodes = request["topology"]["nodes"]
+        self._peers.set_others(node for node in nodes if ours.isdisjoint(node["ranks"]))
+        self._supervisor.form(request)
+        self._idle.start_timeout()
         return {}
 
-    def _on_authority(self, message: Message) -> Message:
-        """Say who signs for those that are let in."""
-        peers = self._agent.peers
-        return {"authority": peers.authority if peers else ""}
+    async def _on_abandon(self, request: AbandonRequest) -> Message:
+        await self._supervisor.stopper.abandon_formation(request["patience"])
+        return {}
 
-    async def _on_admit(self, message: Message) -> Message:
-        """Let other agents in that come to the cluster."""
-        if self._agent.peers:
-            self._agent.peers.trust(message["authority"])
-            return self._door
-        # Alone so far, it was nobody's peer, and there was no way to decide where it stands.
-        addr, interface = interfaces.place(message["peer"], self._agent.spec["interface"])
-        port = await self._agent.meet(message["credentials"]).listen(addr)
-        self._door = {"addr": addr, "interface": interface, "port": port}
-        return self._door
+    # Ranks
+
+    def _on_kill(self, request: RanksRequest) -> Message:
+        self._supervisor.kill(request["ranks"])
+        return {}
+
+    def _on_add_ranks(self, request: AddRanksRequest) -> Message:
+        specs = [RankSpec(each["rank"], each["env"]) for each in request["ranks"]]
+        self._metrics.add(specs)
+        self._supervisor.add(specs)
+        return {}
+
+    async def _on_remove_ranks(self, request: RanksRequest) -> Message:
+        await self._supervisor.remove(request["ranks"])
+        return {}
+
+    def _on_log(self, request: LogRequest) -> Message:
+        process = self._supervisor.ranks.get(request["rank"])
+        if process is None:
+            return {"error": f"there is no rank {request['rank']} here"}
+        process.drain()
+        if request["tail"] is not None:
+            return {"data": process.log.tail(request["tail"]), "size": process.log.size}
+        data = process.log.read(request["offset"], request["limit"])
+        return {"data": data, "size": process.log.size}
+
+    # Blobs
+
+    def _on_arrived(self, request: ArrivedRequest) -> Message:
+        return {"size": self._store.arrived(request["blob"])}
+
+    async def _on_pass_on(self, request: PassOnRequest) -> Message:
+        key, size = request["blob"], request["size"]
+        return {"failed": await self._relay.pass_on(key, size, request["to"])}
+
+    # Other agents
+
+    async def _on_reach(self, request: ReachRequest) -> Message:
+        return {"failed": await self._peers.reach(request["peers"])}
+
+    def _on_listen_on_test_port(self, request: ListenRequest) -> Message:
+        return {"port": port_check.listen_on_test_port(request["addr"], request["callers"])}
+
+    async def _on_connect_to_test_ports(self, request: ConnectRequest) -> Message:
+        listeners = {node: (addr, port) for node, addr, port in request["listeners"]}
+        return {"failed": await asyncio.to_thread(port_check.connect_to_test_ports, listeners)}
+
+    def _on_authority(self, request: Message) -> Message:
+        return {"authority": self._peers.authority}
+
+    async def _on_add_peers(self, request: AddPeersRequest) -> Message:
+        if self._peers.authority:
+            self._peers.trust(request["authority"])
+            return self._own_address
+        if request["credentials"] is None:
+            raise ValueError("an agent that was alone needs credentials")
+        # Without peers there was nothing so far by which to choose an address.
+        addr, interface = interfaces.local_address(request["peer"], self._spec.interface)
+        self._peers.set_credentials(request["credentials"])
+        port = await self._peers.listen(addr)
+        self._own_address = {"addr": addr, "interface": interface, "port": port}
+        return self._own_address
+
+    # The agent itself
+
+    async def _on_end(self, request: Message) -> Message:
+        await asyncio.shield(self._end())
+        return {}
 
 
-def devices_of(places: list[dict[str, Any]]) -> dict[int, int]:
-    """Return the GPU of each rank that has one, from ``rank`` and ``env`` of each."""
-    name = "CUDA_VISIBLE_DEVICES"
-    ids = {place["rank"]: place["env"].get(name, "") for place in places}
-    return {rank: int(each) for rank, each in ids.items() if each.isdigit()}
+def _blobs_in(request: RunRequest) -> frozenset[str]:
+    """Return the digests of the blobs that a run needs."""
+    values = [group["packed"] for group in request["names"]]
+    if request["call"]:
+        values.append(request["call"])
+    return frozenset(key for value in values for key, _ in blobs.references(value))

@@ -1,6 +1,6 @@
-"""What EC2 tells a spot instance before it takes it away.
+"""The notices that EC2 gives a spot instance before it takes the instance away.
 
-The instance's metadata has it, and AWS recommends to ask every five seconds.
+They are in the instance's metadata; AWS recommends to ask every five seconds.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,45 +16,53 @@ ASK_EVERY = 5.0
 
 _ADDRESS = "169.254.169.254"
 _ANSWER_WITHIN = 2.0
-_TOKEN_FOR = 21600  # seconds, the most that there is
+_TOKEN_FOR = 21600  # seconds, the most that EC2 allows
 _INTERRUPTED = "/latest/meta-data/spot/instance-action"
 _REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
 
 @dataclass(frozen=True)
-class Notice:
-    """What becomes of the instance, and when, as ``time.time`` tells it, if that is known."""
+class SpotNotice:
+    """What will be done with the instance.
+
+    Attributes
+    ----------
+    kind
+        ``"terminate"``, ``"stop"`` or ``"hibernate"``; ``"rebalance"`` if it is only likely.
+    at
+        When, as ``time.time`` counts; ``None`` if that is not known.
+    """
 
     kind: str
     at: float | None
 
 
-async def watch(tell: Callable[[Notice], None]) -> None:
-    """Tell each notice once, for as long as there are any to come."""
+async def watch(on_notice: Callable[[SpotNotice], None]) -> None:
+    """Call ``on_notice`` once for each notice, until cancelled."""
     metadata = _Metadata()
-    told: set[Notice] = set()
-    loop = asyncio.get_running_loop()
+    reported: set[SpotNotice] = set()
     while True:
-        for notice in await loop.run_in_executor(None, lambda: list(_look(metadata))):
-            if notice not in told:
-                told.add(notice)
-                tell(notice)
+        notice = await asyncio.to_thread(_current_notice, metadata)
+        if notice and notice not in reported:
+            reported.add(notice)
+            on_notice(notice)
         await asyncio.sleep(ASK_EVERY)
 
 
-def _look(metadata: _Metadata) -> Iterator[Notice]:
+def _current_notice(metadata: _Metadata) -> SpotNotice | None:
     try:
         if action := metadata.read(_INTERRUPTED):
             said = json.loads(action)
-            yield Notice(said["action"], datetime.fromisoformat(said["time"]).timestamp())
-        elif metadata.read(_REBALANCE):
-            yield Notice("rebalance", None)
+            return SpotNotice(said["action"], datetime.fromisoformat(said["time"]).timestamp())
+        if metadata.read(_REBALANCE):
+            return SpotNotice("rebalance", None)
     except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
-        return  # it is asked again soon
+        pass  # it is asked again soon
+    return None
 
 
 class _Metadata:
-    """The instance's metadata, version 2: whoever asks shows a token."""
+    """The instance's metadata, version 2 of the service, which wants a token with each request."""
 
     def __init__(self) -> None:
         self._token = ""
@@ -62,16 +70,16 @@ class _Metadata:
     def read(self, path: str) -> str | None:
         """Return what is at a path; ``None`` if there is nothing."""
         for _ in range(2):
-            status, text = self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
+            status, text = self._request("GET", path, {"X-aws-ec2-metadata-token": self._token})
             if status == 200:
                 return text
             if status != 401:
                 return None
             lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": f"{_TOKEN_FOR}"}
-            _, self._token = self._ask("PUT", "/latest/api/token", lifetime)
+            _, self._token = self._request("PUT", "/latest/api/token", lifetime)
         return None
 
-    def _ask(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+    def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         # Never through a proxy: the answer is about this machine.
         connection = http.client.HTTPConnection(_ADDRESS, timeout=_ANSWER_WITHIN)
         try:

@@ -1,6 +1,6 @@
-"""Stale folders: each agent locks a file in its own, and what no living process locks is removed.
+"""Folders that dead agents have left: an agent locks a file in its own, and the next looks for it.
 
-The system releases the lock however an agent ends, and other containers see it held.
+The system releases the lock however an agent ends, and processes in other containers see it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pathlib import Path
 _NAME = "alive"
 _SHARED_MEMORY = Path("/dev/shm")
 _OURS = "jupyter-sky-*"
-_NEVER_USED_AFTER = 3600.0  # seconds; who makes a folder there starts an agent at once
+_NEVER_USED_AFTER = 3600.0  # seconds; an agent starts in a new folder at once
 
 
 def claim(folder: Path) -> None:
-    """Make a folder that of this process, for as long as it lives."""
+    """Mark a folder as that of this process, for as long as the process lives."""
     new = folder / f"{_NAME}.{os.getpid()}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT, 0o600)
-    # Where a file system has no locks, nobody takes a folder for abandoned.
+    # Where a file system has no locks, no folder is taken for abandoned.
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX)
-    # Whoever finds the file finds it locked.
+    # The file has its name only once it is locked.
     new.rename(folder / _NAME)
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Return whether the process is gone that a folder belonged to; not if it never did to one."""
+    """Return whether the process is gone that claimed a folder; ``False`` if none ever did."""
     try:
         fd = os.open(folder / _NAME, os.O_RDONLY)
     except OSError:
@@ -47,17 +47,17 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def sweep(runtime: Path) -> None:
-    """Remove what dead agents left of this user.
+    """Remove what dead agents of this user have left.
 
     Parameters
     ----------
     runtime
-        Where the folders of agents are; in shared memory all that has our name is looked at.
+        Where the folders of agents are. In shared memory all folders with our name are looked at.
     """
-    for folder in _mine(runtime, "*"):
+    for folder in _own_folders(runtime, "*"):
         if is_abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
-    for folder in _mine(_SHARED_MEMORY, _OURS):
+    for folder in _own_folders(_SHARED_MEMORY, _OURS):
         if is_abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
             continue
@@ -66,7 +66,7 @@ def sweep(runtime: Path) -> None:
                 folder.rmdir()  # only if nothing is in it
 
 
-def _mine(parent: Path, pattern: str) -> Iterator[Path]:
+def _own_folders(parent: Path, pattern: str) -> Iterator[Path]:
     for folder in parent.glob(pattern) if parent.is_dir() else ():
         with contextlib.suppress(OSError):
             if not folder.is_symlink() and folder.is_dir() and folder.stat().st_uid == os.getuid():

@@ -1,4 +1,4 @@
-"""The blobs that a node holds: files in shared memory, and on its disk what has no room there."""
+"""The blobs of a node: files in shared memory, and on its disk those that have no room there."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ import blake3
 from jupyter_sky.serialization.blobs import file_name
 
 
-class Store:
-    """Blobs by digest, least recently used first out: of memory to the disk, of the disk for good.
+class BlobStore:
+    """Blobs by digest, with a limit in memory and one on the disk.
 
-    Whoever maps a blob finds it in one folder, where one on the disk has a link. A blob that leaves
-    stays mapped in the ranks that use it; only later runs need it again.
+    The least recently used blob leaves first: from memory to the disk, and from the disk for good.
+    Ranks find all blobs in one folder, which has a link for each that is on the disk. A blob that
+    is dropped stays mapped in the ranks that use it; only later runs need it again.
 
     Parameters
     ----------
     folder
-        Where blobs are found; in shared memory, where there is enough.
+        Where ranks find blobs; in shared memory, if that is large enough.
     limit
-        Bytes that lie there.
+        Bytes to keep there.
     disk
-        A folder on the disk for what is more; ``None`` where ``folder`` is on the disk itself.
+        A folder on the disk for blobs above that; ``None`` where ``folder`` is on the disk itself.
     disk_limit
-        Bytes that lie in that.
+        Bytes to keep in that.
     """
 
     def __init__(
@@ -42,90 +43,107 @@ class Store:
         self._limit = limit
         self._sizes: collections.OrderedDict[str, int] = collections.OrderedDict()
         self._spill = _Spill(folder, disk, disk_limit)
-        self._arriving: dict[str, _Arriving] = {}
+        self._partial: dict[str, _PartialBlob] = {}
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._sizes or key in self._spill.sizes
 
     def add(self, key: str, offset: int, piece: memoryview, size: int) -> None:
-        """Take a piece of an arriving blob; the last one completes it if its digest is right.
+        """Add a piece of a blob; the last one completes the blob if its digest is right.
 
-        Several may send the same blob at once, each in order: what one of them has sent is not
-        needed from the others. A blob that is damaged, or that there is no room for, is not there
-        in the end, and the run that needs it is told so.
+        Several senders may send the same blob at once, each in order: what one of them has sent is
+        not needed from the others. A blob that was damaged on its way, or that there is no room
+        for, is not in the store in the end; the run that needs it is told so.
+
+        Parameters
+        ----------
+        key
+            Its digest.
+        offset
+            Where the piece belongs.
+        piece
+            The bytes.
+        size
+            Bytes of the whole blob.
         """
         if key in self:
             return
-        arriving = self._arriving.get(key)
-        if arriving is None:
+        partial = self._partial.get(key)
+        if partial is None:
             if offset:
                 return
-            arriving = self._arriving[key] = self._begin(self.folder / file_name(key), size)
-        fresh = piece[arriving.size - offset :] if offset <= arriving.size else piece[:0]
+            partial = self._partial[key] = self._new_blob(self.folder / file_name(key), size)
+        fresh = piece[partial.size - offset :] if offset <= partial.size else piece[:0]
         try:
-            arriving.write(fresh)
+            partial.write(fresh)
         except OSError:
-            arriving.discard()
-            del self._arriving[key]
+            partial.discard()
+            del self._partial[key]
             return
-        if arriving.size >= size:
-            del self._arriving[key]
-            if arriving.keep(key):
-                (self._spill.sizes if arriving.is_elsewhere else self._sizes)[key] = size
-        self._tell_of_growth(key)
+        if partial.size >= size:
+            del self._partial[key]
+            if partial.complete(key):
+                (self._spill.sizes if partial.is_spilled else self._sizes)[key] = size
+        self._wake_readers(key)
 
-    def _begin(self, place: Path, size: int) -> _Arriving:
+    def _new_blob(self, path: Path, size: int) -> _PartialBlob:
         used = sum(self._sizes.values())
-        used += sum(each.whole for each in self._arriving.values() if not each.is_elsewhere)
+        used += sum(each.full_size for each in self._partial.values() if not each.is_spilled)
         is_full = used + size > self._limit and self._spill.has_room(size)
-        return _Arriving(place, size, self._spill.folder if is_full else None)
+        return _PartialBlob(path, size, self._spill.folder if is_full else None)
 
     def arrived(self, key: str) -> int:
-        """Return how many bytes of a blob are here, so that who sends it can go on there."""
-        arriving = self._arriving.get(key)
-        if arriving is None:
+        """Return how many bytes of a blob are here, so that its sender can go on there."""
+        partial = self._partial.get(key)
+        if partial is None:
             return self._sizes.get(key) or self._spill.sizes.get(key, 0)
-        return arriving.size
+        return partial.size
 
     def read(self, key: str, offset: int, limit: int) -> bytes:
-        """Return some of a blob from an offset on, also of one that is still arriving."""
-        arriving = self._arriving.get(key)
+        """Return up to ``limit`` bytes of a blob from an offset on, also while it is arriving."""
+        partial = self._partial.get(key)
         here = self.arrived(key)
         if offset >= here:
             return b""
-        path = arriving.path if arriving else self.folder / file_name(key)
+        path = partial.path if partial else self.folder / file_name(key)
         with path.open("rb", buffering=0) as file:
             file.seek(offset)
             return file.read(min(limit, here - offset)) or b""
 
     def growth(self, key: str) -> asyncio.Future[None]:
-        """Return what is done when more of a blob has arrived, from this moment on."""
+        """Return a future that is done when more of a blob has arrived, from this moment on."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(waiter)
         return waiter
 
-    def _tell_of_growth(self, key: str) -> None:
+    def _wake_readers(self, key: str) -> None:
         for waiter in self._waiting.pop(key, ()):
             if not waiter.done():
                 waiter.set_result(None)
 
     def adopt(self, key: str, size: int) -> None:
-        """Take over a blob that a rank of this node has written."""
+        """Count a blob from now on that a rank of this node has written into the folder."""
         if key not in self._spill.sizes:
             self._sizes[key] = size
-        self.use([key])
-        self._tell_of_growth(key)
+        self.touch([key])
+        self._wake_readers(key)
 
-    def use(self, keys: Iterable[str]) -> None:
-        """Note that these blobs are wanted now."""
+    def touch(self, keys: Iterable[str]) -> None:
+        """Make these blobs the most recently used ones."""
         for key in keys:
             for sizes in (self._sizes, self._spill.sizes):
                 if key in sizes:
                     sizes.move_to_end(key)
 
     def trim(self, wanted: frozenset[str] = frozenset()) -> list[str]:
-        """Move or drop blobs that are not ``wanted`` until limits are kept; return what is gone."""
+        """Move or drop blobs that are not ``wanted`` until the limits are kept.
+
+        Returns
+        -------
+        list of str
+            The digests of those that were dropped.
+        """
         dropped = []
         total = sum(self._sizes.values())
         for key in [key for key in self._sizes if key not in wanted]:
@@ -134,7 +152,7 @@ class Store:
             size = self._sizes.pop(key)
             total -= size
             if self._spill.has_room(size):
-                self._spill.take(key, size)
+                self._spill.add(key, size)
             else:
                 (self.folder / key).unlink(missing_ok=True)
                 dropped.append(key)
@@ -147,7 +165,7 @@ class Store:
 
 
 class _Spill:
-    """The blobs that lie on the disk; where others are, each has a link."""
+    """The blobs that are on the disk; in the folder where ranks look, each has a link."""
 
     def __init__(self, links: Path, folder: Path | None, limit: int) -> None:
         self.folder = folder
@@ -155,30 +173,30 @@ class _Spill:
         self._links = links
         self._limit = limit if folder else 0
         self._lock = threading.Lock()
-        # Disks are slow: nobody waits for one, least of all who listens for signs of life.
+        # Disks are slow, and the agent's loop has to answer its links in time.
         self._mover = ThreadPoolExecutor(1, "sky-spill")
         if folder:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def has_room(self, size: int) -> bool:
-        """Whether a blob can be here at all; others make room for it."""
+        """Return whether a blob can be here at all; `trim` makes room for it."""
         return size <= self._limit
 
-    def take(self, key: str, size: int) -> None:
-        """Move a blob here, soon; it can be mapped all the while."""
+    def add(self, key: str, size: int) -> None:
+        """Move a blob here, in another thread; it can be mapped all the while."""
         self.sizes[key] = size
         self._mover.submit(self._move, key)
 
     def _move(self, key: str) -> None:
         assert self.folder is not None
-        place, part = self.folder / key, self.folder / f"{uuid.uuid4().hex}.part"
-        # What cannot be moved stays where it is, and is counted here.
+        path, part = self.folder / key, self.folder / f"{uuid.uuid4().hex}.part"
+        # A blob that cannot be moved stays where it is, and is counted here all the same.
         with contextlib.suppress(OSError):
             shutil.copyfile(self._links / key, part)
             with self._lock:
                 if key in self.sizes:
-                    part.rename(place)
-                    link(self._links / key, place)
+                    part.rename(path)
+                    _replace_by_link(self._links / key, path)
         part.unlink(missing_ok=True)
 
     def trim(self, wanted: frozenset[str]) -> list[str]:
@@ -197,7 +215,7 @@ class _Spill:
         return dropped
 
     def remove(self) -> None:
-        """Remove all that is here."""
+        """Remove all blobs that are here."""
         self._mover.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self.sizes.clear()
@@ -205,71 +223,78 @@ class _Spill:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class _Arriving:
-    """A blob on its way into its file.
+class _PartialBlob:
+    """A blob that is arriving in a file.
 
     Pieces are written rather than received into mapped memory: the system fills a new page of
     shared memory much faster in a write than in the page fault that a mapping would take.
 
     Parameters
     ----------
-    place
-        Where it will be found.
-    whole
+    path
+        Where ranks will find it.
+    full_size
         How many bytes it will have.
-    elsewhere
-        A folder where it lies then, with a link at its place.
+    spill
+        The folder in which it will be, with a link at ``path``; ``None`` for no such folder.
+
+    Attributes
+    ----------
+    path
+        The file in which it arrives.
+    size
+        Bytes that have arrived.
     """
 
-    def __init__(self, place: Path, whole: int, elsewhere: Path | None = None) -> None:
-        self._place = place
-        self._elsewhere = elsewhere
-        self.whole = whole
-        self.path = (elsewhere or place.parent) / f"{uuid.uuid4().hex}.part"
+    def __init__(self, path: Path, full_size: int, spill: Path | None = None) -> None:
+        self._final_path = path
+        self._spill = spill
+        self.full_size = full_size
+        self.path = (spill or path.parent) / f"{uuid.uuid4().hex}.part"
         self._file = self.path.open("wb", buffering=0)
         self._hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
         self.size = 0
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether it does not lie where it is found."""
-        return self._elsewhere is not None
+    def is_spilled(self) -> bool:
+        """Whether it is on the disk, with a link where ranks find it."""
+        return self._spill is not None
 
     def write(self, piece: memoryview) -> None:
         """Append a piece; ``OSError`` when there is no room."""
         self.size += piece.nbytes
-        # Hashed while it is in the processor's cache.
+        # Hashed now, while it is in the processor's cache.
         self._hasher.update(piece)
         while piece.nbytes:
             piece = piece[self._file.write(piece) :]
 
-    def keep(self, key: str) -> bool:
-        """Make it a blob if it is what it should be, and say whether it is."""
+    def complete(self, key: str) -> bool:
+        """Give it its name if its digest is right, and return whether it is."""
         self._file.close()
         if self._hasher.hexdigest() != key:
             self.discard()
             return False
-        if self._elsewhere:
-            link(self._place, self.path.rename(self._elsewhere / key))
+        if self._spill:
+            _replace_by_link(self._final_path, self.path.rename(self._spill / key))
         else:
-            self.path.rename(self._place)
+            self.path.rename(self._final_path)
         return True
 
     def discard(self) -> None:
-        """Remove what came of it."""
+        """Remove what has arrived."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
 
-def link(place: Path, target: Path) -> None:
-    """Have a link at a place, instead of what is there now, at once."""
-    new = place.with_name(f"{uuid.uuid4().hex}.part")
+def _replace_by_link(path: Path, target: Path) -> None:
+    """Put a link to ``target`` in the place of a file, in one step."""
+    new = path.with_name(f"{uuid.uuid4().hex}.part")
     new.symlink_to(target)
-    new.rename(place)
+    new.rename(path)
 
 
 def default_limit(folder: Path) -> int:
-    """Return how many bytes of blobs a node keeps: half of what is free where they lie."""
+    """Return how many bytes of blobs a node keeps: half of what is free where they are."""
     return shutil.disk_usage(folder).free // 2
 
 

@@ -1,4 +1,4 @@
-"""Where a node stands in the network: the address and the interface that lead to another node."""
+"""The address and the network interface of a node that lead to another node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 _LOOPBACK = ("127.0.0.1", "lo")
 
 
-def place(peer: str | None, interface: str | None = None) -> tuple[str, str]:
+def local_address(peer: str | None, interface: str | None = None) -> tuple[str, str]:
     """Return the address at which other nodes reach this one, and its interface.
 
     Parameters
@@ -17,28 +17,28 @@ def place(peer: str | None, interface: str | None = None) -> tuple[str, str]:
     peer
         An address of another node; ``None`` when there is none.
     interface
-        An interface that the person chose.
+        An interface that the user chose.
 
     Raises
     ------
     ValueError
-        When there is no such interface, or no way to the peer.
+        When there is no such interface, or no route to the peer.
     """
     interfaces = psutil.net_if_addrs()
     if interface is not None:
         for family in (socket.AF_INET, socket.AF_INET6):
             for each in interfaces.get(interface, ()):
-                # An address with a % is good for one cable only.
+                # An address with a % is valid on one link only.
                 if each.family == family and "%" not in each.address:
                     return each.address, interface
         known = ", ".join(sorted(interfaces))
         raise ValueError(f"there is no interface {interface} with an address, but {known}")
     if peer is None:
         return _LOOPBACK
-    way = socket.AF_INET6 if ":" in peer else socket.AF_INET
-    with socket.socket(way, socket.SOCK_DGRAM) as sock:
+    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
-            # Sends nothing: the system only chooses the way.
+            # Sends nothing: the system only chooses the route.
             sock.connect((peer, 9))
         except OSError as error:
             raise ValueError(f"there is no way to {peer} ({error.strerror})") from None

@@ -1,4 +1,4 @@
-"""The way between agents: TLS, on which both sides show a certificate of their cluster."""
+"""Connections between the agents of a cluster: mutual TLS with certificates of the cluster."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jupyter_sky.transport.frames import (
     LARGEST_MESSAGE,
@@ -18,6 +18,7 @@ from jupyter_sky.transport.frames import (
     decode_message,
     encode,
 )
+from jupyter_sky.transport.topology import AgentAddress
 
 REACH_WITHIN = 3.0
 """Seconds for a connection to a peer."""
@@ -26,26 +27,33 @@ _BUFFER = 4 * 1024 * 1024
 
 
 class Stream:
-    """A connection to a peer, which carries frames."""
+    """A connection to another agent, which carries frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def send(self, message: Message, payload: memoryview | None = None) -> None:
-        """Send a frame, as soon as there is room for it."""
+        """Send a frame; returns when there is room for the next."""
         self._writer.write(encode(message, payload.nbytes if payload else 0))
         if payload:
             self._writer.write(payload)
         await self._writer.drain()
 
     async def receive(self, largest: int = 0) -> tuple[Message, bytes]:
-        """Return the next frame; ``OSError`` at the end of the connection.
+        """Return the next frame.
 
         Parameters
         ----------
         largest
             Bytes that a payload may have.
+
+        Raises
+        ------
+        OSError
+            At the end of the connection.
+        ProtocolError
+            When the frame is too large, or no frame.
         """
         try:
             message_size, size = PREFIX.unpack(await self._reader.readexactly(PREFIX.size))
@@ -57,79 +65,128 @@ class Stream:
             raise ConnectionError("the peer hung up") from None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._writer.close()
 
 
 class Peers:
-    """The other agents of a cluster, and the door for them.
+    """The other agents of a cluster, and the port at which they reach this one.
+
+    An agent that is alone in its cluster has no credentials, and neither peers nor a port.
 
     Parameters
     ----------
     folder
         Where the agent's files are.
-    credentials
-        ``authority``, ``certificate`` and ``key``, as PEM.
     serve
-        Called for each peer that comes, until it returns.
+        Called for each peer that connects; the connection ends when it returns.
 
     Attributes
     ----------
     authority
-        The certificates of those who sign for agents of the cluster, as PEM.
+        The certificates of those who sign for agents of the cluster, as PEM; empty for an agent
+        that is alone.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        credentials: dict[str, str],
-        serve: Callable[[Stream], Awaitable[None]],
-    ) -> None:
-        # The library reads certificates from files only.
-        path = folder / "peers.pem"
+    def __init__(self, folder: Path, serve: Callable[[Stream], Awaitable[None]]) -> None:
+        self.authority = ""
+        self._folder = folder
+        self._serve = serve
+        self._contexts: _Contexts | None = None
+        self._others: list[AgentAddress] = []
+
+    # Who may connect
+
+    def set_credentials(self, credentials: Mapping[str, str]) -> None:
+        """Take ``authority``, ``certificate`` and ``key`` of this agent, as PEM."""
+        # The ssl module reads certificates from files only.
+        path = self._folder / "peers.pem"
         with open(path, "w", opener=_private) as file:
             file.write(credentials["certificate"] + credentials["key"])
-        self._server = self._context(ssl.PROTOCOL_TLS_SERVER, path, credentials["authority"])
-        self._client = self._context(ssl.PROTOCOL_TLS_CLIENT, path, credentials["authority"])
-        self.authority: str = credentials["authority"]
-        self._serve = serve
+        self.authority = credentials["authority"]
+        self._contexts = _Contexts(
+            server=_context(ssl.PROTOCOL_TLS_SERVER, path, self.authority),
+            client=_context(ssl.PROTOCOL_TLS_CLIENT, path, self.authority),
+        )
 
     def trust(self, authority: str) -> None:
-        """Let in, and believe, those as well whom another authority has signed for."""
-        for context in (self._server, self._client):
+        """Trust those agents as well for whom another authority has signed."""
+        contexts = self._known_contexts()
+        for context in (contexts.server, contexts.client):
             context.load_verify_locations(cadata=authority)
         self.authority += authority
 
-    def _context(self, protocol: int, path: Path, authority: str) -> ssl.SSLContext:
-        context = ssl.SSLContext(protocol)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # Whoever has a certificate of the cluster is meant, wherever it is.
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(cadata=authority)
-        context.load_cert_chain(path)
-        return context
-
     async def listen(self, addr: str) -> int:
-        """Open the door and return its port."""
+        """Listen to other agents at a free port, and return it."""
         server = await asyncio.start_server(
-            self._welcome, addr, 0, ssl=self._server, limit=_BUFFER, backlog=256
+            self._on_connect,
+            addr,
+            0,
+            ssl=self._known_contexts().server,
+            limit=_BUFFER,
+            backlog=256,
         )
         return int(server.sockets[0].getsockname()[1])
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = Stream(reader, writer)
         with contextlib.suppress(OSError, ProtocolError):
             await self._serve(stream)
         stream.close()
 
+    def _known_contexts(self) -> _Contexts:
+        if self._contexts is None:
+            raise ConnectionError("this agent is alone in its cluster")
+        return self._contexts
+
+    # Talking to them
+
+    def set_others(self, nodes: Iterable[AgentAddress]) -> None:
+        """Say which nodes of the cluster are those of other agents."""
+        # A machine can stand for several nodes; its agent is asked once.
+        self._others = [*{(node["addr"], node["port"]): node for node in nodes}.values()]
+
+    async def ask_all(self, message: Message) -> list[Message]:
+        """Ask all other agents the same, and return the answers of those that can be reached."""
+        if self._contexts is None:
+            return []
+        answers = await asyncio.gather(*(self._try_to_ask(node, message) for node in self._others))
+        return [answer for answer in answers if answer]
+
+    async def reach(self, peers: Sequence[AgentAddress]) -> dict[int, str]:
+        """Try to reach peers, and return for the node of each that cannot be what is wrong."""
+
+        async def attempt(peer: AgentAddress) -> str:
+            try:
+                await self._ask(peer, {"op": "hello"})
+            except (OSError, ProtocolError, TimeoutError) as error:
+                return getattr(error, "strerror", None) or str(error) or "no answer"
+            return ""
+
+        said = await asyncio.gather(*map(attempt, peers))
+        return {peer["node"]: text for peer, text in zip(peers, said, strict=True) if text}
+
+    async def _try_to_ask(self, peer: AgentAddress, message: Message) -> Message | None:
+        try:
+            return await self._ask(peer, message)
+        except (OSError, ProtocolError, TimeoutError):
+            return None
+
+    async def _ask(self, peer: AgentAddress, message: Message) -> Message:
+        async with self.connect(peer) as stream:
+            # In TLS 1.3 a client is connected before the server has looked at its certificate: only
+            # an answer says that it was let in.
+            await stream.send(message)
+            answer, _ = await asyncio.wait_for(stream.receive(), REACH_WITHIN)
+            return answer
+
     @contextlib.asynccontextmanager
-    async def connect(self, addr: str, port: int) -> AsyncIterator[Stream]:
-        """Be connected to a peer; ``OSError`` when it is not there."""
+    async def connect(self, peer: AgentAddress) -> AsyncIterator[Stream]:
+        """Connect to a peer; ``OSError`` when it is not there."""
         try:
             async with asyncio.timeout(REACH_WITHIN):
                 reader, writer = await asyncio.open_connection(
-                    addr, port, ssl=self._client, limit=_BUFFER
+                    peer["addr"], peer["port"], ssl=self._known_contexts().client, limit=_BUFFER
                 )
         except TimeoutError:
             raise OSError(f"no answer within {REACH_WITHIN:.0f} s") from None
@@ -139,32 +196,24 @@ class Peers:
         finally:
             stream.close()
 
-    async def ask(self, peer: dict[str, Any], message: Message) -> Message | None:
-        """Return a peer's answer, or ``None`` when it cannot be reached."""
-        try:
-            return await self._ask(peer, message)
-        except (OSError, ProtocolError, TimeoutError):
-            return None
 
-    async def _ask(self, peer: dict[str, Any], message: Message) -> Message:
-        async with self.connect(peer["addr"], peer["port"]) as stream:
-            # TLS 1.3 lets a client believe that it is welcome before it is: only an answer tells.
-            await stream.send(message)
-            answer, _ = await asyncio.wait_for(stream.receive(), REACH_WITHIN)
-            return answer
+@dataclass(frozen=True)
+class _Contexts:
+    """The TLS settings of an agent, for connections to it and from it."""
 
-    async def reach(self, peers: list[dict[str, Any]]) -> dict[int, str]:
-        """Try to reach peers, and return for the node of each that cannot be what is wrong."""
+    server: ssl.SSLContext
+    client: ssl.SSLContext
 
-        async def attempt(peer: dict[str, Any]) -> str:
-            try:
-                await self._ask(peer, {"op": "hello"})
-            except (OSError, ProtocolError, TimeoutError) as error:
-                return getattr(error, "strerror", None) or str(error) or "no answer"
-            return ""
 
-        said = await asyncio.gather(*map(attempt, peers))
-        return {peer["node"]: text for peer, text in zip(peers, said, strict=True) if text}
+def _context(protocol: int, path: Path, authority: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # Any agent with a certificate of the cluster will do, at whatever address it is.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=authority)
+    context.load_cert_chain(path)
+    return context
 
 
 def _private(path: str, flags: int) -> int:

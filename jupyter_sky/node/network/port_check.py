@@ -1,12 +1,12 @@
 """Does TCP pass between two machines, at any port, whatever the size of its packets?
 
 A process group of torch, like those of other frameworks, listens at ports that are free by chance.
-So a door is opened at such a port, and neighbours try it before ranks do: who is kept out by a
-firewall would wait for minutes there, and not say for whom.
+So a node listens on such a port for a test, and the other nodes connect to it, before ranks do: a
+rank that a firewall keeps out would wait for minutes, and not say for which peer.
 
 Agents use this file. So does ``%sky doctor`` on hosts without an agent, where it is the standard
-input of whatever Python there is, 3.7 or later: ``python3 - open PEER CALLERS INTERFACE`` and
-``python3 - try NAME=ADDRESS:PORT…``.
+input of whatever Python there is, 3.7 or later: ``python3 - listen PEER CALLERS INTERFACE`` and
+``python3 - connect NAME=ADDRESS:PORT…``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+K = TypeVar("K")
 
 CONNECT_WITHIN = 5.0
 """Seconds for a connection: time for what is lost once or twice to be sent again."""
@@ -32,19 +35,37 @@ _SIOCGIFADDR = 0x8915
 _SIZE = 64 * 1024  # bytes: more than one packet, of any network
 
 
-def open_door(address: str, callers: int) -> int:
-    """Listen at a port that is free, and return it.
+def listen_on_test_port(address: str, callers: int) -> int:
+    """Listen on a free port for a test, and return the port.
 
     Parameters
     ----------
     address
         Where to listen.
     callers
-        How many are expected; after them, or half a minute, the door is closed.
+        How many connections are expected; after them, or half a minute, the port is closed.
     """
     server = _listen(address, callers)
     threading.Thread(target=_serve, args=(server, callers), daemon=True).start()
     return int(server.getsockname()[1])
+
+
+def connect_to_test_ports(listeners: Mapping[K, tuple[str, int]]) -> dict[K, str]:
+    """Connect to the test ports of other machines, all at once.
+
+    Parameters
+    ----------
+    listeners
+        Address and port of each, by any name for it.
+
+    Returns
+    -------
+    dict
+        What is wrong, by the names of those that cannot be reached.
+    """
+    with ThreadPoolExecutor(max(1, len(listeners))) as threads:
+        attempts = {name: threads.submit(_connect, where) for name, where in listeners.items()}
+    return {name: each.result() for name, each in attempts.items() if each.result()}
 
 
 def _listen(address: str, callers: int) -> socket.socket:
@@ -80,27 +101,10 @@ def _answer(caller: socket.socket) -> None:
                 caller.sendall(bytes(_SIZE))
 
 
-def try_doors(doors: dict[str, tuple[str, int]]) -> dict[str, str]:
-    """Try the doors of others, all at once.
-
-    Parameters
-    ----------
-    doors
-        Address and port of each, by name.
-
-    Returns
-    -------
-    dict
-        What is wrong, by the names of those that cannot be reached.
-    """
-    with ThreadPoolExecutor(max(1, len(doors))) as threads:
-        trying = {name: threads.submit(_try, door) for name, door in doors.items()}
-    return {name: each.result() for name, each in trying.items() if each.result()}
-
-
-def _try(door: tuple[str, int]) -> str:
+def _connect(where: tuple[str, int]) -> str:
+    """Return what is wrong with the way to a test port; empty if nothing is."""
     try:
-        sock = socket.create_connection(door, CONNECT_WITHIN)
+        sock = socket.create_connection(where, CONNECT_WITHIN)
     except TimeoutError:
         return "no answer, as when a firewall drops what comes"
     except OSError as error:
@@ -124,21 +128,20 @@ def _receive(sock: socket.socket) -> int:
     return count
 
 
+# As a program of its own
+
+
 def _main(command: str, *words: str) -> None:
-    if command == "try":
-        doors = {}
-        for word in words:
-            name, _, place = word.rpartition("=")
-            address, _, port = place.rpartition(":")
-            doors[name] = (address.strip("[]"), int(port))
-        print(json.dumps(try_doors(doors)))
+    if command == "connect":
+        listeners = dict(_listener(word) for word in words)
+        print(json.dumps(connect_to_test_ports(listeners)))
         return
     peer, callers, interface = words
-    address, interface = _place(peer, interface)
+    address, interface = _local_address(peer, interface)
     server = _listen(address, int(callers))
     where = {"address": address, "interface": interface, "port": server.getsockname()[1]}
     print(json.dumps(where), flush=True)
-    # Whoever opened it waits until this ends: the door stays open behind its back.
+    # The caller waits until this process ends: a child of it goes on listening.
     if os.fork() == 0:
         os.setsid()
         nowhere = os.open(os.devnull, os.O_RDWR)
@@ -147,10 +150,16 @@ def _main(command: str, *words: str) -> None:
         _serve(server, int(callers))
 
 
-def _place(peer: str, interface: str) -> tuple[str, str]:
+def _listener(word: str) -> tuple[str, tuple[str, int]]:
+    name, _, where = word.rpartition("=")
+    address, _, port = where.rpartition(":")
+    return name, (address.strip("[]"), int(port))
+
+
+def _local_address(peer: str, interface: str) -> tuple[str, str]:
     """Return the address and interface that lead to a peer, or those of a chosen interface.
 
-    As ``node.route`` does, which needs more than Python's own library.
+    As ``node.network.interfaces`` does, which needs more than Python's own library.
     """
     if not interface:
         family = socket.AF_INET6 if ":" in peer else socket.AF_INET
@@ -170,7 +179,7 @@ def _addresses() -> Iterator[tuple[str, str]]:
     for _, name in socket.if_nameindex():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             request = struct.pack("256s", name.encode())
-            with contextlib.suppress(OSError):  # it may have none of IPv4
+            with contextlib.suppress(OSError):  # it may have no IPv4 address
                 yield name, socket.inet_ntoa(fcntl.ioctl(sock, _SIOCGIFADDR, request)[20:24])
     # A system may have no IPv6.
     with contextlib.suppress(OSError), open("/proc/net/if_inet6") as file:  # noqa: PTH123

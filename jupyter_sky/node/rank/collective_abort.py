@@ -1,8 +1,25 @@
 """Breaking a collective that waits for a peer, without losing the rank.
 
-A blocked gloo collective waits in C++, where no Python signal handler runs and no abort reaches
-it. What does release it is the end of its connections: a thread of the same process shuts down the
-group's sockets, the collective raises, and all variables are kept. NCCL has an abort of its own.
+What we want: a rank that is blocked in an all-reduce, whose peer has failed or was stopped, returns
+to Python within a moment, with an error that its code can handle, and with all its variables.
+
+Things that don't work:
+
+- A signal. The main thread waits in C++, and Python runs no signal handler until that returns.
+- Destroying the group from another thread. NCCL has an abort for that; gloo has none, and its wait
+  goes on.
+- torch's time-out of collectives. It is minutes, for good reason: a short one would break those
+  that are only slow.
+- Closing the group's file descriptors. A thread that polls a descriptor is not woken when another
+  closes it, and the next file that is opened gets its number: gloo would read from that.
+
+Solution: another thread of the same process shuts the connections of the group down
+(``shutdown(SHUT_RDWR)``). For gloo this looks as if the peer had died: the collective raises in the
+main thread, and the group can be destroyed and formed anew.
+
+torch does not say which sockets are the group's, so they are looked up in ``/proc``. The user's own
+connections have to stay: on this machine only those count whose other end is a socket of another
+rank, and elsewhere only those that lead to a node of the cluster.
 """
 
 from __future__ import annotations
@@ -14,10 +31,14 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+Endpoint = tuple[str, int]
+"""Address and port of one end of a connection."""
 
 
 def break_group(
-    siblings: Iterable[int], addresses: Iterable[str], store: tuple[str, int] | None = None
+    siblings: Iterable[int], addresses: Iterable[str], store: Endpoint | None = None
 ) -> bool:
     """Release this process from the collective that it may be blocked in.
 
@@ -28,8 +49,8 @@ def break_group(
     addresses
         Addresses of the other machines of the cluster.
     store
-        Where ranks meet to form a group, if this process may be at that: its peers could have gone
-        while it waits in the store for them.
+        Where ranks meet to form a group, if this process may be about to: while it waits there for
+        its peers, they may be gone.
 
     Returns
     -------
@@ -53,8 +74,6 @@ def break_group(
                 if sock.family not in (socket.AF_INET, socket.AF_INET6):
                     continue
                 ours, theirs = _endpoint(sock.getsockname()), _endpoint(sock.getpeername())
-                # The person's own connections stay: on this machine only those that end in a
-                # sibling are the group's, elsewhere those to a machine of the cluster.
                 if (
                     owners.get((theirs, ours)) in siblings_sockets
                     or theirs[0] in remote
@@ -75,11 +94,11 @@ def _sockets(pid: int) -> Iterator[tuple[int, str]]:
                     yield int(entry.name), target[8:-1]
 
 
-def _endpoint(name: tuple) -> tuple[str, int]:
+def _endpoint(name: tuple[Any, ...]) -> Endpoint:
     return name[0].removeprefix("::ffff:"), name[1]
 
 
-def _owners() -> dict[tuple[tuple[str, int], tuple[str, int]], str]:
+def _owners() -> dict[tuple[Endpoint, Endpoint], str]:
     """Return the inode of each TCP connection of this machine by its two endpoints."""
     owners = {}
     for table in ("tcp", "tcp6"):
@@ -90,7 +109,7 @@ def _owners() -> dict[tuple[tuple[str, int], tuple[str, int]], str]:
     return owners
 
 
-def _parse(text: str) -> tuple[str, int]:
+def _parse(text: str) -> Endpoint:
     # The kernel prints addresses as words in the byte order of the machine.
     address, port = text.split(":")
     words = [int(address[i : i + 8], 16) for i in range(0, len(address), 8)]

@@ -1,7 +1,31 @@
-"""Where an interrupt may end what a rank does: in the person's code, and never in ours around it.
+"""Where an interrupt may be raised in a rank: in the user's code, and never in ours around it.
 
-The handler looks at the stack that it interrupts. A flag would not do: between the person's last
-line and the line that lowers the flag an interrupt can come, and it would end the rank.
+What we want: SIGINT raises ``KeyboardInterrupt`` in the user's code, wherever that is, so that
+``except`` and ``finally`` work as in any Python program. Our code around it has to run to its end:
+an interrupt inside of the loop that receives commands would end the rank, and half a message would
+garble its socket. No interrupt is lost either, if the rank was about to enter the user's code.
+
+Things that don't work:
+
+- ``try`` around the user's code. Between its last line and the ``except`` there is a gap, as there
+  is in front of its first line: an interrupt in there is raised in ours.
+- A flag that says whose code runs. The gap is between the user's last line and the line that lowers
+  the flag. It gets worse where their code calls ours, which calls theirs: a cell that displays an
+  object, whose ``_repr_html_`` is theirs.
+- Blocking the signal with ``pthread_sigmask``. Threads of the user's, which do not block it, get it
+  instead, and Python runs the handler in the main thread all the same.
+
+Solution: mark *stack frames*, as trio does. Code runs under one of three functions below, and the
+signal handler walks up the stack that it interrupts to the nearest of their frames. A frame is on
+the stack or it is not; there is no moment in between.
+
+- Under `Interrupts.run_interruptible` the handler raises.
+- Under `Interrupts.run_protected` it remembers the interrupt, which is raised when control returns
+  from there to interruptible code.
+- Under `Interrupts.run_ignoring` it does nothing: the agent repeats an interrupt that was not
+  raised (`supervisor.stop`).
+
+See https://github.com/python-trio/trio/blob/main/src/trio/_core/_ki.py
 """
 
 from __future__ import annotations
@@ -13,13 +37,13 @@ from collections.abc import Callable
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
-_AGAIN = signal.SIGRTMAX
+_REPEAT = signal.SIGRTMAX
 """Repeats an interrupt; as another SIGINT it would come twice where the first was slow."""
 
-_STAND_STILL = signal.SIGRTMAX - 1
+_PAUSE = signal.SIGRTMAX - 1
 
-LONGEST_STILL = 60.0
-"""Seconds that the person's code stands still at most."""
+LONGEST_PAUSE = 60.0
+"""Seconds that the user's code is paused at most."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,103 +54,104 @@ class Interrupts:
 
     Attributes
     ----------
-    asked
-        Whether one has come since ``allow`` was called last.
-    heard
-        Whether it was raised, so that the person's code could react to it.
+    was_requested
+        Whether an interrupt has come since `run_interruptible` was called last.
+    was_raised
+        Whether it was raised, so that the user's code could react to it.
     """
 
     def __init__(self) -> None:
-        self.asked = False
-        self.heard = False
-        self._held = self._force = False
+        self.was_requested = False
+        self.was_raised = False
+        self._is_pending = self._force = False
         self._main = threading.get_ident()
-        self._until = self._still = threading.Event()
-        signal.signal(_STAND_STILL, self._on_stand_still)
+        self._until = self._paused = threading.Event()
+        signal.signal(_PAUSE, self._on_pause)
 
-    def allow(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a function that an interrupt may end."""
-        # A cell may have put a handler of its own in place.
-        signal.signal(signal.SIGINT, self._on_signal)
-        signal.signal(_AGAIN, self._on_repetition)
-        self.asked = self.heard = self._held = self._force = False
+    def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function in which interrupts are raised."""
+        # The run before may have installed handlers of its own.
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        signal.signal(_REPEAT, self._on_repeat)
+        self.was_requested = self.was_raised = self._is_pending = self._force = False
         return function(*args, **kwargs)
 
-    def hold(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a function that an interrupt waits for."""
+    def run_protected(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function for whose end an interrupt waits."""
         if threading.get_ident() != self._main:
             return function(*args, **kwargs)
         result = function(*args, **kwargs)
-        if self._held and _allowed(sys._getframe(1)):
-            self._held, self.heard = False, True
+        if self._is_pending and _is_interruptible(sys._getframe(1)):
+            self._is_pending, self.was_raised = False, True
             raise KeyboardInterrupt
         return result
 
-    def put_off(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a function in the middle of which, and right behind it, an interrupt is not heard.
+    def run_ignoring(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function in which, and at the end of which, no interrupt is raised.
 
-        It is one that handles an error, for which an interrupt would become part of the error. Who
-        interrupts repeats it.
+        For what shows an error, of which an interrupt would become a part. The agent repeats the
+        interrupt.
         """
         return function(*args, **kwargs)
 
     def repeat(self, force: bool = False) -> None:
-        """Interrupt the main thread, from another one, if it has not heard of it.
+        """Interrupt the main thread, from another one, if the interrupt was not raised there.
 
         Parameters
         ----------
         force
-            Whether to do so even if it has.
+            Whether to do so even if it was.
         """
         self._force = force
         # Not `raise_signal`: only the thread that a signal is sent to wakes from a system call.
-        signal.pthread_kill(self._main, _AGAIN)
+        signal.pthread_kill(self._main, _REPEAT)
 
-    def stand_still(self, until: threading.Event) -> threading.Event:
-        """Have the person's code stand still, from another thread, until something has happened.
+    def pause(self, until: threading.Event) -> threading.Event:
+        """Pause the user's code in the main thread, from another one, until an event is set.
 
-        Only that code does, and not for ever: it may hold a lock that the other thread needs.
+        Our own code there goes on, and no pause is longer than `LONGEST_PAUSE`: the user's code may
+        hold a lock that the other thread needs.
 
         Returns
         -------
         threading.Event
-            Set when the main thread has heard of it, which it does not inside of a C function.
+            Set when the main thread has paused. Inside of a C function it does not.
         """
-        self._until, self._still = until, threading.Event()
-        signal.pthread_kill(self._main, _STAND_STILL)
-        return self._still
+        self._until, self._paused = until, threading.Event()
+        signal.pthread_kill(self._main, _PAUSE)
+        return self._paused
 
-    def _on_stand_still(self, signum: int, frame: FrameType | None) -> None:
-        self._still.set()
-        if _allowed(frame) is not False:
-            self._until.wait(LONGEST_STILL)
-
-    def _on_repetition(self, signum: int, frame: FrameType | None) -> None:
-        if self._force or not self.heard:
-            self._force = False
-            self._on_signal(signum, frame)
-
-    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        self.asked = True
-        # A stack on which we do not stand is a coroutine library's, with code of the person's.
-        if _allowed(frame) is False:
-            self._held = True
+    def _on_interrupt(self, signum: int, frame: FrameType | None) -> None:
+        self.was_requested = True
+        # A stack without a frame of ours is a coroutine library's, with code of the user's.
+        if _is_interruptible(frame) is False:
+            self._is_pending = True
         else:
-            self.heard = True
+            self.was_raised = True
             raise KeyboardInterrupt
 
+    def _on_repeat(self, signum: int, frame: FrameType | None) -> None:
+        if self._force or not self.was_raised:
+            self._force = False
+            self._on_interrupt(signum, frame)
 
-def _allowed(frame: FrameType | None) -> bool | None:
-    """Return what the nearest caller of ours says; ``None`` if there is none."""
+    def _on_pause(self, signum: int, frame: FrameType | None) -> None:
+        self._paused.set()
+        if _is_interruptible(frame) is not False:
+            self._until.wait(LONGEST_PAUSE)
+
+
+def _is_interruptible(frame: FrameType | None) -> bool | None:
+    """Return what the nearest marked frame on a stack says; ``None`` if there is none."""
     while frame is not None:
-        if frame.f_code is _ALLOW:
+        if frame.f_code is _INTERRUPTIBLE:
             return True
-        if frame.f_code is _HOLD or frame.f_code is _PUT_OFF:
+        if frame.f_code is _PROTECTED or frame.f_code is _IGNORING:
             return False
         frame = frame.f_back
     return None
 
 
-_ALLOW = Interrupts.allow.__code__
-_HOLD = Interrupts.hold.__code__
-_PUT_OFF = Interrupts.put_off.__code__
+_INTERRUPTIBLE = Interrupts.run_interruptible.__code__
+_PROTECTED = Interrupts.run_protected.__code__
+_IGNORING = Interrupts.run_ignoring.__code__

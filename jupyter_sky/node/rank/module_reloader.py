@@ -1,4 +1,4 @@
-"""The person's own modules in a rank: those that were edited are loaded anew before a run."""
+"""The user's own modules in a rank: those whose files were edited are reloaded before a run."""
 
 from __future__ import annotations
 
@@ -20,37 +20,47 @@ from jupyter_sky.serialization.user_modules import imported_by, is_own, own_file
 
 
 @dataclass
-class _Source:
-    """A file as it was when its module was loaded; ``digest`` is empty if that is not known."""
+class _SourceFile:
+    """A file as it was when its module was loaded.
+
+    Attributes
+    ----------
+    path
+        Where it is.
+    stamp
+        Its time of modification in nanoseconds, and its size in bytes.
+    digest
+        That of its content; empty if it may have changed since the module was loaded.
+    """
 
     path: Path
     stamp: tuple[int, int]
     digest: str
 
 
-def now() -> int:
+def file_clock() -> int:
     """Return the time in nanoseconds, by the clock that files are dated with."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME))
 
 
-class Sources:
-    """Keeps the modules of a process as new as their files are."""
+class ModuleReloader:
+    """Reloads the user's modules in a process when their files were edited."""
 
     def __init__(self) -> None:
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, _SourceFile] = {}
         self._seen: set[str] = {"__main__", "__mp_main__"}
         self._count = 0
         self._folders: list[str] = []
         self._folder_count = 0
 
-    def note(self, since: int) -> None:
-        """Take note of the modules that were imported.
+    def record_imports(self, since: int) -> None:
+        """Remember the files of the modules that were imported meanwhile.
 
         Parameters
         ----------
         since
-            When that can have begun, by ``now``. A file that was written later may be newer than
-            its module.
+            When the first of them can have been imported, by `file_clock`. A file that was written
+            after that may be newer than its module.
         """
         if len(sys.modules) == self._count:
             return
@@ -64,31 +74,32 @@ class Sources:
                     source.digest = ""
                 self._sources[name] = source
 
-    def refresh(self, namespace: dict[str, Any]) -> None:
-        """Load anew what was edited.
+    def reload_edited(self, namespace: dict[str, Any]) -> None:
+        """Reload the modules whose files were edited.
 
         As with ``%autoreload``, functions and objects that were made before get the new code, and
-        what was imported with ``from module import name`` is bound anew.
+        what was imported with ``from module import name`` is bound again.
 
         Parameters
         ----------
         namespace
-            The person's.
+            The user's.
 
         Raises
         ------
         Exception
-            What loading an edited file raises. It stays as it was, and is tried again next time.
+            What loading an edited file raises. Its module stays as it was, and is reloaded next
+            time.
         """
-        self._forget_folders()
+        self._invalidate_finders()
         edited = dict(self._edited())
         for name in _in_order(edited) if edited else ():
-            _load_anew(sys.modules[name], [namespace, *self._namespaces()])
+            _reload(sys.modules[name], [namespace, *self._namespaces()])
             self._sources[name] = edited[name]
 
-    def _forget_folders(self) -> None:
-        # A file that is new in a folder is found only when the folder is looked through again.
-        # Of the hundreds of folders that Python looks into, a few are the person's.
+    def _invalidate_finders(self) -> None:
+        # Python finds a file that is new in a folder only when it lists the folder again. Of the
+        # hundreds of folders that it looks into, a few are the user's.
         folders = sys.path_importer_cache
         if len(folders) != self._folder_count:
             self._folder_count = len(folders)
@@ -98,10 +109,10 @@ class Sources:
             if hasattr(finder, "invalidate_caches"):
                 finder.invalidate_caches()
 
-    def _edited(self) -> Iterator[tuple[str, _Source]]:
+    def _edited(self) -> Iterator[tuple[str, _SourceFile]]:
         for name, source in list(self._sources.items()):
             module = sys.modules.get(name)
-            if module is None:  # it will be imported anew
+            if module is None:  # it will be imported again
                 del self._sources[name]
                 self._seen.discard(name)
                 continue
@@ -116,18 +127,18 @@ class Sources:
         return [vars(sys.modules[name]) for name in self._sources if name in sys.modules]
 
 
-def _source(path: Path, known: _Source | None = None) -> _Source | None:
+def _source(path: Path, known: _SourceFile | None = None) -> _SourceFile | None:
     """Return what a file is like now; it is read only if it seems to differ from what is known."""
     with contextlib.suppress(OSError):
         status = path.stat()
         stamp = status.st_mtime_ns, status.st_size
         if known and known.digest and (path, stamp) == (known.path, known.stamp):
             return known
-        return _Source(path, stamp, blake3.blake3(path.read_bytes()).hexdigest())
+        return _SourceFile(path, stamp, blake3.blake3(path.read_bytes()).hexdigest())
     return None
 
 
-def _in_order(edited: dict[str, _Source]) -> list[str]:
+def _in_order(edited: dict[str, _SourceFile]) -> list[str]:
     """Return modules so that each comes after those that it uses."""
     uses = {}
     for name, source in edited.items():
@@ -138,11 +149,10 @@ def _in_order(edited: dict[str, _Source]) -> list[str]:
     return list(edited)
 
 
-def _load_anew(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
+def _reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
     from IPython.extensions.autoreload import superreload
 
-    # Bytecode that was compiled within the same second, of a source of the same size, passes for
-    # that of the new one.
+    # Python takes bytecode for current if the source has the same size and the same second.
     with contextlib.suppress(OSError, NotImplementedError):
         Path(importlib.util.cache_from_source(str(module.__file__))).unlink()
     former = dict(vars(module))
@@ -150,21 +160,22 @@ def _load_anew(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None
     for name, old in former.items():
         new = vars(module).get(name)
         if isinstance(old, type) and isinstance(new, type) and old.__module__ == module.__name__:
-            _adopt_subclasses(old, new)
+            _move_subclasses(old, new)
     for namespace in namespaces:
         if namespace is not vars(module):
-            _bind_anew(namespace, module, former)
+            _rebind(namespace, module, former)
 
 
-def _adopt_subclasses(old: type, new: type) -> None:
+def _move_subclasses(old: type, new: type) -> None:
+    """Make the subclasses of a class those of the class that takes its place."""
     children: list[type] = old.__subclasses__()
     for child in children:
         with contextlib.suppress(TypeError):  # where the new one has another layout
             child.__bases__ = tuple(new if base is old else base for base in child.__bases__)
 
 
-def _bind_anew(namespace: dict[str, Any], module: ModuleType, former: dict[str, Any]) -> None:
-    """Bind what came from a module to what the module has now under its name."""
+def _rebind(namespace: dict[str, Any], module: ModuleType, former: dict[str, Any]) -> None:
+    """Bind names that were imported from a module to what the module has now in their place."""
     now = vars(module)
     for name, value in list(namespace.items()):
         if name.startswith("__"):
@@ -172,8 +183,8 @@ def _bind_anew(namespace: dict[str, Any], module: ModuleType, former: dict[str, 
         source = name
         if isinstance(value, (type, FunctionType)) and value.__module__ == module.__name__:
             source = value.__name__  # also if it was imported as something else
-        if source in now and former.get(source, _nothing) is value:
+        if source in now and former.get(source, _MISSING) is value:
             namespace[name] = now[source]
 
 
-_nothing = object()
+_MISSING = object()

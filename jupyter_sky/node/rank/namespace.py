@@ -1,4 +1,4 @@
-"""The names of a rank: what the notebook sends is bound, what it asks for is packed."""
+"""The user's names on a rank: what the notebook sends is bound, what it asks for is packed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import jupyter_sky
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
-from jupyter_sky.node.rank.module_reloader import Sources, now
+from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
 from jupyter_sky.serialization import blobs, cell_sources, pickling
 from jupyter_sky.serialization.object_tokens import Tokens, arrivals
 from jupyter_sky.serialization.pickling import Pickled
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.messages import NameGroup, Packed
 
 
 class Namespace:
-    """The person's names on a rank.
+    """The user's names on a rank.
 
     Parameters
     ----------
@@ -30,14 +30,14 @@ class Namespace:
     Attributes
     ----------
     arrived
-        The shipments of the present run that were bound.
+        The shipments of the present run that were bound (`messages.NameGroup`).
     """
 
     def __init__(self, names: dict[str, Any], folder: Path) -> None:
         self.names = names
         self._folder = folder
-        self._sources = Sources()
-        self._sources.note(since=0)
+        self._modules = ModuleReloader()
+        self._modules.record_imports(since=0)
         # Objects hold on to their class, but not every class that is sent has objects yet.
         self._classes: dict[str, type] = {}
         self._writes = NamespaceDiff(names)
@@ -45,32 +45,32 @@ class Namespace:
         self._since = 0
         self.arrived: list[str] = []
 
-    def receive(self, groups: Sequence[Message], outdated: Iterable[str] = ()) -> None:
-        """Bind what the notebook sent, and load anew what was edited of the person's modules.
+    def receive(self, groups: Sequence[NameGroup], outdated: Iterable[str] = ()) -> None:
+        """Bind what the notebook sent, and reload those of the user's modules that were edited.
 
         Parameters
         ----------
         groups
             What it sent.
         outdated
-            Names whose values it has replaced since; they are unbound.
+            Names to delete: the notebook has assigned other values, which are not needed now.
         """
         for name in outdated:
             self.names.pop(name, None)
-        self._since = now()
+        self._since = file_clock()
         self.arrived = []
         arrivals.release()
         for group in groups:
             if group["kind"] == "source":
                 self._load(group).install(self._folder)
                 self.arrived.append(group["shipment"])
-        self._sources.refresh(self.names)
+        self._modules.reload_edited(self.names)
         for group in groups:
             if group["kind"] != "source":
                 self._bind(group)
                 self.arrived.append(group["shipment"])
 
-    def _bind(self, group: Message) -> None:
+    def _bind(self, group: NameGroup) -> None:
         cell_sources.learn(group["cells"])
         received = self._load(group)
         values = received if group["together"] else [received]
@@ -80,7 +80,7 @@ class Namespace:
             return
         self.names.update(bound)
 
-    def _load(self, group: Message) -> Any:
+    def _load(self, group: NameGroup) -> Any:
         tokens = None if group["tokens"] is None else Tokens(*group["tokens"])
         try:
             return blobs.unpack(group["packed"], self._folder, tokens)
@@ -89,23 +89,42 @@ class Namespace:
             raise
 
     def watch(self, names: Sequence[str]) -> None:
-        """Watch what a run binds; of some names it is also of interest whether they are there."""
+        """Watch what a run binds.
+
+        Parameters
+        ----------
+        names
+            Names of which `changes` also says whether they exist.
+        """
         self._writes = NamespaceDiff(self.names)
         self._watched = names
 
     def changes(self) -> dict[str, bool]:
-        """Return names that were bound anew, and the watched ones that are there: as ``False``."""
-        self._sources.note(self._since)
+        """Return names that were bound since `watch`, and of its names those that were not.
+
+        Returns
+        -------
+        dict
+            ``True`` for a name that stands for another object than before, ``False`` for one of the
+            watched names that stands for the same.
+        """
+        self._modules.record_imports(self._since)
         arrivals.release()
         there = dict.fromkeys((name for name in self._watched if name in self.names), False)
         return {**there, **dict.fromkeys(self._writes.changed(), True)}
 
-    def pack(self, value: Any) -> Message:
-        """Return a value that a call returned, for the notebook."""
+    def pack(self, value: Any) -> Packed:
+        """Pack a value that a call returned, for the notebook."""
         return self._pack(pickling.dump(value, "the returned value", back=True))
 
-    def pack_names(self, wanted: Sequence[str]) -> Message | None:
-        """Return what names stand for, for the notebook; ``None`` if there are none."""
+    def pack_names(self, wanted: Sequence[str]) -> Packed | None:
+        """Pack the values of names, for the notebook; ``None`` if no name is wanted.
+
+        Raises
+        ------
+        NameError
+            When a name does not exist.
+        """
         if not wanted:
             return None
         if missing := [name for name in wanted if name not in self.names]:
@@ -116,12 +135,12 @@ class Namespace:
         tokens = arrivals.tokens(pickled.memo)
         return {**self._pack(pickled), "tokens": tokens}
 
-    def _pack(self, pickled: Pickled) -> Message:
+    def _pack(self, pickled: Pickled) -> Packed:
         packed, parts = blobs.pack(pickled)
         for key, data in parts.items():
             path = self._folder / key
             if not path.exists():
-                # Ranks of one node may send the same blob at once; the rename lets one win whole.
+                # Ranks of one node may write the same blob at once; each rename puts a whole one.
                 part = path.with_name(f"{uuid.uuid4().hex}.part")
                 try:
                     part.write_bytes(data)

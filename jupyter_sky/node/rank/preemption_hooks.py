@@ -1,4 +1,4 @@
-"""What a rank does when a node is about to be taken away: it calls what the person wants then."""
+"""What a rank does when a node is about to be taken away: it calls the functions of the user's."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import traceback
 
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.transport import preemption
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.rank_messages import LeavingCommand
 
-_HEARD_WITHIN = 1.0  # seconds; inside of a collective the main thread hears nothing
+_PAUSE_WITHIN = 1.0  # seconds; inside of a collective the main thread does not pause
 
 
-def say(rank: int, message: Message, interrupts: Interrupts) -> None:
-    """Call the hooks of this rank, in a thread of their own, while its main thread stands still."""
+def run_hooks(rank: int, command: LeavingCommand, interrupts: Interrupts) -> None:
+    """Call the hooks of this rank, in a thread of their own, while its main thread is paused."""
     hooks = list(preemption.hooks)
     if not hooks:
         return
-    ranks = tuple(message["ranks"])
-    notice = preemption.Interruption(message["kind"], message["at"], ranks, rank in ranks)
+    ranks = tuple(command["ranks"])
+    notice = preemption.Interruption(command["kind"], command["at"], ranks, rank in ranks)
     done = threading.Event()
 
-    def call() -> None:
-        still.wait(_HEARD_WITHIN)
+    def call_hooks() -> None:
+        paused.wait(_PAUSE_WITHIN)
         try:
             for hook in hooks:
                 try:
@@ -34,6 +34,6 @@ def say(rank: int, message: Message, interrupts: Interrupts) -> None:
         finally:
             done.set()
 
-    # What is saved should be of one moment.
-    still = interrupts.stand_still(done)
-    threading.Thread(target=call, name="sky-farewell", daemon=True).start()
+    # Paused, so that the variables that a hook saves are all of one moment.
+    paused = interrupts.pause(done)
+    threading.Thread(target=call_hooks, name="sky-preemption", daemon=True).start()

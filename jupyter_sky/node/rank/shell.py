@@ -9,8 +9,8 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, cast
 
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
@@ -20,35 +20,56 @@ from traitlets import Type
 from traitlets.config import Config
 
 from jupyter_sky.serialization import cell_sources
-from jupyter_sky.transport.error_report import is_consequence
+from jupyter_sky.transport.error_report import ErrorReport, is_consequence
 
 _LONGEST = 20_000  # characters of an error's text
 
-Send = Callable[[str, dict[str, Any]], None]
-"""Sends something to display: its kind, and the fields of the event."""
+
+class ShellOwner(Protocol):
+    """What the shell needs of its rank."""
+
+    def display(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Send something to display: its kind, and the fields of the event `Display`."""
+
+    def run_ignoring_interrupts(
+        self, function: Callable[..., None], *args: Any, **kwargs: Any
+    ) -> None:
+        """Call a function in which no interrupt is raised."""
 
 
-class _Hook(DisplayHook):
+# IPython comes without types, as far as mypy is told: its classes are of any type.
+
+
+class _DisplayHook(DisplayHook):  # type: ignore[misc, unused-ignore]
     """Sends the value of a cell's last expression instead of printing it."""
 
     def quiet(self) -> bool:
-        return self.semicolon_at_end_of_expression(self.shell.cell)
+        return bool(self.semicolon_at_end_of_expression(self.shell.cell))
 
     def write_output_prompt(self) -> None:
         pass
 
-    def write_format_data(self, format_dict: dict, md_dict: dict | None = None) -> None:
+    def write_format_data(
+        self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
+    ) -> None:
         self.shell.show("result", {"data": format_dict, "metadata": md_dict or {}})
 
-    def log_output(self, format_dict: dict) -> None:
+    def log_output(self, format_dict: dict[str, Any]) -> None:
         pass
 
 
-class _Publisher(DisplayPublisher):
+class _DisplayPublisher(DisplayPublisher):  # type: ignore[misc, unused-ignore]
     """Sends what ``display`` shows."""
 
     def publish(
-        self, data, metadata=None, source=None, *, transient=None, update=False, **kwargs
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        source: object = None,
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **kwargs: Any,
     ) -> None:
         kind = "update" if update else "display"
         fields = {"data": data, "metadata": metadata or {}, "transient": transient or {}}
@@ -58,41 +79,46 @@ class _Publisher(DisplayPublisher):
         self.shell.show("clear", {"data": {"wait": wait}})
 
 
-class _Compiler(CachingCompiler):
-    """Knows what cells are called in the notebook; ``title`` is that of the next."""
+class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
+    """Names cells in tracebacks as the notebook does; ``title`` is that of the next."""
 
     title = ""
 
     def format_code_name(self, name: str) -> tuple[str, str] | None:
         title = cell_sources.titles.get(name)
-        return ("Cell", title) if title else super().format_code_name(name)
+        if title:
+            return "Cell", title
+        return cast("tuple[str, str] | None", super().format_code_name(name))
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
-        name = super().get_code_name(raw_code, transformed_code, number)
+        name: str = super().get_code_name(raw_code, transformed_code, number)
         cell_sources.titles[name] = self.title
         return name
 
 
-class RankShell(InteractiveShell):
+class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     """An IPython shell without terminal, history or prompt."""
 
     compiler_class = Type(_Compiler)
-    displayhook_class = Type(_Hook)
-    display_pub_class = Type(_Publisher)
+    displayhook_class = Type(_DisplayHook)
+    display_pub_class = Type(_DisplayPublisher)
 
     cell = ""
-    send: Send | None = None
-    put_off_interrupts: Callable[..., Any] | None = None
+    _owner: ShellOwner | None = None
     _above = 0
     _lines: Sequence[str] = ()
     _pending: tuple[BaseException, list[str]] | None = None
 
-    def show(self, kind: str, fields: dict[str, Any]) -> None:
+    def attach(self, owner: ShellOwner) -> None:
+        """Become the shell of a rank: it was made in the fork server, where there is none."""
+        self._owner = owner
+
+    def show(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Send something to display, behind what was printed before it."""
         sys.stdout.flush()
         sys.stderr.flush()
-        if self.send:
-            self.send(kind, fields)
+        if self._owner:
+            self._owner.display(kind, fields)
 
     def run(self, code: str, title: str, above: int) -> BaseException | None:
         """Run a cell and return the exception that ended it, if one did.
@@ -104,13 +130,13 @@ class RankShell(InteractiveShell):
         title
             What the notebook's cell is called, for tracebacks.
         above
-            Lines that the notebook's cell has above the code.
+            Number of lines that the notebook's cell has above the code.
         """
         self.cell = code
         self.compile.title = title
         self._above = above
         result = self.run_cell(code, store_history=False)
-        error = result.error_before_exec or result.error_in_exec
+        error: BaseException | None = result.error_before_exec or result.error_in_exec
         if error is not None and self._pending and self._pending[0] is error:
             self._lines, self._pending = self._pending[1], None
         self._print_pending()
@@ -120,26 +146,26 @@ class RankShell(InteractiveShell):
         above, self._above = self._above, 0
         # IPython drops empty lines at the top.
         above += raw_cell.removesuffix(raw_cell.lstrip()).count("\n")
-        return "\n" * above + super().transform_cell(raw_cell)
+        transformed: str = super().transform_cell(raw_cell)
+        return "\n" * above + transformed
 
-    def begin(self) -> None:
+    def reset_traceback(self) -> None:
         """Forget the traceback of the run before."""
         self._lines, self._pending = [], None
 
     def system(self, cmd: str) -> None:
-        """Run ``!cmd``; it writes to the rank's own streams, and Stop ends the cell with it."""
+        """Run ``!cmd``; it writes to the rank's own streams, and Stop ends it with the cell."""
         command = self.var_expand(cmd, depth=1)
         self.user_ns["_exit_code"] = subprocess.call(
             command, shell=True, executable=os.environ.get("SHELL")
         )
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        # A Stop that comes now would only garble the traceback; it is repeated a moment later.
-        show = self._show_error
-        if self.put_off_interrupts:
-            self.put_off_interrupts(show, *args, **kwargs)
+        # An interrupt that comes now would only garble the traceback; it is repeated soon.
+        if self._owner:
+            self._owner.run_ignoring_interrupts(self._show_error, *args, **kwargs)
         else:
-            show(*args, **kwargs)
+            self._show_error(*args, **kwargs)
 
     def _show_error(self, *args: Any, **kwargs: Any) -> None:
         error = sys.exc_info()[1]
@@ -155,10 +181,13 @@ class RankShell(InteractiveShell):
     def enable_gui(self, gui: object = None) -> None:
         """Do nothing for `%matplotlib inline`, which asks for it: figures are displayed anyway."""
 
-    def _showtraceback(self, etype, evalue, stb: list[str]) -> None:
+    def _showtraceback(
+        self, etype: type[BaseException], evalue: BaseException, stb: Sequence[str]
+    ) -> None:
         # IPython shows errors in the middle of a cell too, of a failing `_repr_html_` for instance.
-        # Which one has ended the cell is known when it is over: `run` tells.
-        # A rank that is stopped because a peer has failed: what that did to it says nothing.
+        # Which one has ended the cell, `run` knows when it is over.
+        # If this rank was stopped because a peer failed, then the error of its own collective is
+        # only a consequence of that, and not shown.
         stopped = isinstance(evalue, KeyboardInterrupt)
         if stopped and self._pending and is_consequence(_text(self._pending[0])):
             self._pending = None
@@ -170,8 +199,8 @@ class RankShell(InteractiveShell):
             print("\n".join(self._pending[1]), file=sys.stderr)
         self._pending = None
 
-    def describe(self, error: BaseException) -> dict[str, Any]:
-        """Return an error as plain data, with the traceback that the shell made of it last."""
+    def report(self, error: BaseException) -> ErrorReport:
+        """Return an error as plain data, with the traceback that was recorded last."""
         kind = type(error)
         if not self._lines:
             self._lines = traceback.format_exception(error)
@@ -185,21 +214,21 @@ class RankShell(InteractiveShell):
             "traceback": [_shortened(line) for line in self._lines[-500:]],
         }
 
-    def say(self, error: BaseException) -> None:
-        """Have an error shown as one sentence."""
+    def record_sentence(self, error: BaseException) -> None:
+        """Record one sentence as the traceback of an error, for `report`."""
         self._lines = [f"{type(error).__name__}: {error}"]
 
-    def format(self, error: BaseException, skip: int) -> None:
-        """Make the traceback of an error that was raised outside of a cell.
+    def record_traceback(self, error: BaseException, skip: int) -> None:
+        """Record the traceback of an error that was raised outside of a cell, for `report`.
 
         Parameters
         ----------
         error
             The error.
         skip
-            How many of the outermost frames are ours, not the person's.
+            How many of the outermost frames are ours, not the user's.
         """
-        if isinstance(error, SyntaxError):  # it is about a file, not about who imports that
+        if isinstance(error, SyntaxError):  # it is about a file, not about the import of that
             self._lines = "".join(traceback.format_exception_only(error)).splitlines()
             return
         frames = error.__traceback__
@@ -217,8 +246,8 @@ def make_shell() -> RankShell:
     config.HistoryManager.enabled = False
     config.InteractiveShell.cache_size = 0
     config.Completer.use_jedi = False
-    shell = RankShell.instance(config=config)
-    # No outputs are kept here; that the last one seems to be an empty text would only mislead.
+    shell: RankShell = RankShell.instance(config=config)
+    # No outputs are kept here, and `_` should not look like an output that is an empty text.
     for name in ("_", "__", "___"):
         shell.user_ns.pop(name, None)
     refuse_keyboard()
@@ -256,14 +285,14 @@ def _text(error: BaseException) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return a text that a message can carry and a person may want to read."""
+    """Return a text that is short enough for a message, and for a user to read."""
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}… ({len(text):,} characters)"
 
 
 def _plain(value: Any, depth: int = 4) -> Any:
-    """Return ``value`` as data that a frame can carry; what is none becomes its text."""
+    """Return ``value`` as data that a frame can carry; other objects become their text."""
     if isinstance(value, str):
         return _shortened(value)
     if value is None or isinstance(value, (bool, float)):
@@ -282,7 +311,7 @@ def _plain(value: Any, depth: int = 4) -> Any:
 
 
 def refuse_keyboard() -> None:
-    """Have `input`, `getpass` and `breakpoint` say in this process that nobody is there."""
+    """Let `input`, `getpass` and `breakpoint` raise in this process: there is no keyboard."""
     builtins.input = _no_input
     getpass.getpass = _no_password
     sys.breakpointhook = _no_debugger

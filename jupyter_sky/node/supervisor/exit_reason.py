@@ -1,4 +1,4 @@
-"""How a rank ended, in words."""
+"""Why the process of a rank ended, in words."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from pathlib import Path
 
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 
+_LINES = 60  # of the log, among which a crash is looked for
+_SHOWN = 5
+
 
 class ExitReasons:
-    """Says why processes of this node ended."""
+    """Says why processes of this node ended; counts what the system kills for lack of memory."""
 
     def __init__(self) -> None:
         self._oom_kills = _oom_kills()
 
-    def reason(self, status: int) -> str:
+    def explain(self, status: int) -> str:
         """Return what the exit status of a process means."""
         if status >= 0:
             return f"its process ended with status {status}"
@@ -28,17 +31,18 @@ class ExitReasons:
             return f"it was killed by signal {-status}"
 
 
-def last_words(process: RankProcess) -> str:
+def last_lines(process: RankProcess) -> str:
     """Return a run's last lines; of a crash, its beginning, which says where it was."""
-    since = process.log.size - process.began
-    lines = process.log.tail(60, limit=min(since, 16 * 1024)).decode(errors="replace").splitlines()
-    crashes = [index for index, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    size = process.log.size - process.run_offset
+    lines = process.log.tail(_LINES, limit=min(size, 16 * 1024)).decode(errors="replace")
+    printed = lines.splitlines()
+    crashes = [index for index, line in enumerate(printed) if line.startswith("Fatal Python error")]
     if not crashes:
-        return "\n".join(lines[-5:])
-    # Threads that only waited come first.
-    what, *where = lines[crashes[-1] :]
+        return "\n".join(printed[-_SHOWN:])
+    # faulthandler prints threads that only waited first.
+    what, *where = printed[crashes[-1] :]
     at = next((i for i, line in enumerate(where) if line.startswith("Current thread")), 0)
-    return "\n".join([what, *where[at:][:5]])
+    return "\n".join([what, *where[at:][:_SHOWN]])
 
 
 def _oom_kills() -> int:

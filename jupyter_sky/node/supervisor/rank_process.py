@@ -7,37 +7,50 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
-from jupyter_sky.node.supervisor.log_file import Log
+from jupyter_sky.node.supervisor.log_file import LogFile
 from jupyter_sky.node.supervisor.rate_limiter import RateLimiter
 from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.link import Link
+from jupyter_sky.transport.messages import FormRequest, NameGroup, RankStatus, RunRequest
+from jupyter_sky.transport.rank_messages import Displayed, RankCommand, RunCommand, SideCommand
 
 _READ = 256 * 1024
 
 OnOutput = Callable[["RankProcess", str, bytes, int], None]
+"""Takes a rank, the name of its stream, what it printed, and where that stands in its log."""
+
 OnMessage = Callable[["RankProcess", Message], None]
 
 
 class RankProcess:
     """One rank of this node.
 
-    Attributes
+    Parameters
     ----------
     rank
         Its number in the group.
+    log
+        Where all that it prints is written.
+    on_message
+        Called for each message of the rank.
+    on_output
+        Called for what it prints, after that is in the log.
+
+    Attributes
+    ----------
     pid
         Its process id, also that of its process group; ``None`` until it is forked.
     run
         The run that it is busy with, if any.
-    shown
-        Whether what it prints in this run goes to the clients, beside its log.
-    gates
-        For each stream that is shown, what limits how much of it is.
-    began
+    run_offset
         Where in its log the run that it did last begins.
+    is_shown
+        Whether what it prints in this run goes to the clients, beside its log.
+    limiters
+        For each stream that is shown, what limits how much of it is.
     forming
         The generation of the process group that it is about to join, if any.
     generation
@@ -46,23 +59,25 @@ class RankProcess:
         The content digest of each name that it was sent last.
     """
 
-    def __init__(self, rank: int, log: Log, on_message: OnMessage, on_output: OnOutput) -> None:
+    def __init__(self, rank: int, log: LogFile, on_message: OnMessage, on_output: OnOutput) -> None:
         self.rank = rank
         self.log = log
         self.pid: int | None = None
         self.run: str | None = None
-        self.shown = False
-        self.gates: dict[str, RateLimiter] = {}
+        self.run_offset = 0
+        self.is_shown = False
+        self.limiters: dict[str, RateLimiter] = {}
         self.forming: int | None = None
         self.generation = 0
-        self.began = 0
         self.names: dict[str, str] = {}
         self._on_message = on_message
         self._on_output = on_output
-        self._taken: list[Message] = []
+        self._unconfirmed: list[NameGroup] = []
         self._pipes: dict[int, str] = {}
         self._link: Link | None = None
         self._side: socket.socket | None = None
+
+    # Its life
 
     @contextlib.contextmanager
     def descriptors(self) -> Iterator[list[int]]:
@@ -84,81 +99,14 @@ class RankProcess:
             for fd in theirs:
                 os.close(fd)
 
-    def send(self, message: Message) -> None:
-        """Give the rank something to do."""
-        if self._link:
-            self._link.send(message)
-
-    def take(self, groups: list[Message]) -> list[Message]:
-        """Return the groups of names that are for this rank, and note that it has them."""
-        mine = [group for group in groups if self.rank in group["ranks"]]
-        for group in mine:
-            self.names.update(group["digests"])
-        self._taken = mine
-        return mine
-
-    def bound(self, arrived: list[str]) -> None:
-        """Note which shipments of the run the rank came to bind; it does not have the others."""
-        for group in self._taken:
-            if group["shipment"] not in arrived:
-                for key in group["digests"]:
-                    self.names.pop(key, None)
-        self._taken = []
-
-    def break_collective(
-        self,
-        run: str | int,
-        siblings: list[int],
-        addresses: list[str],
-        force: bool,
-        store: tuple[str, int] | None = None,
-    ) -> None:
-        """Release the rank from a collective that it may be blocked in.
-
-        Parameters
-        ----------
-        run
-            The run that it should be in, or the generation of the group that it joins.
-        siblings
-            Process ids of the other ranks of this node.
-        addresses
-            Addresses of the other nodes.
-        force
-            Whether to do so even if it has heard of the interrupt, and may be cleaning up.
-        store
-            Where ranks meet that join a group.
-        """
-        self.tell(
-            {
-                "op": "break",
-                "run": run,
-                "siblings": siblings,
-                "addresses": addresses,
-                "force": force,
-                "store": store,
-            }
-        )
-
-    def tell(self, message: Message) -> None:
-        """Tell the rank something that it hears whatever it is doing."""
-        if self._side:
-            with contextlib.suppress(OSError):
-                self._side.send(encode(message))
-
     def signal(self, number: signal.Signals) -> None:
         """Signal the rank and the processes of its group."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
-    def drain(self) -> None:
-        """Read what the rank has written so far."""
-        for fd in list(self._pipes):
-            while self._read(fd):
-                pass
-
     def close(self) -> None:
-        """Let go of a process that has ended; what it wrote is read first."""
+        """Close what led to a process that has ended; what it wrote is read first."""
         self.drain()
         for fd in list(self._pipes):
             self._close_pipe(fd)
@@ -172,8 +120,8 @@ class RankProcess:
         self.forming = None
         self.generation = 0
 
-    def describe(self) -> dict[str, Any]:
-        """Return what a client that comes anew should know."""
+    def status(self) -> RankStatus:
+        """Return what a client that has just connected should know."""
         return {
             "rank": self.rank,
             "pid": self.pid,
@@ -181,6 +129,69 @@ class RankProcess:
             "generation": self.generation,
             "names": self.names,
         }
+
+    # What it is told
+
+    def send_run(self, request: RunRequest) -> None:
+        """Let the rank carry out its part of a run."""
+        self.run = request["run"]
+        self.run_offset = self.log.size
+        self.is_shown = self.rank in request["show"]
+        self.limiters = {"stdout": RateLimiter(), "stderr": RateLimiter()} if self.is_shown else {}
+        mine = {
+            "op": "run",
+            "names": self._names_for_it(request["names"]),
+            "values": request["values"].get(self.rank, []),
+        }
+        self.send(cast(RunCommand, {**request, **mine}))
+
+    def send_form(self, request: FormRequest) -> None:
+        """Let the rank enter a process group."""
+        self.forming = request["topology"]["generation"]
+        names = self._names_for_it(request["names"])
+        topology, life = request["topology"], request["life"]
+        self.send({"op": "form", "topology": topology, "life": life, "names": names})
+
+    def send(self, command: RankCommand | Displayed) -> None:
+        """Tell the rank's main thread what to do after all that it was told before."""
+        if self._link:
+            self._link.send(command)
+
+    def send_aside(self, command: SideCommand) -> None:
+        """Tell the rank's side thread something, which listens whatever the rank is doing."""
+        if self._side:
+            with contextlib.suppress(OSError):
+                self._side.send(encode(command))
+
+    def _names_for_it(self, groups: Sequence[NameGroup]) -> list[NameGroup]:
+        """Return the groups of names that are for this rank, and remember that it gets them."""
+        mine = [group for group in groups if self.rank in group["ranks"]]
+        for group in mine:
+            self.names.update(group["digests"])
+        self._unconfirmed = mine
+        return mine
+
+    # What it says
+
+    def confirm_names(self, arrived: Sequence[str]) -> None:
+        """Forget the names that the rank did not come to bind.
+
+        Parameters
+        ----------
+        arrived
+            The shipments of the run that it did bind.
+        """
+        for group in self._unconfirmed:
+            if group["shipment"] not in arrived:
+                for key in group["digests"]:
+                    self.names.pop(key, None)
+        self._unconfirmed = []
+
+    def drain(self) -> None:
+        """Read what the rank has written so far."""
+        for fd in list(self._pipes):
+            while self._read(fd):
+                pass
 
     def _receive(self, message: Message, payload: memoryview) -> None:
         # What was printed before the rank said something comes before it.

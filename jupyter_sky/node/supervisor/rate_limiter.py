@@ -1,7 +1,7 @@
-"""How much of what a rank prints is shown: all of it, up to the rate that a person can read.
+"""How much of what a rank prints is shown: all of it, up to the rate at which a user can read.
 
-A log line is never dropped from the log. What is shown may have gaps when a rank prints faster
-than a notebook can take; each gap says how much was left out, and what comes last is always shown.
+The log of the rank has every line. What is shown may have gaps when a rank prints faster than a
+notebook can take; each gap says how much was left out, and what comes last is always shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TAIL = 8 * 1024
 
 
 @dataclass(frozen=True)
-class Shown:
+class OutputPiece:
     """A piece of output to show, and what was left out before it.
 
     Attributes
@@ -41,7 +41,10 @@ class Shown:
 
 
 class RateLimiter:
-    """Lets the output of one stream through, or its end where there is too much of it."""
+    """Lets the output of one stream through, or its end where there is too much of it.
+
+    A token bucket: it has room for `BURST` bytes, and `RATE` bytes a second flow in.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -53,7 +56,7 @@ class RateLimiter:
         self._held_bytes = 0
 
     @property
-    def holds(self) -> bool:
+    def is_holding(self) -> bool:
         """Whether something is held back."""
         return self._held_bytes > 0
 
@@ -63,26 +66,26 @@ class RateLimiter:
         self._refill()
         return max(0.0, (TAIL - self._tokens) / RATE)
 
-    def take(self, data: bytes, offset: int) -> Shown | None:
-        """Take what was printed and return what to show of it now."""
+    def feed(self, data: bytes, offset: int) -> OutputPiece | None:
+        """Return what to show now that ``data`` was printed, which the log has at ``offset``."""
         self._refill()
         if not self._held_bytes and self._tokens >= len(data):
             self._tokens -= len(data)
-            return Shown(data, offset)
+            return OutputPiece(data, offset)
         self._held_lines += data.count(b"\n")
         self._held_bytes += len(data)
         self._held = (self._held + data)[-TAIL:] if len(data) < TAIL else data[-TAIL:]
         self._end = offset + len(data)
         return self.release() if self._tokens >= BURST / 2 else None
 
-    def release(self) -> Shown | None:
+    def release(self) -> OutputPiece | None:
         """Return the end of what is held back, from the beginning of a line where there is one."""
         if not self._held_bytes:
             return None
         data = self._held
         if len(data) < self._held_bytes:
             data = data[data.find(b"\n", 0, -1) + 1 :]
-        shown = Shown(
+        piece = OutputPiece(
             data,
             self._end - len(data),
             self._held_lines - data.count(b"\n"),
@@ -90,7 +93,7 @@ class RateLimiter:
         )
         self._tokens -= len(data)
         self._held, self._held_lines, self._held_bytes = b"", 0, 0
-        return shown
+        return piece
 
     def _refill(self) -> None:
         now = self._clock()

@@ -1,36 +1,30 @@
-"""The supervisor: the ranks of a node. It starts and loses them, hears them, and stops them."""
+"""The supervisor: starts the ranks of a node, gives them work, and replaces those that are lost."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import socket
-from collections import deque
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import cast
 
-import msgpack
-
-from jupyter_sky.node.supervisor.exit_reason import ExitReasons, last_words
-from jupyter_sky.node.supervisor.log_file import Log
+from jupyter_sky.node.supervisor.exit_reason import ExitReasons, last_lines
+from jupyter_sky.node.supervisor.fork_client import ForkClient
+from jupyter_sky.node.supervisor.log_file import RankLogs
 from jupyter_sky.node.supervisor.output_forwarder import OutputForwarder, Publish
 from jupyter_sky.node.supervisor.rank_process import RankProcess
-from jupyter_sky.node.supervisor.rate_limiter import RateLimiter
+from jupyter_sky.node.supervisor.stop import Stopper
+from jupyter_sky.transport.agent_spec import RankSpec
 from jupyter_sky.transport.events import Event, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.frames import Message
-
-BREAK_AFTER = 0.2
-"""Seconds after an interrupt when a rank that still runs is taken to be inside a collective."""
-
-PEERS_AFTER = 1.0
-"""Seconds that the other ranks of a run get to end by themselves when one has failed."""
+from jupyter_sky.transport.messages import FormRequest, ReserveRequest, RunRequest
+from jupyter_sky.transport.rank_messages import LeavingCommand
 
 END_WITHIN = 3.0
-"""Seconds that ranks get for their last words."""
+"""Seconds that ranks get to leave their plugins before they are killed."""
 
-_MOST_STILLBIRTHS = 3
-_LOOK_EVERY = 0.005
+_MOST_FAILED_STARTS = 3
+_POLL_EVERY = 0.005
 
 
 class Supervisor:
@@ -38,12 +32,12 @@ class Supervisor:
 
     Parameters
     ----------
-    places
-        ``rank`` and ``env`` of each rank.
+    specs
+        The ranks to start with.
     fork_server
         Socket to the fork server, which forks them.
     logs
-        Folder of their logs.
+        Their logs.
     publish
         Takes what happens, as it goes over the wire.
     on_lost
@@ -53,320 +47,161 @@ class Supervisor:
     ----------
     ranks
         The ranks by number.
-    logs
-        Their logs, also of ranks that are there no more.
-    prepared
+    versions
         The versions of what the fork server has imported; ``None`` until it has.
-    ending
-        Set when ranks are expected to end.
+    stopper
+        Stops what they do.
     """
 
     def __init__(
         self,
-        places: list[dict[str, Any]],
+        specs: Sequence[RankSpec],
         fork_server: socket.socket,
-        logs: Path,
+        logs: RankLogs,
         publish: Publish,
         on_lost: Callable[[], object],
     ) -> None:
-        logs.mkdir(mode=0o700, exist_ok=True)
-        self._folder = logs
-        self.logs: dict[int, Log] = {}
         self.ranks: dict[int, RankProcess] = {}
-        self.prepared: dict[str, str] | None = None
-        self.ending = False
-        self._places: dict[int, dict[str, Any]] = {}
-        self._forks: deque[RankProcess] = deque()
-        self._leaving: list[RankProcess] = []
-        self._fork_server = fork_server
+        self.versions: dict[str, str] | None = None
+        self.stopper = Stopper(self.ranks)
+        self._logs = logs
+        self._specs: dict[int, RankSpec] = {}
+        self._fork_server = ForkClient(fork_server, self)
         self._publish = publish
-        self._showing = OutputForwarder(publish)
+        self._output = OutputForwarder(publish)
         self._on_lost = on_lost
-        self._stillbirths: dict[int, int] = {}
-        self._addresses: list[str] = []
-        self._store = ("", 0)
+        self._removed: list[RankProcess] = []
+        self._killed: set[int] = set()
+        self._failed_starts: dict[int, int] = {}
+        self._exit_reasons = ExitReasons()
         self._reserved: asyncio.Future[int] | None = None
-        self._together = False
-        self._deadline = 0.0
-        self._stopping: set[str] = set()
-        self._refused: deque[str] = deque(maxlen=100)
-        self._unwanted: set[int] = set()
-        self._endings = ExitReasons()
-        for place in places:
-            self._take(place)
+        self._is_ending = False
+        for spec in specs:
+            self._add(spec)
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether any rank has something to do."""
         return any(process.run for process in self.ranks.values())
 
-    # Start and loss
+    # Which ranks there are
 
     def start(self) -> None:
-        """Have all ranks forked, as soon as the fork server is ready to."""
-        self._fork_server.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._fork_server, self._hear_fork_server)
+        """Ask for the processes of all ranks; they come when the fork server is ready."""
+        self._fork_server.start()
         for rank in self.ranks:
             self._fork(rank)
 
-    def enlist(self, places: list[dict[str, Any]]) -> None:
-        """Have more ranks."""
-        for place in places:
-            if place["rank"] not in self.ranks:
-                self._take(place)
-                self._fork(place["rank"])
+    def add(self, specs: Sequence[RankSpec]) -> None:
+        """Start further ranks."""
+        for spec in specs:
+            if spec.rank not in self.ranks:
+                self._add(spec)
+                self._fork(spec.rank)
 
-    async def discharge(self, ranks: list[int]) -> None:
-        """End ranks for good, with time for their last words."""
+    async def remove(self, ranks: Sequence[int]) -> None:
+        """End ranks for good, and return when they have ended."""
         former = [self.ranks.pop(rank) for rank in ranks if rank in self.ranks]
-        # Of a rank that does not start any more, nothing is there to wait for.
-        leaving = [process for process in former if process.pid or process in self._forks]
-        self._leaving += leaving
-        for process in leaving:
+        # A rank that is not started again has no process to wait for.
+        removed = [each for each in former if each.pid or self._fork_server.is_forking(each)]
+        self._removed += removed
+        for process in removed:
             process.send({"op": "end"})
         loop = asyncio.get_running_loop()
         deadline = loop.time() + END_WITHIN
-        while any(process in self._leaving for process in leaving):
+        while any(process in self._removed for process in removed):
             if loop.time() > deadline:
-                for process in leaving:
+                for process in removed:
                     process.signal(signal.SIGKILL)
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
 
-    def _take(self, place: dict[str, Any]) -> None:
-        rank = place["rank"]
-        self._places[rank] = place
-        self._stillbirths.pop(rank, None)
-        if rank not in self.logs:
-            self.logs[rank] = Log(self._folder / f"rank{rank}.log")
-        self.ranks[rank] = RankProcess(rank, self.logs[rank], self._hear, self._showing.take)
+    def kill(self, ranks: Sequence[int]) -> None:
+        """End the processes of ranks at once; fresh ones take their place."""
+        for rank in ranks:
+            if rank in self.ranks:
+                self._killed.add(self.ranks[rank].pid or 0)
+                self.ranks[rank].signal(signal.SIGKILL)
+
+    async def end(self) -> None:
+        """End all ranks, and return when they have ended or had the time for it."""
+        self._is_ending = True
+        for process in self.ranks.values():
+            if process.run:
+                process.signal(signal.SIGINT)
+            process.send({"op": "end"})
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + END_WITHIN
+        while any(each.pid for each in self.ranks.values()) and loop.time() < deadline:
+            await asyncio.sleep(_POLL_EVERY)
+
+    def _add(self, spec: RankSpec) -> None:
+        rank = spec.rank
+        self._specs[rank] = spec
+        self._failed_starts.pop(rank, None)
+        log = self._logs.open(rank)
+        self.ranks[rank] = RankProcess(rank, log, self._on_message, self._output.forward)
 
     def _fork(self, rank: int) -> None:
-        order = {"rank": rank, "env": self._places[rank]["env"]}
-        # The fork server answers in the order in which it is asked.
-        self._forks.append(self.ranks[rank])
-        with self.ranks[rank].descriptors() as fds:
-            socket.send_fds(self._fork_server, [msgpack.packb(order)], fds)
-
-    def _hear_fork_server(self) -> None:
-        while True:
-            try:
-                data = self._fork_server.recv(64 * 1024)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._lose_fork_server()
-                return
-            message = msgpack.unpackb(data)
-            if "forked" in message:
-                process = self._forks.popleft()
-                process.pid = message["pid"]
-                if process not in self._leaving:
-                    self._tell(RankStarted(process.rank, message["pid"]))
-            elif "exited" in message:
-                self._lose(message["exited"], message["status"])
-            elif "prepared" in message:
-                self.prepared = message["prepared"]
-                self._tell(Prepared(message["prepared"], message["missing"]))
-
-    def _lose_fork_server(self) -> None:
-        # Its ranks ended with it. There is nothing to go on with: what it had imported is gone.
-        asyncio.get_running_loop().remove_reader(self._fork_server)
-        for process in self.ranks.values():
-            if process.pid:
-                process.signal(signal.SIGKILL)
-                self._bury(process, "its node's fork server ended", again=False)
-        self._on_lost()
-
-    def _lose(self, pid: int, status: int) -> None:
-        everyone = [*self.ranks.values(), *self._leaving]
-        process = next((p for p in everyone if p.pid == pid), None)
-        if process is None:
-            return
-        if process in self._leaving:
-            self._leaving.remove(process)
-            process.close()
-            return
-        if self.ending:
-            process.close()
-            return
-        # A rank that ends again and again before it has done anything will not get better.
-        wanted = pid in self._unwanted
-        self._unwanted.discard(pid)
-        alone = process.run is None and not wanted
-        births = self._stillbirths.get(process.rank, 0) + 1 if alone else 0
-        self._stillbirths[process.rank] = births
-        again = births < _MOST_STILLBIRTHS
-        self._bury(process, self._endings.reason(status), again)
-        if again:
-            self._fork(process.rank)
-
-    def _bury(self, process: RankProcess, reason: str, again: bool) -> None:
-        pid, run = process.pid or 0, process.run
-        process.drain()
-        self._showing.rest(process)
-        process.close()
-        if process.rank == 0 and self._reserved and not self._reserved.done():
-            self._reserved.set_exception(ValueError(f"rank 0 is lost, {reason}"))
-        self._tell(RankExited(process.rank, pid, reason, run, last_words(process), again))
-        if run and self._together:
-            self.stop(run, self._deadline)
+        self._fork_server.fork(self.ranks[rank], self._specs[rank].env)
 
     # What they are told
 
-    def run(self, message: Message) -> str | None:
-        """Have ranks do a run; return what is in the way, if something is."""
-        if message["run"] in self._refused:
+    def run(self, request: RunRequest) -> str | None:
+        """Let ranks carry out a run.
+
+        Returns
+        -------
+        str or None
+            Why they cannot, if they cannot; none has begun then.
+        """
+        if self.stopper.was_stopped(request["run"]):
             return "the run was stopped before it began"
-        processes = [self.ranks[rank] for rank in message["ranks"] if rank in self.ranks]
+        processes = [self.ranks[rank] for rank in request["ranks"] if rank in self.ranks]
         for process in processes:
             if process.pid is None:
                 return f"rank {process.rank} is not there"
             if process.run:
                 return f"rank {process.rank} is busy with another run"
-        self._together = message["together"]
-        self._deadline = message["deadline"]
+        self.stopper.run_begins(request["together"], request["deadline"])
         for process in processes:
-            process.run = message["run"]
-            process.began = process.log.size
-            process.shown = process.rank in message["show"]
-            process.gates = (
-                {"stdout": RateLimiter(), "stderr": RateLimiter()} if process.shown else {}
-            )
-            process.send(
-                {
-                    **message,
-                    "names": process.take(message["names"]),
-                    "values": message["values"].get(process.rank, []),
-                }
-            )
+            process.send_run(request)
         return None
 
-    async def reserve(self, message: Message) -> int:
-        """Have the head listen; return the port."""
+    async def reserve_port(self, request: ReserveRequest) -> int:
+        """Let the head listen for the process group, and return the port."""
         self._reserved = asyncio.get_running_loop().create_future()
-        self.ranks[message["rank"]].send(message)
+        rank, addr = request["rank"], request["addr"]
+        self.ranks[rank].send({"op": "reserve", "rank": rank, "addr": addr})
         return await self._reserved
 
-    def form(self, message: Message) -> None:
-        """Have all ranks enter a process group."""
-        topology = message["topology"]
-        nodes = topology["nodes"]
-        self._store = (topology["head_addr"], topology["head_port"])
-        elsewhere = [node for node in nodes if not self.ranks.keys() & set(node["ranks"])]
-        self._addresses = sorted({node["addr"] for node in elsewhere})
+    def form(self, request: FormRequest) -> None:
+        """Let all ranks enter a process group."""
+        self.stopper.group_forms(request["topology"])
         for process in self.ranks.values():
-            process.forming = topology["generation"]
-            process.send({**message, "names": process.take(message["names"])})
+            process.send_form(request)
 
-    async def abandon(self, patience: float) -> None:
-        """Have ranks let go of a group that is not wanted any more, and return when they have.
+    def announce_leaving(self, message: Message) -> None:
+        """Tell all ranks that a node is about to be taken away.
 
         Parameters
         ----------
-        patience
-            Seconds for them to come to its end: where all are there, that is soonest.
+        message
+            The event `Leaving`, of this agent or of another.
         """
-        meant = {process: process.forming for process in self._forming}
-
-        def left() -> list[RankProcess]:
-            # One that forms the next group already is done with this one.
-            return [process for process, group in meant.items() if process.forming == group]
-
-        loop = asyncio.get_running_loop()
-        until = loop.time() + patience
-        while left() and loop.time() < until:
-            await asyncio.sleep(_LOOK_EVERY)
-        for process in left():
-            process.signal(signal.SIGINT)
-        while left():
-            await asyncio.sleep(BREAK_AFTER)
-            for process in left():
-                # Some wait in C++, and one that had not begun has not heard the interrupt.
-                self._release_one(process, process.forming or 0, False, self._store)
-
-    @property
-    def _forming(self) -> list[RankProcess]:
-        return [process for process in self.ranks.values() if process.forming is not None]
-
-    def dismiss(self) -> None:
-        """Have all ranks end."""
-        self.ending = True
+        command = cast(LeavingCommand, {**message, "op": "leaving"})
         for process in self.ranks.values():
-            if process.run:
-                process.signal(signal.SIGINT)
-            process.send({"op": "end"})
-
-    def kill(self, ranks: list[int]) -> None:
-        """End ranks at once; fresh ones take their place."""
-        for rank in ranks:
-            if rank in self.ranks:
-                self._unwanted.add(self.ranks[rank].pid or 0)
-                self.ranks[rank].signal(signal.SIGKILL)
-
-    def warn(self, message: Message) -> None:
-        """Tell all ranks that a node is about to be taken away."""
-        for process in self.ranks.values():
-            process.tell({**message, "op": "leaving"})
-
-    # Stop
-
-    def stop(self, run: str, deadline: float) -> None:
-        """Interrupt a run: first politely, then out of a collective, in the end by force."""
-        processes = self._running(run)
-        if not processes:
-            # It may be on its way; then it does not begin.
-            self._refused.append(run)
-            return
-        if run in self._stopping:
-            return
-        self._stopping.add(run)
-        for process in processes:
-            process.signal(signal.SIGINT)
-        loop = asyncio.get_running_loop()
-        loop.call_later(BREAK_AFTER, self._release_from_collectives, run)
-        loop.call_later(deadline / 2, self._break, run, True)
-        loop.call_later(deadline, self._kill_running, run)
-
-    def _release_from_collectives(self, run: str) -> None:
-        # More than once: a rank that is slow may not have begun when it is told first.
-        if run in self._stopping and self._running(run):
-            self._break(run, force=False)
-            asyncio.get_running_loop().call_later(BREAK_AFTER, self._release_from_collectives, run)
-
-    def _break(self, run: str, force: bool) -> None:
-        for process in self._running(run):
-            self._release_one(process, run, force)
-
-    def _release_one(
-        self,
-        process: RankProcess,
-        run: str | int,
-        force: bool,
-        store: tuple[str, int] | None = None,
-    ) -> None:
-        siblings = [p.pid for p in self.ranks.values() if p.pid and p is not process]
-        process.break_collective(run, siblings, self._addresses, force, store)
-
-    def _kill_running(self, run: str) -> None:
-        self._stopping.discard(run)
-        for process in self._running(run):
-            process.signal(signal.SIGKILL)
-
-    def _running(self, run: str) -> list[RankProcess]:
-        return [process for process in self.ranks.values() if process.run == run]
+            process.send_aside(command)
 
     # What they say
 
-    def _hear(self, process: RankProcess, message: Message) -> None:
+    def _on_message(self, process: RankProcess, message: Message) -> None:
         if "reserved" in message:
             if self._reserved and not self._reserved.done():
                 self._reserved.set_result(message["reserved"])
             return
         match message["event"]:
             case "rank_done":
-                self._done(process, message)
+                self._on_done(process, message)
             case "formed":
                 if process.forming == message["generation"]:
                     process.forming = None
@@ -374,21 +209,78 @@ class Supervisor:
                     process.generation = message["generation"]
             case "display":
                 process.send({"op": "displayed", "number": message.pop("number")})
-                if not process.shown:
+                if not process.is_shown:
                     text = message["data"].get("text/plain", "")
                     process.log.append(f"{text}\n".encode())
                     return
         self._publish(message, None)
 
-    def _done(self, process: RankProcess, message: Message) -> None:
-        self._showing.rest(process)
+    def _on_done(self, process: RankProcess, message: Message) -> None:
+        self._output.flush(process)
         process.run = None
         if message["arrived"] is not None:
-            process.bound(message["arrived"])
-        self._stillbirths.pop(process.rank, None)
-        if message["outcome"] == "error" and self._together:
-            loop = asyncio.get_running_loop()
-            loop.call_later(PEERS_AFTER, self.stop, message["run"], self._deadline)
+            process.confirm_names(message["arrived"])
+        self._failed_starts.pop(process.rank, None)
+        if message["outcome"] == "error":
+            self.stopper.stop_after_failure(message["run"])
 
-    def _tell(self, event: Event) -> None:
+    # What the fork server says
+
+    def on_imported(self, versions: dict[str, str], missing: dict[str, str]) -> None:
+        """Remember what ranks have imported."""
+        self.versions = versions
+        self._publish_event(Prepared(versions, missing))
+
+    def on_forked(self, process: RankProcess) -> None:
+        """Publish that a rank has a process, unless it was removed meanwhile."""
+        if process not in self._removed:
+            self._publish_event(RankStarted(process.rank, process.pid or 0))
+
+    def on_exited(self, pid: int, status: int) -> None:
+        """Close what led to a process that has ended, and ask for one in its place."""
+        processes = [*self.ranks.values(), *self._removed]
+        process = next((each for each in processes if each.pid == pid), None)
+        if process is None:
+            return
+        if process in self._removed:
+            self._removed.remove(process)
+            process.close()
+            return
+        if self._is_ending:
+            process.close()
+            return
+        again = self._is_worth_restarting(process)
+        self._lose(process, self._exit_reasons.explain(status), again)
+        if again:
+            self._fork(process.rank)
+
+    def on_fork_server_lost(self) -> None:
+        """Give up all ranks: there is nothing to fork others from."""
+        for process in self.ranks.values():
+            if process.pid:
+                process.signal(signal.SIGKILL)
+                self._lose(process, "its node's fork server ended", again=False)
+        self._on_lost()
+
+    def _is_worth_restarting(self, process: RankProcess) -> bool:
+        # A rank that ends again and again before it has done anything will not get better.
+        pid = process.pid or 0
+        failed = process.run is None and pid not in self._killed
+        self._killed.discard(pid)
+        failures = self._failed_starts.get(process.rank, 0) + 1 if failed else 0
+        self._failed_starts[process.rank] = failures
+        return failures < _MOST_FAILED_STARTS
+
+    def _lose(self, process: RankProcess, reason: str, again: bool) -> None:
+        pid, run = process.pid or 0, process.run
+        process.drain()
+        self._output.flush(process)
+        process.close()
+        if process.rank == 0 and self._reserved and not self._reserved.done():
+            self._reserved.set_exception(ValueError(f"rank 0 is lost, {reason}"))
+        self._publish_event(RankExited(process.rank, pid, reason, run, last_lines(process), again))
+        if run:
+            self.stopper.stop_after_loss(run)
+
+    def _publish_event(self, event: Event) -> None:
         self._publish(event.message(), None)

@@ -11,10 +11,10 @@ from pathlib import Path
 import jupyter_sky
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import last_line
-from jupyter_sky.transport.agent_spec import AgentReady, AgentSpec
+from jupyter_sky.transport.agent_spec import AgentStarted, AgentSpec
 
 
-def start_agent(folder: Path, spec: AgentSpec) -> AgentReady:
+def start_agent(folder: Path, spec: AgentSpec) -> AgentStarted:
     """Start an agent and return what it says of itself when it listens.
 
     Parameters
@@ -42,7 +42,7 @@ def start_agent(folder: Path, spec: AgentSpec) -> AgentReady:
         log = folder / "agent.log"
         said = log.read_text() if log.exists() else started.stderr
         raise SkyError(f"a local node did not start: {last_line(said)}")
-    ready: AgentReady = json.loads(started.stdout)
+    ready: AgentStarted = json.loads(started.stdout)
     return ready
 
 

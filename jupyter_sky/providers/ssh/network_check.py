@@ -61,7 +61,7 @@ def diagnose(
 
         def open_port(target: Target) -> _OpenPort | HostError:
             peer = second if reached[target] == first else first
-            words = ["open", peer, str(len(reached) - 1), interface or ""]
+            words = ["listen", peer, str(len(reached) - 1), interface or ""]
             try:
                 return _OpenPort(**_run(target, python, words))
             except HostError as error:
@@ -77,7 +77,7 @@ def diagnose(
 
         def try_others(target: Target) -> dict[str, str]:
             words = [f"{other}={port}" for other, port in ports.items() if other is not target]
-            return _run(target, python, ["try", *words])
+            return _run(target, python, ["connect", *words])
 
         tried = dict(zip(ports, threads.map(try_others, ports), strict=True))
     for target in ports:

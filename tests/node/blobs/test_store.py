@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.node.blobs.store import Store
+from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.serialization.blobs import digest, map_privately
 from jupyter_sky.transport.frames import ProtocolError
 
 
-def put(store: Store, data: bytes, key: str | None = None, piece: int = 1000) -> str:
+def put(store: BlobStore, data: bytes, key: str | None = None, piece: int = 1000) -> str:
     key = key or digest(data)
     for offset in range(0, len(data), piece):
         store.add(key, offset, memoryview(data)[offset : offset + piece], len(data))
@@ -23,7 +23,7 @@ def put(store: Store, data: bytes, key: str | None = None, piece: int = 1000) ->
 
 
 def test_a_blob_is_there_when_all_of_it_is(tmp_path: Path) -> None:
-    store = Store(tmp_path, 10**9)
+    store = BlobStore(tmp_path, 10**9)
     data = memoryview(bytes(range(256)) * 100)
     key = digest(data)
     store.add(key, 0, data[:1000], len(data))
@@ -34,7 +34,7 @@ def test_a_blob_is_there_when_all_of_it_is(tmp_path: Path) -> None:
 
 
 def test_a_blob_that_broke_off_can_be_sent_again(tmp_path: Path) -> None:
-    store = Store(tmp_path, 10**9)
+    store = BlobStore(tmp_path, 10**9)
     data = bytes(range(256)) * 100
     store.add(digest(data), 0, memoryview(data)[:1000], len(data))
     key = put(store, data)
@@ -43,7 +43,7 @@ def test_a_blob_that_broke_off_can_be_sent_again(tmp_path: Path) -> None:
 
 
 def test_two_send_the_same_at_once_and_one_of_them_breaks_off(tmp_path: Path) -> None:
-    store = Store(tmp_path, 10**9)
+    store = BlobStore(tmp_path, 10**9)
     data = bytes(range(256)) * 100
     key, whole = digest(data), memoryview(data)
     store.add(key, 0, whole[:1000], len(data))
@@ -57,16 +57,16 @@ def test_two_send_the_same_at_once_and_one_of_them_breaks_off(tmp_path: Path) ->
 
 
 def test_a_damaged_blob_is_not_kept(tmp_path: Path) -> None:
-    store = Store(tmp_path, 10**9)
+    store = BlobStore(tmp_path, 10**9)
     key = put(store, b"x" * 5000, key=digest(b"something else"))
     assert key not in store
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_least_recently_used_goes_first_and_never_what_is_wanted(tmp_path: Path) -> None:
-    store = Store(tmp_path, 2500)
+    store = BlobStore(tmp_path, 2500)
     first, second, third = (put(store, bytes([n]) * 1000) for n in range(3))
-    store.use([first])
+    store.touch([first])
     assert store.trim(frozenset([third])) == [second]
     assert first in store
     assert third in store
@@ -75,7 +75,7 @@ def test_the_least_recently_used_goes_first_and_never_what_is_wanted(tmp_path: P
 
 
 def test_what_was_dropped_stays_mapped(tmp_path: Path) -> None:
-    store = Store(tmp_path, 0)
+    store = BlobStore(tmp_path, 0)
     key = put(store, b"kept" * 1000)
     mapped = map_privately(tmp_path / key, 4000)
     store.trim()
@@ -87,11 +87,11 @@ def test_what_was_dropped_stays_mapped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["../../etc/passwd", "", "ABC", "a/b"])
 def test_a_key_that_is_no_digest_is_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(ProtocolError):
-        Store(tmp_path, 10**9).add(key, 0, memoryview(b"0123456789"), 10)
+        BlobStore(tmp_path, 10**9).add(key, 0, memoryview(b"0123456789"), 10)
 
 
 def test_no_room_is_no_crash(tmp_path: Path) -> None:
-    store = Store(tmp_path, 10**9)
+    store = BlobStore(tmp_path, 10**9)
     data = b"x" * 5000
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -127,7 +127,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def test_what_arrives_while_memory_is_full_lies_on_the_disk(memory: Path, disk: Path) -> None:
-    store = Store(memory, 2500, disk, 10**9)
+    store = BlobStore(memory, 2500, disk, 10**9)
     keys = [put(store, bytes([n]) * 1000) for n in range(4)]
     assert all(key in store for key in keys)
     assert [(memory / key).is_symlink() for key in keys] == [False, False, True, True]
@@ -142,7 +142,7 @@ def test_what_arrives_while_memory_is_full_lies_on_the_disk(memory: Path, disk: 
 
 
 def test_two_arrive_at_once_where_there_is_room_for_one(memory: Path, disk: Path) -> None:
-    store = Store(memory, 1500, disk, 10**9)
+    store = BlobStore(memory, 1500, disk, 10**9)
     blobs = [bytes([n]) * 1000 for n in range(2)]
     for offset in (0, 500):
         for data in blobs:
@@ -152,7 +152,7 @@ def test_two_arrive_at_once_where_there_is_room_for_one(memory: Path, disk: Path
 
 
 def test_what_ranks_have_written_goes_to_the_disk(memory: Path, disk: Path) -> None:
-    store = Store(memory, 1500, disk, 10**9)
+    store = BlobStore(memory, 1500, disk, 10**9)
     data = [bytes([n]) * 1000 for n in range(3)]
     keys = [digest(each) for each in data]
     for key, content in zip(keys, data, strict=True):
@@ -168,9 +168,9 @@ def test_what_ranks_have_written_goes_to_the_disk(memory: Path, disk: Path) -> N
 
 
 def test_the_disk_has_a_limit_too(memory: Path, disk: Path) -> None:
-    store = Store(memory, 1000, disk, 2500)
+    store = BlobStore(memory, 1000, disk, 2500)
     kept, first, second, third = (put(store, bytes([n]) * 1000) for n in range(4))
-    store.use([first])
+    store.touch([first])
     assert store.trim(frozenset([third])) == [second]
     assert sorted(path.name for path in disk.iterdir()) == sorted([first, third])
     assert sorted(path.name for path in memory.iterdir()) == sorted([kept, first, third])
@@ -179,7 +179,7 @@ def test_the_disk_has_a_limit_too(memory: Path, disk: Path) -> None:
 
 
 def test_what_moves_to_the_disk_can_be_dropped_all_the_while(memory: Path, disk: Path) -> None:
-    store = Store(memory, 0, disk, 3_000_000)
+    store = BlobStore(memory, 0, disk, 3_000_000)
     for n in range(20):
         data = bytes([n]) * 2_000_000
         (memory / digest(data)).write_bytes(data)

@@ -25,18 +25,18 @@ def interrupt() -> None:
 
 def test_it_is_raised_in_what_is_allowed(interrupts: Interrupts) -> None:
     with pytest.raises(KeyboardInterrupt):
-        interrupts.hold(lambda: interrupts.allow(interrupt))
-    assert interrupts.asked and interrupts.heard
+        interrupts.run_protected(lambda: interrupts.run_interruptible(interrupt))
+    assert interrupts.was_requested and interrupts.was_raised
 
 
 def test_it_is_not_raised_around_that(interrupts: Interrupts) -> None:
     def around() -> str:
-        interrupts.allow(lambda: None)
+        interrupts.run_interruptible(lambda: None)
         interrupt()
         return "went on"
 
-    assert interrupts.hold(around) == "went on"
-    assert not interrupts.heard
+    assert interrupts.run_protected(around) == "went on"
+    assert not interrupts.was_raised
 
 
 def test_it_waits_for_the_end_of_what_holds_it(interrupts: Interrupts) -> None:
@@ -47,22 +47,24 @@ def test_it_waits_for_the_end_of_what_holds_it(interrupts: Interrupts) -> None:
         done.append("inner")
 
     def outer() -> None:
-        interrupts.hold(inner)
-        interrupts.hold(lambda: done.append("outer"))
+        interrupts.run_protected(inner)
+        interrupts.run_protected(lambda: done.append("outer"))
 
     with pytest.raises(KeyboardInterrupt):
-        interrupts.hold(lambda: interrupts.allow(lambda: interrupts.hold(outer)))
+        interrupts.run_protected(
+            lambda: interrupts.run_interruptible(lambda: interrupts.run_protected(outer))
+        )
     assert done == ["inner", "outer"]
 
 
 def test_it_is_put_off_until_it_is_repeated(interrupts: Interrupts) -> None:
     def cell() -> None:
-        interrupts.put_off(interrupt)
-        assert interrupts.asked and not interrupts.heard
+        interrupts.run_ignoring(interrupt)
+        assert interrupts.was_requested and not interrupts.was_raised
         sleep_till(interrupts.repeat)
 
     with pytest.raises(KeyboardInterrupt):
-        interrupts.allow(cell)
+        interrupts.run_interruptible(cell)
 
 
 def sleep_till(wake: Callable[[], None]) -> None:
@@ -77,7 +79,7 @@ def sleep_till(wake: Callable[[], None]) -> None:
 
 def test_a_repetition_wakes_a_system_call(interrupts: Interrupts) -> None:
     with pytest.raises(KeyboardInterrupt):
-        interrupts.allow(sleep_till, interrupts.repeat)
+        interrupts.run_interruptible(sleep_till, interrupts.repeat)
 
 
 def test_a_repetition_is_for_those_who_have_not_heard(interrupts: Interrupts) -> None:
@@ -89,7 +91,7 @@ def test_a_repetition_is_for_those_who_have_not_heard(interrupts: Interrupts) ->
             sleep_till(lambda: interrupts.repeat(force=True))
         return "saved"
 
-    assert interrupts.allow(cell) == "saved"
+    assert interrupts.run_interruptible(cell) == "saved"
 
 
 def test_a_handler_of_the_persons_lasts_for_one_run(interrupts: Interrupts) -> None:
@@ -97,6 +99,6 @@ def test_a_handler_of_the_persons_lasts_for_one_run(interrupts: Interrupts) -> N
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         interrupt()
 
-    interrupts.allow(cell)
+    interrupts.run_interruptible(cell)
     with pytest.raises(KeyboardInterrupt):
-        interrupts.allow(interrupt)
+        interrupts.run_interruptible(interrupt)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.node.rank.module_reloader import Sources, now
+from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
 
 Write = Callable[[str, str], None]
 
@@ -21,10 +21,10 @@ class Rank:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.sources = Sources()
-        self.sources.note(since=0)
-        # What was imported before is the tests' own: somebody may edit that while they run.
-        self.sources._sources.clear()
+        self.modules = ModuleReloader()
+        self.modules.record_imports(since=0)
+        # What was imported before is the tests' own: a developer may edit that while they run.
+        self.modules._sources.clear()
         self.names: dict[str, Any] = {}
 
     def write(self, name: str, source: str) -> None:
@@ -33,10 +33,10 @@ class Rank:
         path.write_text(source)
 
     def run(self, cell: str) -> None:
-        since = now()
-        self.sources.refresh(self.names)
+        since = file_clock()
+        self.modules.reload_edited(self.names)
         exec(cell, self.names)
-        self.sources.note(since)
+        self.modules.record_imports(since)
 
     def value(self, expression: str) -> Any:
         self.run(f"_ = {expression}")
@@ -166,7 +166,7 @@ def test_names_that_are_alike_by_chance_are_left_alone(rank: Rank) -> None:
 
 
 def test_libraries_are_not_looked_at() -> None:
-    sources = Sources()
+    modules = ModuleReloader()
     importlib.import_module("numpy")
-    sources.note(since=0)
-    assert not [name for name in sources._sources if name.startswith(("numpy", "json"))]
+    modules.record_imports(since=0)
+    assert not [name for name in modules._sources if name.startswith(("numpy", "json"))]

@@ -14,26 +14,26 @@ class Clock:
 
 def test_what_a_person_can_read_passes_as_it_is() -> None:
     clock = Clock()
-    gate = RateLimiter(clock)
+    limiter = RateLimiter(clock)
     for number in range(1000):
         line = b"x" * 500 + b"\n"
-        shown = gate.take(line, number * len(line))
+        shown = limiter.feed(line, number * len(line))
         assert shown
         assert (shown.data, shown.offset, shown.skipped_bytes) == (line, number * len(line), 0)
         clock.now += 0.02
 
 
 def test_a_flood_ends_with_its_last_lines_and_nothing_is_unaccounted_for() -> None:
-    gate = RateLimiter(Clock())
+    limiter = RateLimiter(Clock())
     lines = [f"line {number}\n".encode() for number in range(1_000_000)]
     data = b"".join(lines)
     shown = []
     for start in range(0, len(data), 50_000):
-        piece = gate.take(data[start : start + 50_000], start)
+        piece = limiter.feed(data[start : start + 50_000], start)
         if piece:
             shown.append(piece)
-    assert gate.holds
-    last = gate.release()
+    assert limiter.is_holding
+    last = limiter.release()
     assert last
     shown.append(last)
     assert sum(len(piece.data) for piece in shown) < 1.1 * BURST + TAIL
@@ -42,11 +42,11 @@ def test_a_flood_ends_with_its_last_lines_and_nothing_is_unaccounted_for() -> No
     assert last.data.startswith(b"line 9")
     assert last.data.endswith(b"line 999999\n")
     assert data[last.offset :] == last.data
-    assert not gate.holds
+    assert not limiter.is_holding
 
 
 def test_the_end_of_one_endless_line_is_shown() -> None:
-    last = RateLimiter(Clock()).take(b"y" * (50 * BURST), 0)
+    last = RateLimiter(Clock()).feed(b"y" * (50 * BURST), 0)
     assert last
     assert last.data == b"y" * TAIL
     assert last.skipped_lines == 0
@@ -54,13 +54,13 @@ def test_the_end_of_one_endless_line_is_shown() -> None:
 
 def test_what_is_held_back_may_be_shown_after_a_while() -> None:
     clock = Clock()
-    gate = RateLimiter(clock)
-    gate.take(b"z" * BURST, 0)
-    assert gate.take(b"more\n", BURST) is None
-    assert gate.delay == TAIL / RATE
-    clock.now += gate.delay
-    assert gate.delay == 0
-    shown = gate.release()
+    limiter = RateLimiter(clock)
+    limiter.feed(b"z" * BURST, 0)
+    assert limiter.feed(b"more\n", BURST) is None
+    assert limiter.delay == TAIL / RATE
+    clock.now += limiter.delay
+    assert limiter.delay == 0
+    shown = limiter.release()
     assert shown
     assert shown.data == b"more\n"
     assert shown.skipped_bytes == 0

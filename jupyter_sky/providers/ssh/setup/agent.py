@@ -10,7 +10,7 @@ from jupyter_sky.providers.node_defaults import blob_folder
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
-from jupyter_sky.transport.agent_spec import AgentReady, AgentSpec
+from jupyter_sky.transport.agent_spec import AgentStarted, AgentSpec
 
 _START_WITHIN = 120.0
 
@@ -35,7 +35,7 @@ def work_folder(cluster: str, facts: HostFacts) -> str:
 
 def start_agent(
     connection: SSHConnection, folder: str, spec: AgentSpec, python: str, code: str
-) -> AgentReady:
+) -> AgentStarted:
     """Start an agent and return what it says of itself when it listens.
 
     Parameters
@@ -81,7 +81,7 @@ def start_agent(
         said = connection.run(command, spec.to_json().encode(), _START_WITHIN)
     except CommandError as error:
         raise HostError(f"the agent did not start: {error}") from None
-    ready: AgentReady = json.loads(said)
+    ready: AgentStarted = json.loads(said)
     return ready
 
 

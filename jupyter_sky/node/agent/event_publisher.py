@@ -1,0 +1,97 @@
+"""What happens on a node, on its way to the clients: through the journal, to each that follows."""
+
+from __future__ import annotations
+
+from jupyter_sky.node.agent.client_session import ClientSessions
+from jupyter_sky.node.agent.idle import IdleTimer
+from jupyter_sky.node.agent.journal import Journal
+from jupyter_sky.node.blobs.store import BlobStore
+from jupyter_sky.serialization import blobs
+from jupyter_sky.transport.events import Forgotten, Leaving, RunBegan
+from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.messages import Packed
+
+
+class EventPublisher:
+    """Publishes events, and remembers of them what a client that connects later has to know.
+
+    Parameters
+    ----------
+    journal
+        Where events are numbered and kept.
+    store
+        The node's blobs; those that a rank has written for its values are counted there.
+    sessions
+        The clients.
+    idle
+        Is told when a rank may have come to rest.
+
+    Attributes
+    ----------
+    latest_run
+        The last run that began here, as `Welcome` has it.
+    leaving
+        That the node is about to be taken away, if it is.
+    """
+
+    def __init__(
+        self, journal: Journal, store: BlobStore, sessions: ClientSessions, idle: IdleTimer
+    ) -> None:
+        self.latest_run: Message | None = None
+        self.leaving: Message | None = None
+        self._journal = journal
+        self._store = store
+        self._sessions = sessions
+        self._idle = idle
+
+    def publish(self, message: Message, logged: tuple[int, int] | None = None) -> None:
+        """Append an event to the journal, and send it to the clients.
+
+        Parameters
+        ----------
+        message
+            The event as it goes over the wire.
+        logged
+            Offset and size of its ``data`` in the rank's log, if the log has it.
+        """
+        if message["event"] == "rank_done" and message["values"]:
+            self._adopt_blobs(message["values"])
+        latest = self.latest_run
+        if latest and message.get("run") == latest["run"] and not self._sessions.has_notebook():
+            latest["unseen"] = True
+        self._journal.append(message, logged)
+        self._sessions.pump()
+        if message["event"] in ("rank_done", "rank_exited"):
+            self._idle.update()
+
+    def publish_run(self, event: RunBegan) -> None:
+        """Publish that a run has begun."""
+        self.publish(event.message())
+        self.latest_run = {"n": self._journal.last, "unseen": False, **event.message()}
+
+    def publish_leaving(self, event: Leaving) -> None:
+        """Publish that the node is about to be taken away."""
+        self.leaving = event.message()
+        self.publish(self.leaving)
+
+    def on_followed(self, since: int) -> None:
+        """Take the latest run for seen if a notebook follows from before it on."""
+        if self.latest_run and since <= self.latest_run["n"]:
+            self.latest_run["unseen"] = False
+
+    def trim_blobs(self, wanted: frozenset[str]) -> None:
+        """Keep the limits of the blob store, and publish which blobs that has cost.
+
+        Parameters
+        ----------
+        wanted
+            Digests of blobs that have to stay.
+        """
+        if dropped := self._store.trim(wanted):
+            self.publish(Forgotten(dropped).message())
+
+    def _adopt_blobs(self, values: Packed) -> None:
+        references = list(blobs.references(values))
+        for key, size in references:
+            self._store.adopt(key, size)
+        self.trim_blobs(frozenset(key for key, _ in references))

@@ -1,0 +1,349 @@
+"""A rank: one process of the group. It carries out the commands of its agent, one after the other.
+
+The main thread runs the user's code. A side thread listens on a socket of its own, for what has to
+reach the rank while the main thread is busy, perhaps inside of a collective.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from IPython.core.async_helpers import get_asyncio_loop
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.node.rank import collective_abort, env_vars, preemption_hooks, streams
+from jupyter_sky.node.rank.interrupts import Interrupts
+from jupyter_sky.node.rank.namespace import Namespace, own_frames
+from jupyter_sky.node.rank.shell import RankShell
+from jupyter_sky.serialization import blobs, cell_sources
+from jupyter_sky.transport.events import Display, Event, Formed, RankDone
+from jupyter_sky.transport.frames import BlockingFrames
+from jupyter_sky.transport.messages import NameGroup, Packed
+from jupyter_sky.transport.rank_messages import (
+    BreakCommand,
+    FormCommand,
+    RankCommand,
+    ReserveCommand,
+    Reserved,
+    RunCommand,
+    SideCommand,
+)
+
+_FLUSH_EVERY = 0.1
+
+
+class PluginHooks(Protocol):
+    """What plugins do around a rank, as `jupyter_sky.api.plugin_lifecycle` sends it."""
+
+    def enter_process(self) -> None:
+        """Called once, before the first group is formed."""
+
+    def enter_app(self) -> None:
+        """Called to form each group."""
+
+    def exit_app(self) -> None:
+        """Called to leave each group."""
+
+    def exit_process(self) -> None:
+        """Called once, before the rank ends."""
+
+
+class RankWorker:
+    """The life of a rank.
+
+    Parameters
+    ----------
+    rank
+        Its number in the group.
+    shell
+        Its IPython shell, inherited from the fork server.
+    commands
+        Socket of the main thread.
+    side
+        Socket of the side thread.
+    folder
+        Where the node's blobs are.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        shell: RankShell,
+        commands: socket.socket,
+        side: socket.socket,
+        folder: Path,
+    ) -> None:
+        self.rank = rank
+        self._shell = shell
+        self._frames = BlockingFrames(commands)
+        self._side = BlockingFrames(side)
+        self._sending = threading.Lock()
+        self._folder = folder
+        self._namespace = Namespace(shell.user_ns, folder)
+        self._run: str | None = None
+        self._forming: int | None = None
+        self._pid = os.getpid()
+        # Held while the run or the formation ends: what the side thread breaks is still going on.
+        self._ending = threading.Lock()
+        self._interrupts = Interrupts()
+        self._was_broken = False
+        self._displays = 0
+        self._plugins: PluginHooks | None = None
+        self._head: socket.socket | None = None
+        shell.attach(self)
+
+    def serve(self) -> None:
+        """Carry out commands until the agent says that this is the end, or is gone."""
+        threading.Thread(target=self._listen_aside, name="sky-side", daemon=True).start()
+        self._interrupts.run_protected(self._carry_out_commands)
+
+    def _carry_out_commands(self) -> None:
+        while message := self._frames.receive():
+            command = cast(RankCommand, message)
+            match command["op"]:
+                case "run":
+                    self._do_run(command)
+                case "reserve":
+                    self._reserve_port(command)
+                case "form":
+                    self._form(command)
+                case "end":
+                    break
+        self._end()
+
+    # The side thread
+
+    def _listen_aside(self) -> None:
+        while True:
+            ready, _, _ = select.select([self._side.sock], [], [], _FLUSH_EVERY)
+            if not ready:
+                # So that a line without an end, like a prompt, is seen too.
+                with contextlib.suppress(Exception):
+                    sys.stdout.flush()
+                continue
+            message = self._side.receive()
+            if message is None:
+                return
+            command = cast(SideCommand, message)
+            match command["op"]:
+                case "break":
+                    self._break_collective(command)
+                case "leaving":
+                    preemption_hooks.run_hooks(self.rank, command, self._interrupts)
+
+    def _break_collective(self, command: BreakCommand) -> None:
+        with self._ending:
+            # A run that is over has nothing to be released from, and one in which the interrupt was
+            # raised may be saving something.
+            busy = self._run if self._forming is None else self._forming
+            force = command["force"]
+            if busy != command["run"] or (self._interrupts.was_raised and not force):
+                return
+            store = command["store"] and (command["store"][0], command["store"][1])
+            was_broken = collective_abort.break_group(
+                command["siblings"], command["addresses"], store
+            )
+            self._was_broken = self._was_broken or was_broken
+            # Again, for a run that had not begun when the first interrupt came.
+            self._interrupts.repeat(force)
+
+    # The process group
+
+    def _reserve_port(self, command: ReserveCommand) -> None:
+        # The head listens itself, on the one address that the group uses, before any rank is told
+        # the port: no other program can take it in between.
+        if self._head is not None:
+            self._head.close()
+        family = socket.AF_INET6 if ":" in command["addr"] else socket.AF_INET
+        self._head = socket.create_server((command["addr"], 0), family=family, backlog=1024)
+        answer: Reserved = {"reserved": self._head.getsockname()[1]}
+        self._send(answer)
+
+    def _form(self, command: FormCommand) -> None:
+        error = None
+        self._forming = generation = command["topology"]["generation"]
+        try:
+            # The former group is left as a whole, whatever comes: half of it would be in the way.
+            self._leave()
+            self._interrupts.run_interruptible(self._enter, command)
+        except BaseException as problem:
+            self._shell.record_traceback(problem, skip=2)
+            error = self._shell.report(problem)
+        with self._ending:
+            self._forming = None
+        self._send_event(Formed(self.rank, generation, error))
+
+    def _enter(self, command: FormCommand) -> None:
+        os.environ.update(env_vars.variables(command["topology"], self.rank))
+        if self._head is not None:
+            # The plugin that forms the group takes the descriptor over.
+            os.environ["JUPYTER_SKY_HEAD_FD"] = str(self._head.detach())
+            self._head = None
+        else:
+            os.environ.pop("JUPYTER_SKY_HEAD_FD", None)
+        self._receive_names(command["names"])
+        if self._plugins is None:
+            plugins: PluginHooks = blobs.unpack(command["life"], self._folder)
+            plugins.enter_process()
+            self._plugins = plugins
+        self._plugins.enter_app()
+        self._was_broken = False
+
+    def _leave(self) -> None:
+        if self._plugins is not None:
+            self._plugins.exit_app()
+
+    def _end(self) -> None:
+        # No error of a plugin keeps the rank from ending.
+        with contextlib.suppress(Exception):
+            self._leave()
+        if self._plugins is not None:
+            with contextlib.suppress(Exception):
+                self._plugins.exit_process()
+
+    # A run
+
+    def _do_run(self, command: RunCommand) -> None:
+        self._run = command["run"]
+        self._shell.reset_traceback()
+        error: BaseException | None = None
+        values = None
+        try:
+            values = self._interrupts.run_interruptible(self._perform, command)
+        except BaseException as problem:
+            error = problem
+        if os.getpid() != self._pid:
+            # A child that the user's code has forked, and that came out of the cell.
+            streams.flush()
+            os._exit(0 if error is None else 1)
+        streams.flush()
+        with self._ending:
+            self._run = None
+        self._report(command["run"], error, values)
+
+    def _perform(self, command: RunCommand) -> Packed | None:
+        self._receive_names(command["names"], command["outdated"].get(self.rank, ()))
+        self._namespace.watch(command["watched"])
+        return self._pack_values(command, self._execute(command))
+
+    def _receive_names(self, groups: Sequence[NameGroup], outdated: Sequence[str] = ()) -> None:
+        try:
+            self._namespace.receive(groups, outdated)
+        except BaseException as error:
+            error.add_note("before the cell began")
+            self._shell.record_traceback(error, skip=own_frames(error.__traceback__))
+            raise
+
+    def _execute(self, command: RunCommand) -> Any:
+        if command["code"] is not None:
+            error = self._shell.run(command["code"], *command["place"])
+            if error is not None:
+                if isinstance(error, KeyboardInterrupt):
+                    _cancel_tasks()
+                raise error
+            return None
+        cell_sources.learn(command["cells"])
+        try:
+            call = blobs.unpack(_call(command), self._folder)
+            return call()
+        except BaseException as error:
+            self._shell.record_traceback(error, skip=own_frames(error.__traceback__))
+            raise
+
+    def _pack_values(self, command: RunCommand, result: Any) -> Packed | None:
+        try:
+            if command["code"] is None:
+                return self._namespace.pack(result)
+            return self._namespace.pack_names(command["values"])
+        except (NameError, SkyError) as problem:
+            # It is about what was asked for, not about a line of the user's.
+            self._shell.record_sentence(problem)
+            raise
+
+    def _report(self, run: str, error: BaseException | None, values: Packed | None) -> None:
+        try:
+            self._send_event(self._done(run, error, values))
+        except Exception as trouble:
+            # Whatever an error's own methods do, or however large a value is: the rank answers.
+            self._shell.reset_traceback()
+            told = RuntimeError(f"what came of it cannot be sent: {trouble}")
+            report = self._shell.report(told)
+            self._send_event(RankDone(self.rank, run, "error", report, None, self._was_broken))
+
+    def _done(self, run: str, error: BaseException | None, values: Packed | None) -> RankDone:
+        outcome, report = "ok", None
+        bound, arrived = self._namespace.changes(), self._namespace.arrived
+        if error is not None:
+            # An interrupt broke the collective too: that error is not one of the user's.
+            stopped = self._interrupts.was_requested or isinstance(error, KeyboardInterrupt)
+            outcome = "interrupted" if stopped else "error"
+            report = self._shell.report(error)
+        return RankDone(
+            rank=self.rank,
+            run=run,
+            outcome=outcome,
+            error=report,
+            values=values,
+            broken=self._was_broken,
+            bound=bound,
+            arrived=arrived,
+        )
+
+    # For the shell (`shell.ShellOwner`)
+
+    def display(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Send something that the user's code displays."""
+        if os.getpid() != self._pid:  # in a child that the user's code has forked
+            print(fields["data"].get("text/plain", ""))
+            return
+        self._displays += 1
+        event = Display(self.rank, self._run, kind, **fields).message()
+        self._send({**event, "number": self._displays})
+        # The agent reads what was printed before it answers; only then may more be printed.
+        if threading.current_thread() is threading.main_thread():
+            while (answer := self._frames.receive()) and answer["number"] < self._displays:
+                pass
+
+    def run_ignoring_interrupts(
+        self, function: Callable[..., None], *args: Any, **kwargs: Any
+    ) -> None:
+        """Call a function in which an interrupt is not raised; the agent repeats it."""
+        self._interrupts.run_ignoring(function, *args, **kwargs)
+
+    # What the rank sends
+
+    def _send_event(self, event: Event) -> None:
+        self._send(event.message())
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        self._interrupts.run_protected(self._send_whole, message)
+
+    def _send_whole(self, message: Mapping[str, Any]) -> None:
+        with self._sending:
+            self._frames.send(message)
+
+
+def _call(command: RunCommand) -> Packed:
+    if command["call"] is None:
+        raise SkyError("a run without code or call")
+    return command["call"]
+
+
+def _cancel_tasks() -> None:
+    """End what a cell has left on IPython's loop: it would go on in the next cell that awaits."""
+    loop = get_asyncio_loop()
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks and not loop.is_running():
+        with contextlib.suppress(BaseException):
+            loop.run_until_complete(asyncio.wait(tasks, timeout=0.2))

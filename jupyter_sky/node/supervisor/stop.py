@@ -1,0 +1,199 @@
+"""Stopping what ranks do, without losing the ranks.
+
+What we want: Stop ends a run on all its ranks within a second or two, and every variable on them is
+kept. Code of the user's that reacts to a ``KeyboardInterrupt``, for instance by saving a
+checkpoint, may do so. No rank stays behind, whatever it is busy with.
+
+Things that don't work:
+
+- SIGINT alone. A rank that is blocked in a collective waits in C++ for its peers, and Python runs
+  no signal handler until that call returns. When one rank has failed, it never does.
+- Breaking the collective at once. A rank that only computes reacts to SIGINT by itself. Breaking
+  its process group would cost the whole cluster a new formation, and breaking it under a rank that
+  is saving a checkpoint would damage that.
+- SIGKILL. It always works, and takes all variables of the rank with it.
+
+Solution: a ladder. Each step is for those ranks alone that the steps before have not stopped:
+
+1. At once: SIGINT, as in any Python program.
+2. After `BREAK_AFTER` seconds, and again every so often: break the collective that the rank may be
+   in (`rank.collective_abort`) and repeat the interrupt. A rank skips this if the interrupt was
+   raised in the user's code already (`rank.interrupts`), since that may be cleaning up.
+3. After half the deadline: the same by force, also if the interrupt was raised before.
+4. At the deadline: SIGKILL. The fork server starts a fresh process in the rank's place.
+
+When one rank of a process group fails, the others wait for it in vain: they are stopped in the same
+way. Ranks that form a group which will not be complete are taken out of it by steps 1 and 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import deque
+from collections.abc import Mapping
+
+from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.transport.rank_messages import BreakCommand
+from jupyter_sky.transport.topology import Topology
+
+BREAK_AFTER = 0.2
+"""Seconds after an interrupt when a rank that still runs is taken to be inside a collective."""
+
+PEERS_AFTER = 1.0
+"""Seconds that the other ranks of a run get to end by themselves when one has failed."""
+
+_POLL_EVERY = 0.005
+_REMEMBERED = 100
+
+
+class Stopper:
+    """Stops runs, and formations of a process group, on the ranks of a node.
+
+    Parameters
+    ----------
+    ranks
+        The ranks by number; the supervisor's own table, which changes.
+    """
+
+    def __init__(self, ranks: Mapping[int, RankProcess]) -> None:
+        self._ranks = ranks
+        self._other_nodes: list[str] = []
+        self._store: tuple[str, int] | None = None
+        self._together = False
+        self._deadline = 0.0
+        self._stopping: set[str] = set()
+        self._stopped_early: deque[str] = deque(maxlen=_REMEMBERED)
+
+    # What is going on
+
+    def run_begins(self, together: bool, deadline: float) -> None:
+        """Remember how to stop the run that begins, should one of its ranks fail.
+
+        Parameters
+        ----------
+        together
+            Whether its ranks are in one process group.
+        deadline
+            Seconds after which a rank that does not stop is killed.
+        """
+        self._together = together
+        self._deadline = deadline
+
+    def group_forms(self, topology: Topology) -> None:
+        """Remember where the ranks of a process group meet, and which other nodes it is on."""
+        self._store = (topology["head_addr"], topology["head_port"])
+        elsewhere = [
+            node for node in topology["nodes"] if not self._ranks.keys() & set(node["ranks"])
+        ]
+        self._other_nodes = sorted({node["addr"] for node in elsewhere})
+
+    def was_stopped(self, run: str) -> bool:
+        """Return whether a run was stopped before it began on this node."""
+        return run in self._stopped_early
+
+    # Runs
+
+    def stop(self, run: str, deadline: float) -> None:
+        """Begin to stop a run.
+
+        Parameters
+        ----------
+        run
+            The run.
+        deadline
+            Seconds after which a rank that still runs is killed.
+        """
+        processes = self._running(run)
+        if not processes:
+            # It may be on its way here; then it does not begin.
+            self._stopped_early.append(run)
+            return
+        if run in self._stopping:
+            return
+        self._stopping.add(run)
+        for process in processes:
+            process.signal(signal.SIGINT)
+        loop = asyncio.get_running_loop()
+        loop.call_later(BREAK_AFTER, self._break_repeatedly, run)
+        loop.call_later(deadline / 2, self._break, run, True)
+        loop.call_later(deadline, self._kill, run)
+
+    def stop_after_failure(self, run: str) -> None:
+        """Stop a run on the other ranks of the group, soon, if one of them has failed in it."""
+        if self._together:
+            loop = asyncio.get_running_loop()
+            loop.call_later(PEERS_AFTER, self.stop, run, self._deadline)
+
+    def stop_after_loss(self, run: str) -> None:
+        """Stop a run on the other ranks of the group, at once, if one of them is lost."""
+        if self._together:
+            self.stop(run, self._deadline)
+
+    def _break_repeatedly(self, run: str) -> None:
+        # More than once: a rank that is slow may not have begun when it is told first.
+        if run in self._stopping and self._running(run):
+            self._break(run, force=False)
+            asyncio.get_running_loop().call_later(BREAK_AFTER, self._break_repeatedly, run)
+
+    def _break(self, run: str, force: bool) -> None:
+        for process in self._running(run):
+            self._break_collective(process, run, force)
+
+    def _kill(self, run: str) -> None:
+        self._stopping.discard(run)
+        for process in self._running(run):
+            process.signal(signal.SIGKILL)
+
+    def _running(self, run: str) -> list[RankProcess]:
+        return [process for process in self._ranks.values() if process.run == run]
+
+    # Formations
+
+    async def abandon_formation(self, patience: float) -> None:
+        """Take ranks out of a formation, and return when none is in it any more.
+
+        Parameters
+        ----------
+        patience
+            Seconds that they get to complete it: where all ranks take part, that is soonest.
+        """
+        forming = {
+            process: process.forming
+            for process in self._ranks.values()
+            if process.forming is not None
+        }
+
+        def remaining() -> list[RankProcess]:
+            # One that forms the next group already is done with this one.
+            return [process for process, group in forming.items() if process.forming == group]
+
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        while remaining() and loop.time() < until:
+            await asyncio.sleep(_POLL_EVERY)
+        for process in remaining():
+            process.signal(signal.SIGINT)
+        while remaining():
+            await asyncio.sleep(BREAK_AFTER)
+            for process in remaining():
+                # Some wait in C++, and one that had not begun has not received the interrupt.
+                self._break_collective(process, process.forming or 0, False, self._store)
+
+    def _break_collective(
+        self,
+        process: RankProcess,
+        run: str | int,
+        force: bool,
+        store: tuple[str, int] | None = None,
+    ) -> None:
+        siblings = [p.pid for p in self._ranks.values() if p.pid and p is not process]
+        command: BreakCommand = {
+            "op": "break",
+            "run": run,
+            "siblings": siblings,
+            "addresses": self._other_nodes,
+            "force": force,
+            "store": store,
+        }
+        process.send_aside(command)

@@ -1,0 +1,155 @@
+"""The messages within a node: between an agent, its fork server, and its ranks.
+
+The agent has two sockets to each rank: one for commands, which the rank's main thread carries out
+one after the other, and one for what has to reach the rank while its main thread is busy. A rank
+answers with events, as in `events`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict, final
+
+from jupyter_sky.transport.messages import FormRequest, ReserveRequest, RunFields
+
+# Agent and fork server
+
+
+class ForkRequest(TypedDict):
+    """Fork a rank; the descriptors of its sockets and pipes come with the message."""
+
+    rank: int
+    env: dict[str, str]
+
+
+@final
+class Imported(TypedDict):
+    """The fork server has imported what it should, and can fork.
+
+    Attributes
+    ----------
+    prepared
+        Versions of Python and of the packages that decide whether pickles are understood.
+    missing
+        Modules that could not be imported, and why.
+    """
+
+    prepared: dict[str, str]
+    missing: dict[str, str]
+
+
+@final
+class Forked(TypedDict):
+    """The rank that the agent asked for first among those not answered yet has been forked."""
+
+    forked: int
+    pid: int
+
+
+@final
+class Exited(TypedDict):
+    """The process of a rank has ended.
+
+    Attributes
+    ----------
+    exited
+        Its process id.
+    status
+        Its exit status; the negative number of the signal that ended it.
+    """
+
+    exited: int
+    status: int
+
+
+ForkServerMessage = Imported | Forked | Exited
+
+
+# Commands: agent to the main thread of a rank
+
+
+class RunCommand(RunFields):
+    """Carry out a cell or a call.
+
+    Attributes
+    ----------
+    values
+        The names that this rank is asked for afterwards.
+    """
+
+    op: Literal["run"]
+    values: list[str]
+
+
+class ReserveCommand(ReserveRequest):
+    """Listen for the process group; the rank answers with `Reserved`."""
+
+    op: Literal["reserve"]
+
+
+class FormCommand(FormRequest):
+    """Enter a process group."""
+
+    op: Literal["form"]
+
+
+class EndCommand(TypedDict):
+    """Leave the process group, and end."""
+
+    op: Literal["end"]
+
+
+RankCommand = RunCommand | ReserveCommand | FormCommand | EndCommand
+
+
+class Displayed(TypedDict):
+    """All that a rank printed before it displayed something has been read; it may go on."""
+
+    op: Literal["displayed"]
+    number: int
+
+
+class Reserved(TypedDict):
+    """The rank listens for the process group at this port."""
+
+    reserved: int
+
+
+# Agent to the side thread of a rank
+
+
+class BreakCommand(TypedDict):
+    """Release the main thread from a collective that it may be blocked in, and interrupt it.
+
+    Attributes
+    ----------
+    run
+        The run that the rank should be in, or the generation of the group that it joins; if it is
+        in neither, there is nothing to do.
+    siblings
+        Process ids of the other ranks on this node.
+    addresses
+        Addresses of the other nodes.
+    force
+        Whether to do so even if the run has been interrupted, and may be cleaning up.
+    store
+        Address and port at which ranks meet that form a group.
+    """
+
+    op: Literal["break"]
+    run: str | int
+    siblings: list[int]
+    addresses: list[str]
+    force: bool
+    store: tuple[str, int] | None
+
+
+class LeavingCommand(TypedDict):
+    """A node is about to be taken away; the fields are those of the event `Leaving`."""
+
+    op: Literal["leaving"]
+    kind: str
+    at: float | None
+    ranks: list[int]
+
+
+SideCommand = BreakCommand | LeavingCommand
