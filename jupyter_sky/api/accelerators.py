@@ -78,13 +78,18 @@ _CATALOGUE: dict[str, tuple[float, str | None]] = {
 
 
 def parse(text: str) -> Accelerator:
-    """Read a short form like ``"L4"``, ``"L4:4"`` or ``"a100-80gb:8"``.
+    """Return the accelerator of a short form like ``"L4"``, ``"L4:4"`` or ``"a100-80gb:8"``.
 
     Parameters
     ----------
     text
         A name of the catalogue in any spelling of case, ``-``, ``_`` and blanks, and after a
         colon how many of them each node has.
+
+    Raises
+    ------
+    UsageError
+        When there is no such accelerator; names that are similar are in the message.
     """
     name, colon, count = text.partition(":")
     if colon and not re.fullmatch(r"\s*[1-9]\d*\s*", count):
@@ -98,8 +103,8 @@ def names() -> list[str]:
 
 
 def __getattr__(attribute: str) -> Callable[..., Accelerator]:
-    """Give the factory of an accelerator: ``sky.accelerators.T4()``."""
-    if attribute.startswith("_"):  # asked for by Python and IPython, never by a person
+    """Return the factory of an accelerator: ``sky.accelerators.T4()``."""
+    if attribute.startswith("_"):  # asked for by Python and IPython, never by a user
         raise AttributeError(attribute)
     try:
         return partial(_make, _find(attribute))

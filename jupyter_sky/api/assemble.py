@@ -1,4 +1,4 @@
-"""From what a person asked for to what a cluster starts with."""
+"""What a cluster starts with, from what a user asked for."""
 
 from __future__ import annotations
 
@@ -13,19 +13,25 @@ from jupyter_sky.serialization import blobs, pickling
 
 
 @dataclass(frozen=True)
-class Blueprint:
-    """A cluster that does not exist yet, as ``Plugin.transform`` is given it."""
+class PlannedCluster:
+    """A cluster that does not exist yet, as ``Plugin.transform`` is given it.
+
+    Attributes
+    ----------
+    spec
+        What the user asked for.
+    """
 
     spec: ClusterSpec
 
 
 def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec, RuntimeEnv]:
-    """Let plugins have their say.
+    """Apply plugins to what a user asked for.
 
     Parameters
     ----------
     spec
-        What was asked for.
+        What the user asked for.
     plugins
         In the order in which ranks enter them.
 
@@ -33,17 +39,22 @@ def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec,
     -------
     tuple
         The spec with the image that the plugins need, and what ranks enter before the first run.
+
+    Raises
+    ------
+    UsageError
+        When something is no plugin, or two have the same name.
     """
     plugins = check_plugins(plugins)
-    image = transform_image(plugins, spec.image, Blueprint(spec))
-    life = PluginLifecycle(plugins)
-    packed, parts = blobs.pack(pickled := pickling.dump(life, "the plugins"))
+    image = transform_image(plugins, spec.image, PlannedCluster(spec))
+    lifecycle = PluginLifecycle(plugins)
+    packed, parts = blobs.pack(pickled := pickling.dump(lifecycle, "the plugins"))
     runtime_env = RuntimeEnv(
         life=packed,
         blobs=parts,
         needs=pickled.needs,
         plugins=tuple(plugin.name for plugin in plugins),
-        preload=life.preload,
+        preload=lifecycle.preload,
         together=any(plugin.around_app for plugin in plugins),
     )
     return replace(spec, image=image), runtime_env

@@ -13,14 +13,14 @@ Decorate = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Call:
-    """A call without arguments that stands for one with.
+    """A function with its arguments, to be called without any.
 
     Parameters
     ----------
     function, args, kwargs
         What to call, and with what.
     decorators
-        What plugins put around the function; the first is the outermost.
+        The decorators of plugins; the first is the outermost.
     """
 
     function: Callable[..., Any]
@@ -29,7 +29,10 @@ class Call:
     decorators: tuple[Decorate, ...] = ()
 
     def __call__(self) -> Any:
-        """Run it to its end; what it yields becomes a list, which can travel back."""
+        """Run the function to its end, and return its result.
+
+        A coroutine is awaited. What a generator yields becomes a list, since that can be pickled.
+        """
         function = self.function
         for decorate in reversed(self.decorators):
             function = decorate(function)

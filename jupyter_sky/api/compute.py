@@ -25,10 +25,20 @@ class Pool(Protocol):
 
 
 def compute(function: Callable[P, R]) -> ComputeFunction[P, R]:
-    """Make a function one that runs on a cluster.
+    """Turn a function into one that runs on a cluster.
 
-    Calling it runs nothing yet: it gives a `PendingCompute` to send to a pool. Goes above all
-    other decorators. Also named ``sky.function``.
+    A call of it runs nothing yet: it returns a `PendingCompute` to send to a pool. The decorator
+    goes above all others. It is also named ``sky.function``.
+
+    Parameters
+    ----------
+    function
+        What is to run on the ranks of a cluster.
+
+    Raises
+    ------
+    UsageError
+        When it is no function.
 
     Examples
     --------
@@ -52,7 +62,7 @@ function = compute
 class ComputeFunction(Generic[P, R]):
     """A function that runs on a cluster; see `compute`."""
 
-    __name__: str  # these two as the function has them
+    __name__: str  # these two are copied from the function
     __qualname__: str
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -63,7 +73,7 @@ class ComputeFunction(Generic[P, R]):
         return PendingCompute(self, args, kwargs)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it in this process."""
+        """Run the function in this process."""
         return self._function(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -73,7 +83,7 @@ class ComputeFunction(Generic[P, R]):
         return f"<sky.compute {self.__qualname__}>"
 
     def __reduce__(self) -> Any:
-        # By name where it can be imported: the name leads to this object, not to its function.
+        # By name where it can be imported: the name stands for this object, not for its function.
         if _is_importable(self):
             return self.__qualname__
         return ComputeFunction, (self._function,)
@@ -88,7 +98,7 @@ class PendingCompute(Generic[R]):
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def call(self, decorators: Iterable[Decorate] = ()) -> Call:
-        """Make what travels to a rank and is called there."""
+        """Return what is sent to a rank and called there."""
         return Call(self.function.local, self.args, self.kwargs, tuple(decorators))
 
     def __matmul__(self, pool: Pool) -> list[R]:
@@ -113,7 +123,7 @@ def _method(pool: object, name: str, operator: str) -> Callable[..., Any]:
 
 
 def _is_importable(function: ComputeFunction[..., Any]) -> bool:
-    """Whether its name, imported on a rank, leads to this very object."""
+    """Return whether its name, imported on a rank, stands for this very object."""
     if function.__module__ == "__main__":
         return False
     found: Any = sys.modules.get(function.__module__)

@@ -1,4 +1,4 @@
-"""Where this process stands in its cluster, as the node says it in COMPUTE_POOL."""
+"""The position of this process in its cluster, which a rank finds in ``COMPUTE_POOL``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import os
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Any
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.topology import PeerPlace, RankPlace
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,11 @@ class Peer:
     node: int
     addr: str
     ranks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, place: PeerPlace) -> Peer:
+        """Return the node that ``COMPUTE_POOL`` describes."""
+        return cls(place["node"], place["addr"], tuple(place["ranks"]))
 
 
 @dataclass(frozen=True)
@@ -70,27 +77,25 @@ class InstanceInfo:
 
 
 def instance_info() -> InstanceInfo | None:
-    """Tell where this process stands in its cluster.
+    """Return the position of this process in its cluster.
 
     Returns
     -------
     InstanceInfo or None
         ``None`` outside a cluster, as in the notebook itself.
     """
-    topology = os.environ.get("COMPUTE_POOL")
-    return _parse(topology) if topology else None
+    text = os.environ.get("COMPUTE_POOL")
+    return _parse(text) if text else None
 
 
 @lru_cache(maxsize=1)
-def _parse(topology: str) -> InstanceInfo:
+def _parse(text: str) -> InstanceInfo:
     try:
-        values = json.loads(topology)
-        peers = tuple(
-            Peer(peer["node"], peer["addr"], tuple(peer["ranks"])) for peer in values.pop("peers")
-        )
-        # A newer node may say more than this version knows.
-        names = [each.name for each in fields(InstanceInfo) if each.name != "peers"]
-        return InstanceInfo(**{name: values[name] for name in names}, peers=peers)
+        place: RankPlace = json.loads(text)
+        known: dict[str, Any] = dict(place)
+        # A newer agent may write more than this version knows.
+        values = {each.name: known[each.name] for each in fields(InstanceInfo)}
+        return InstanceInfo(**{**values, "peers": tuple(map(Peer.of, place["peers"]))})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SkyError(
             f"COMPUTE_POOL does not describe a cluster ({error!r}): leave that variable to "

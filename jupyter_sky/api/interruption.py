@@ -1,4 +1,4 @@
-"""What ranks do when a node of theirs is about to be taken away."""
+"""Functions of the user's that ranks call when a node is about to be taken away."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ F = TypeVar("F", bound=Hook)
 
 
 def on_interruption(function: F) -> F:
-    """Have a function called on this rank when a node of the cluster is about to be taken away.
+    """Call a function on this rank when a node of the cluster is about to be taken away.
 
-    AWS says so two minutes before it takes a spot instance back: time to save what would be lost.
-    Every rank of the cluster calls its function, in a thread of its own; what the rank was doing
-    stands still for up to a minute meanwhile. A function of the same name takes the place of the
-    one before.
+    AWS announces it two minutes before it takes a spot instance back: time to save what would be
+    lost. Every rank of the cluster calls its function, in a thread of its own, while the code that
+    the rank was running is paused for up to a minute. A function of the same name takes the place
+    of the one before.
 
     Parameters
     ----------
     function
-        Called with a `jupyter_sky.Interruption`, or without anything if it takes nothing. It cannot
-        use collectives: ranks stand still wherever they are.
+        Called with a `jupyter_sky.Interruption`, or without arguments if it takes none. It cannot
+        use collectives, since other ranks are paused wherever they are.
+
+    Raises
+    ------
+    UsageError
+        When it is not called on a rank, or what it decorates is no function.
 
     Examples
     --------

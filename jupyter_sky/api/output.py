@@ -1,8 +1,9 @@
-"""Who prints: decorators that keep the output of some ranks out of the notebook.
+"""Decorators that keep the output of some ranks out of the notebook.
 
 Silenced output is not lost. On a rank, JUPYTER_SKY_LOG_FD is a file descriptor whose bytes go to
-the rank's log only, and while a silenced function runs, descriptor 1 or 2 points there: what C code
-and subprocesses print goes the same way. In a process without that variable nothing is silenced.
+the rank's log only, and while a silenced function runs, descriptor 1 or 2 is a copy of it: what C
+code and subprocesses print goes there as well. In a process without that variable nothing is
+silenced.
 
 A file descriptor belongs to the whole process. What another thread prints while a silenced function
 runs is silenced with it; generators and coroutines are silenced only while they are the ones
@@ -81,11 +82,11 @@ def _checked(name: str, function: F) -> F:
     return function
 
 
-# -- around a function, or around each step of one that pauses -----------------------------------
+# Around a function, or around each step of one that pauses
 
 
 def _quietly(fn: F, silenced: Callable[[], tuple[int, ...]]) -> F:
-    """Wrap a function of any kind in one of that kind; `silenced` tells its file descriptors."""
+    """Wrap a function of any kind in one of that kind; `silenced` returns file descriptors."""
     wrapper: Callable[..., Any]
 
     if inspect.isasyncgenfunction(fn):
@@ -125,7 +126,7 @@ def _quietly(fn: F, silenced: Callable[[], tuple[int, ...]]) -> F:
 
 
 class _Steps(Generator[Any, Any, Any]):
-    """A generator, or what is awaited, each of whose steps is quiet.
+    """A generator or an awaitable, silenced in each of its steps.
 
     Between two steps the caller runs, and the caller may print.
     """
@@ -147,15 +148,15 @@ class _Steps(Generator[Any, Any, Any]):
         return self
 
 
-# -- the file descriptors ------------------------------------------------------------------------
+# The file descriptors
 
 
 class _Silencer:
-    """Points one file descriptor at the rank's log for as long as anybody wants it quiet.
+    """Points one file descriptor at the rank's log while any silenced call is running.
 
-    Silenced calls nest, and with threads and coroutines they overlap in any order: the first one in
-    redirects the descriptor, the last one out puts it back. Entering and leaving can be done twice,
-    since Stop may have interrupted the first time anywhere.
+    Silenced calls nest, and with threads and coroutines they overlap in any order: the first to
+    enter redirects the descriptor, the last to leave restores it. Both can be repeated, since Stop
+    may have interrupted the first attempt anywhere.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -213,7 +214,7 @@ def _call(
 
 
 def _log() -> int | None:
-    """The descriptor of the rank's log, if this process is a rank."""
+    """Return the descriptor of the rank's log, if this process is a rank."""
     try:
         descriptor = int(os.environ["JUPYTER_SKY_LOG_FD"])
         os.fstat(descriptor)  # a program started by the rank has the variable, not the descriptor

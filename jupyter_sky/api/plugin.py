@@ -1,4 +1,4 @@
-"""What prepares a framework: data, and small functions that are called at fixed points.
+"""Plugins, which prepare frameworks: data, and small functions that are called at fixed points.
 
 A plugin can be written in a notebook cell::
 
@@ -27,24 +27,29 @@ Around = Callable[[InstanceInfo], AbstractContextManager[Any] | Generator[Any, N
 
 @dataclass(frozen=True)
 class Plugin:
-    """What prepares a framework on the nodes and in the ranks of a cluster.
+    """Prepares a framework on the nodes and in the ranks of a cluster.
 
     Parameters
     ----------
     name
-        What errors call it. A cluster takes one plugin of a name.
+        Its name in error messages. A cluster takes one plugin of each name.
     transform
-        Given the image and the cluster, returns the image that also has what the framework needs;
-        ``cluster.spec`` is the `ClusterSpec`.
+        Takes the image and the cluster, and returns the image with what the framework needs as
+        well; ``cluster.spec`` is the `ClusterSpec`.
     around_process
-        A generator function with one ``yield``, or a function that returns a context manager; it is
-        given the `InstanceInfo`. Entered once in each rank, before the framework is imported.
+        A generator function with one ``yield``, or a function that returns a context manager; its
+        argument is the `InstanceInfo`. Entered once in each rank, before the framework is imported.
     around_app
-        The same around each formation of the group: entered again when the group was broken.
+        The same around each process group: entered again when the group was broken.
     decorate
         A decorator for each function that runs on a rank.
     preload
         Modules that a node imports once, before it forks its ranks.
+
+    Raises
+    ------
+    UsageError
+        When an argument is not of that kind.
     """
 
     name: str
@@ -66,7 +71,13 @@ class Plugin:
 
 
 def check_plugins(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
-    """Check what a person gave as ``plugins=[...]``."""
+    """Return what a user gave as ``plugins=[...]`` if it is a list of different plugins.
+
+    Raises
+    ------
+    UsageError
+        When it is not.
+    """
     if isinstance(plugins, Plugin) or not isinstance(plugins, Iterable):
         raise UsageError("plugins is a list: write plugins=[sky.plugins.torch()].")
     checked: dict[str, Plugin] = {}
@@ -81,7 +92,7 @@ def check_plugins(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
 
 
 def transform_image(plugins: Iterable[Plugin], image: Image, cluster: Any) -> Image:
-    """Let each plugin add to the image what its framework needs, in their order."""
+    """Return the image with what each plugin adds to it, in their order."""
     for plugin in plugins:
         if plugin.transform is None:
             continue
@@ -93,3 +104,8 @@ def transform_image(plugins: Iterable[Plugin], image: Image, cluster: Any) -> Im
             )
         image = transformed
     return image
+
+
+def decorators_of(plugins: Iterable[Plugin]) -> tuple[Decorate, ...]:
+    """Return what plugins put around each function that runs on a rank; the first is outermost."""
+    return tuple(plugin.decorate for plugin in plugins if plugin.decorate)

@@ -1,4 +1,4 @@
-"""The life of a rank as its plugins see it: once around the process, and around each group."""
+"""What plugins do on a rank: once around its process, and around each process group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
-from jupyter_sky.api.call import Decorate
 from jupyter_sky.api.instance import InstanceInfo, instance_info
 from jupyter_sky.api.plugin import Around, Plugin, check_plugins
 from jupyter_sky.errors import SkyError, UsageError
@@ -16,14 +15,14 @@ from jupyter_sky.errors import SkyError, UsageError
 class PluginLifecycle:
     """The plugins of a cluster, to be entered and left by a rank.
 
-    It travels pickled to the rank. The rank sets COMPUTE_POOL and then calls::
+    It is sent to the rank as a pickle. The rank sets COMPUTE_POOL and then calls::
 
-        life.enter_process()
-        life.enter_app()      # ... runs ...
-        life.exit_app()
-        life.enter_app()      # the group was broken: form the next one
-        life.exit_app()
-        life.exit_process()
+        lifecycle.enter_process()
+        lifecycle.enter_app()      # ... runs ...
+        lifecycle.exit_app()
+        lifecycle.enter_app()      # the group was broken: form the next one
+        lifecycle.exit_app()
+        lifecycle.exit_process()
 
     Parameters
     ----------
@@ -40,21 +39,16 @@ class PluginLifecycle:
         return PluginLifecycle, (self.plugins,)
 
     @property
-    def decorators(self) -> tuple[Decorate, ...]:
-        """What to put around each function that runs on a rank."""
-        return tuple(plugin.decorate for plugin in self.plugins if plugin.decorate)
-
-    @property
     def preload(self) -> tuple[str, ...]:
         """Modules that a node imports once, before it forks its ranks."""
         return tuple(dict.fromkeys(name for plugin in self.plugins for name in plugin.preload))
 
     def process(self, info: InstanceInfo) -> AbstractContextManager[None]:
-        """Be what plugins put around the process of a rank."""
+        """Return the context of all plugins around the process of a rank."""
         return self._all("around_process", info)
 
     def app(self, info: InstanceInfo) -> AbstractContextManager[None]:
-        """Be what plugins put around one formation of the group."""
+        """Return the context of all plugins around one process group."""
         return self._all("around_app", info)
 
     def enter_process(self) -> None:
@@ -62,16 +56,16 @@ class PluginLifecycle:
         self._process.enter_context(self.process(_here()))
 
     def exit_process(self) -> None:
-        """Leave `process`; nothing when it was not entered."""
+        """Leave `process`, if it was entered."""
         self._process.close()
 
     def enter_app(self) -> None:
-        """Enter `app`, on a rank; leaves the former one first when nobody did."""
+        """Enter `app`, on a rank; the former one is left first, if it was not."""
         self.exit_app()
         self._app.enter_context(self.app(_here()))
 
     def exit_app(self) -> None:
-        """Leave `app`; nothing when it was not entered."""
+        """Leave `app`, if it was entered."""
         self._app.close()
 
     @contextmanager
@@ -80,12 +74,12 @@ class PluginLifecycle:
             for plugin in self.plugins:
                 around = getattr(plugin, hook)
                 if around is not None:
-                    stack.enter_context(_Part(plugin.name, hook, around, info))
+                    stack.enter_context(_Hook(plugin.name, hook, around, info))
             yield
 
 
-class _Part(AbstractContextManager[None]):
-    """One plugin's part in a rank's life: its own errors name it."""
+class _Hook(AbstractContextManager[None]):
+    """The context of one plugin; an error that it raises itself says which plugin it was."""
 
     def __init__(self, plugin: str, hook: str, around: Around, info: InstanceInfo) -> None:
         self._where = f"plugin {plugin!r}, {hook}"

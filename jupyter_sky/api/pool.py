@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.api.plugin import Plugin, check_plugins
+from jupyter_sky.api.plugin import Plugin, check_plugins, decorators_of
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import SkyError, UsageError
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class ComputePool:
-    """A cluster that is there inside of a ``with`` block. Also named ``sky.Compute``.
+    """A cluster that is up inside of a ``with`` block. Also named ``sky.Compute``.
 
     Parameters
     ----------
@@ -41,11 +41,11 @@ class ComputePool:
     accelerator
         GPUs of each node: ``"A100"``, ``"L4:4"``, or ``sky.accelerators.A100(count=8)``.
     plugins
-        What prepares frameworks: ``[sky.plugins.torch()]``.
+        Plugins that prepare frameworks: ``[sky.plugins.torch()]``.
     image
         What is installed on the nodes.
     name
-        Name of the cluster; one of its own if it is not given.
+        Name of the cluster; one that no other has if it is not given.
     procs_per_node
         Ranks on each node; one for each GPU if it is not given.
     cpus, memory
@@ -63,9 +63,9 @@ class ComputePool:
     Raises
     ------
     UsageError
-        When something was asked for that cannot be.
+        When an argument is not possible.
     SkyError
-        When the cluster does not come up; nothing of it is left then.
+        When the cluster does not come up; all that was started for it has been removed then.
     """
 
     def __init__(
@@ -134,19 +134,19 @@ class ComputePool:
         return self._cluster
 
     def scale(self, nodes: int) -> None:
-        """Have more nodes, or fewer; ranks that stay keep their number and variables.
+        """Change the number of nodes; ranks that stay keep their number and variables.
 
         Parameters
         ----------
         nodes
-            How many. The last ones leave; the head stays.
+            The new number. The last nodes leave; the head stays.
 
         Raises
         ------
         UsageError
-            When there cannot be so many.
+            When the cluster cannot have that many.
         SkyError
-            When nodes do not come; the pool is as it was then.
+            When nodes do not come up; the pool is as it was before then.
         """
         spec = replace(self.spec, nodes=nodes)
         known = self.cluster.warnings
@@ -161,15 +161,16 @@ class ComputePool:
         return [results[rank] for rank in sorted(results)]
 
     def dispatch(self, pending: PendingCompute[R]) -> R:
-        """Run a call on one rank, each rank in its turn, and return its result."""
+        """Run a call on one rank, the next one at each call, and return its result."""
         ranks = self.cluster.all_ranks
         rank = ranks[next(self._turns) % len(ranks)]
         return self._run(pending, (rank,))[rank]
 
     def _run(self, pending: PendingCompute[R], ranks: tuple[int, ...]) -> dict[int, R]:
         cluster = self.cluster
-        decorators = [plugin.decorate for plugin in self.plugins if plugin.decorate]
-        call = pickling.dump(pending.call(decorators), f"the call of {pending.function.__name__}")
+        call = pickling.dump(
+            pending.call(decorators_of(self.plugins)), f"the call of {pending.function.__name__}"
+        )
         packed, parts = blobs.pack(call)
         update = cluster.sync.update(call.needs, pickling.main_namespace(), ranks, limit=None)
         task = Task(

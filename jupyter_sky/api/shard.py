@@ -44,7 +44,7 @@ def shard(
     drop_last: bool = False,
     info: InstanceInfo | None = None,
 ) -> Any:
-    """Take this rank's part of the data.
+    """Return this rank's part of the data.
 
     The parts of all ranks are disjoint, together they are everything, and their lengths differ by
     at most one. Outside a cluster the world is one rank, whose part is everything.
@@ -62,13 +62,19 @@ def shard(
     drop_last
         Leave out up to ``world_size - 1`` elements at the end, so that all parts are equally long.
     info
-        The position to take the part of; this rank's unless given.
+        The rank whose part to return; this one if it is not given.
 
     Returns
     -------
-    The part of the same type as the data, or a tuple with one part for each argument. A range
-    stays one unless it is shuffled, a dataset of torch becomes a ``Subset``. As with any slice,
-    the part of an array or tensor that is not shuffled shares its memory.
+    Any
+        The part, of the same type as the data, or a tuple with one part for each argument. A range
+        stays one unless it is shuffled, a dataset of torch becomes a ``Subset``. As with any slice,
+        the part of an array or tensor that is not shuffled shares its memory.
+
+    Raises
+    ------
+    UsageError
+        When data has no length or no positions, or several have different lengths.
 
     Examples
     --------
@@ -120,7 +126,7 @@ def _length(data: Any) -> int:
 
 
 def _take(data: Any, rows: Sequence[int]) -> Any:
-    """Take rows of anything; `rows` is a range unless the data is shuffled."""
+    """Return rows of any kind of data; `rows` is a range unless the data is shuffled."""
     if isinstance(data, Mapping):
         return {name: _take(column, rows) for name, column in data.items()}
     if hasattr(data, "iloc"):  # DataFrame, Series: by position, whatever the index is
@@ -140,5 +146,5 @@ def _take(data: Any, rows: Sequence[int]) -> Any:
 
 
 def _key(rows: Sequence[int]) -> slice | list[int]:
-    """Index for rows: a slice where there can be one, since it copies nothing."""
+    """Return the index for rows: a slice where possible, since that copies nothing."""
     return slice(rows.start, rows.stop, rows.step) if isinstance(rows, range) else list(rows)

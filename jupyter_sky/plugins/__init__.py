@@ -1,8 +1,8 @@
-"""One file a framework: ``sky.plugins.torch()`` and the others.
+"""Plugins for frameworks: ``sky.plugins.torch()`` and the others, each in a file of its own.
 
-Each function has the name of its file. Importing a submodule puts the module into the package under
-that name; importing the functions here, before anybody can import a submodule, is what leaves the
-functions there for good. No framework is imported by this.
+A function has the name of its file. Importing a submodule puts the module into the package under
+that name; the functions are imported here, before any other code can import a submodule, so that
+the names stay those of the functions. No framework is imported by this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Environment variables for a while."""
+"""Environment variables that are set while a block runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, and put back what was there before."""
+    """Set environment variables inside of the block, and restore the former ones after it."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

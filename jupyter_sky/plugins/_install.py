@@ -1,4 +1,4 @@
-"""What a framework needs installed: requirements for the image, and a sentence where they lack."""
+"""What a framework needs installed: requirements for the image, and an error where they lack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from jupyter_sky.providers.spec import Image, PipIndex
 
 
 def requirement(package: str, version: str) -> str:
-    """Write a requirement as pip does: ``"latest"`` is bare, ``"2.3.0"`` is pinned with ``==``."""
+    """Return a requirement as pip reads it.
+
+    Parameters
+    ----------
+    package
+        The package, with its extras.
+    version
+        ``"latest"``, a version like ``"2.3.0"``, or a constraint like ``">=2.3"``.
+    """
     if version == "latest":
         return package
     constraint = r"(===?|[<>~!]=|[<>])\s*"
@@ -28,10 +36,10 @@ def requirement(package: str, version: str) -> str:
 
 
 def install(image: Image, requirements: Sequence[str], index: PipIndex | None = None) -> Image:
-    """Add requirements, and the index to take them from, to an image.
+    """Return an image with further requirements, and the index to install them from.
 
-    What the image has already is not added again; one without a version adds nothing to a
-    package that the person has named themselves.
+    A requirement that the image has is not added again, and one without a version is not added if
+    the user has named that package.
     """
     present = {_package(each) for each in image.pip} | set(image.pip)
     pip = [each for each in requirements if each not in present]
@@ -40,21 +48,26 @@ def install(image: Image, requirements: Sequence[str], index: PipIndex | None = 
 
 
 def _package(requirement: str) -> str:
-    """The name at the beginning of a requirement, with its extras."""
+    """Return the name at the beginning of a requirement, with its extras."""
     name = re.match(r"[\w.-]+(\[[\w.,\s-]*\])?", requirement.strip())
     return re.sub(r"[_.-]+", "-", name[0]).lower() if name else requirement
 
 
 @contextmanager
 def needs(module: str, here: str) -> Iterator[None]:
-    """Import a framework inside; where it is missing, say how to install it.
+    """Import a framework inside of the block; where it is missing, say how to install it.
 
     Parameters
     ----------
     module
-        What is imported, and what pip calls it.
+        What is imported, and its name for pip.
     here
-        What to give to ``pip install`` on a node that nobody prepares, as this machine.
+        What to give to ``pip install`` on a node that no provider prepares, like this machine.
+
+    Raises
+    ------
+    SkyError
+        When the framework is not installed.
     """
     try:
         yield

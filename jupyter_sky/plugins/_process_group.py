@@ -2,7 +2,8 @@
 
 The store is a TCPStore of our own instead of ``env://``: it listens on the one address that the
 head was given, on a socket that is bound already, so that no other program can take the port first.
-Before torch connects the ranks they answer a roll call, so that a missing one is named.
+Before torch connects the ranks, the head counts them in the store, so that an error can name those
+that are missing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 Backend = Literal["nccl", "gloo"]
 
-_TO_HEAR = 2.0  # seconds that a rank gets to hear from the head, or the head from a rank
+_ANSWER_WITHIN = 2.0  # seconds, of the head to a rank, and of a rank to the head
 
 
 def check_backend(backend: object) -> None:
@@ -36,17 +37,17 @@ def check_backend(backend: object) -> None:
 
 
 def is_formed() -> bool:
-    """Whether this process is in a process group."""
+    """Return whether this process is in a process group."""
     with needs("torch", '"jupyter-sky[local]"'):
         import torch.distributed as dist
-    return dist.is_initialized()
+    return bool(dist.is_initialized())
 
 
 @contextmanager
 def process_group(
     info: InstanceInfo, backend: Backend | None = None, deadline: float = 60.0
 ) -> Iterator[None]:
-    """Be in the process group of the cluster; nothing for a single rank.
+    """Form the process group of the cluster around a block; for a single rank, there is none.
 
     Parameters
     ----------
@@ -57,6 +58,12 @@ def process_group(
     deadline
         Seconds to wait until all ranks are there, and then to connect them. Collectives have
         torch's own time-outs after that.
+
+    Raises
+    ------
+    SkyError
+        When the group is not formed in that time, naming the ranks that are missing, or when this
+        process is in a group already.
     """
     if info.world_size < 2:
         yield
@@ -75,7 +82,7 @@ def process_group(
 
 
 def _variables(info: InstanceInfo) -> dict[str, str]:
-    """What torchrun sets, and the interface to use where the person has not chosen one."""
+    """Return the variables that torchrun sets, and the interface if the user has chosen none."""
     variables = {
         "MASTER_ADDR": info.head_addr,
         "MASTER_PORT": str(info.head_port),
@@ -107,7 +114,7 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
 
     try:
         store = _store(info, deadline)
-        _call_roll(info, store, deadline)
+        _await_all_ranks(info, store, deadline)
     except dist.DistError as error:
         raise SkyError(
             f"the head at {info.head_addr}:{info.head_port} was lost while the process group was "
@@ -138,7 +145,7 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
 
 
 def _leave() -> None:
-    """Destroy the group, unless the person has done so or it was never formed."""
+    """Destroy the group, unless the user has done so or it was never formed."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
@@ -151,7 +158,7 @@ def _leave() -> None:
             c10d._abort_process_group()
 
 
-# -- the store where the ranks meet --------------------------------------------------------------
+# The store where the ranks meet
 
 
 def _store(info: InstanceInfo, deadline: float) -> Store:
@@ -173,7 +180,7 @@ def _store(info: InstanceInfo, deadline: float) -> Store:
 
 
 def _listening_socket(info: InstanceInfo) -> int:
-    """The socket that the node bound for this formation, or one at the same place."""
+    """Return the socket that the rank bound for this formation, or one at the same address."""
     descriptor = os.environ.pop("JUPYTER_SKY_HEAD_FD", None)
     if descriptor is not None:
         return int(descriptor)
@@ -203,12 +210,14 @@ def _await_head(info: InstanceInfo, deadline: float) -> None:
             return
 
 
-def _call_roll(info: InstanceInfo, store: Store, deadline: float) -> None:
+def _await_all_ranks(info: InstanceInfo, store: Store, deadline: float) -> None:
     """Wait until every rank is there, or say which ones are not.
 
     The head alone counts and tells the others, so that no rank goes on where another gave up.
     """
-    missing = _count(info, store, deadline) if info.is_head else _answer(info, store, deadline)
+    missing = (
+        _count_ranks(info, store, deadline) if info.is_head else _answer(info, store, deadline)
+    )
     if missing:
         raise SkyError(
             f"the process group was not formed within {deadline:g} s: "
@@ -216,21 +225,21 @@ def _call_roll(info: InstanceInfo, store: Store, deadline: float) -> None:
         )
 
 
-def _count(info: InstanceInfo, store: Store, deadline: float) -> list[int]:
+def _count_ranks(info: InstanceInfo, store: Store, deadline: float) -> list[int]:
     others = range(1, info.world_size)
     missing = []
     if not _wait(store, [_here(rank) for rank in others], deadline):
         missing = [rank for rank in others if not store.check([_here(rank)])]
     store.set("missing", json.dumps(missing))
     if missing:
-        # The store goes with the head: let those who came hear of it first.
-        _wait(store, [_heard(rank) for rank in others if rank not in missing], _TO_HEAR)
+        # The store ends with the head: the ranks that came have to read this first.
+        _wait(store, [_heard(rank) for rank in others if rank not in missing], _ANSWER_WITHIN)
     return missing
 
 
 def _answer(info: InstanceInfo, store: Store, deadline: float) -> list[int]:
     store.set(_here(info.rank), "")
-    if not _wait(store, ["missing"], deadline + _TO_HEAR):
+    if not _wait(store, ["missing"], deadline + _ANSWER_WITHIN):
         return [0]
     missing: list[int] = json.loads(store.get("missing"))
     store.set(_heard(info.rank), "")
@@ -238,7 +247,7 @@ def _answer(info: InstanceInfo, store: Store, deadline: float) -> list[int]:
 
 
 def _wait(store: Store, keys: list[str], seconds: float) -> bool:
-    """Wait for keys: in the store's own wait, which is C++, Stop would not be heard."""
+    """Wait for keys by polling: the store's own wait is C++, and no interrupt would end it."""
     until = time.monotonic() + seconds
     pause = 0.001
     while not store.check(keys):

@@ -21,8 +21,13 @@ def huggingface(token: str | None = None) -> Plugin:
     Parameters
     ----------
     token
-        A token for the hub. It is in ``HF_TOKEN`` while a rank lives, and nothing of it is written
-        to a node's disk, as ``huggingface-cli login`` would do.
+        A token for the hub. It is in ``HF_TOKEN`` while a rank lives, and is not written to the
+        disk of a node, as ``huggingface-cli login`` would do.
+
+    Raises
+    ------
+    UsageError
+        When the token is empty.
     """
     if token is not None and (not isinstance(token, str) or not token.strip()):
         raise UsageError('token is empty: type token="hf_…", or leave it out for public models.')

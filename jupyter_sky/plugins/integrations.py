@@ -1,12 +1,12 @@
-"""Frameworks prepared around one function instead of the cluster: ``@sky.integrations.torch``."""
+"""Decorators that prepare a framework around one function: ``@sky.integrations.torch``."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar, overload
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar, cast, overload
 
 from jupyter_sky.api.compute import ComputeFunction
 from jupyter_sky.api.instance import instance_info
@@ -29,8 +29,8 @@ def torch(
 ) -> Any:
     """Form torch's process group on the ranks while a function runs.
 
-    Goes below ``@sky.compute``. Where the torch plugin has formed the group already, the function
-    uses that one; outside a cluster, and on a single rank, there is none.
+    The decorator goes below ``@sky.compute``. Where the torch plugin has formed the group already,
+    the function uses that one; outside a cluster, and on a single rank, there is none.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ def torch(
     return decorate if function is None else decorate(function)
 
 
-def _inside(function: Any, context: Callable[[], Any]) -> Any:
-    """Run a function, a generator function or a coroutine function inside a context."""
+def _inside(function: F, context: Callable[[], AbstractContextManager[None]]) -> F:
+    """Wrap a function of any kind in one of that kind that runs inside of a context."""
     wrapper: Callable[..., Any]
 
     if inspect.iscoroutinefunction(function):
@@ -88,4 +88,4 @@ def _inside(function: Any, context: Callable[[], Any]) -> Any:
             with context():
                 return function(*args, **kwargs)
 
-    return functools.wraps(function)(wrapper)
+    return cast("F", functools.wraps(function)(wrapper))

@@ -1,4 +1,4 @@
-"""JAX: its wheels on the nodes, and one mesh of all their devices."""
+"""JAX: its wheels on the nodes, and one set of all their devices."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from jupyter_sky.providers.spec import Image
 
 
 def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0) -> Plugin:
-    """Install JAX on the nodes and let all ranks see one mesh of devices.
+    """Install JAX on the nodes, and connect the ranks so that all see the devices of all.
 
-    JAX connects its processes once: after a rank was lost, restart the cluster's ranks.
+    JAX connects its processes once: after a rank was lost, restart the ranks of the cluster.
 
     Parameters
     ----------
@@ -31,7 +31,12 @@ def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0
     cuda
         The extra of JAX for nodes with an NVIDIA GPU; other nodes take JAX for the CPU.
     deadline
-        Seconds to connect the ranks in.
+        Seconds to wait until the ranks are connected.
+
+    Raises
+    ------
+    UsageError
+        When ``version`` or ``cuda`` is not of that kind.
     """
     if not isinstance(cuda, str) or not re.fullmatch(r"cuda\d{2}", cuda):
         raise UsageError(f'cuda={cuda!r} is no extra of JAX: type one like cuda="cuda12".')
@@ -58,11 +63,11 @@ def _distributed(info: InstanceInfo, deadline: float) -> Iterator[None]:
     with needs("jax", "jax"):
         import jax
 
-    # JAX binds the port itself, so the socket that kept it free makes way.
+    # JAX binds the port itself, so the socket that kept the port free is closed.
     if info.is_head and (descriptor := os.environ.pop("JUPYTER_SKY_HEAD_FD", None)):
         os.close(int(descriptor))
     coordinator = f"{info.head_addr}:{info.head_port}"
-    devices = max(1, info.accelerators // info.local_world_size)  # which ones, the node has set
+    devices = max(1, info.accelerators // info.local_world_size)  # the node has set which ones
     variables = {
         "JAX_COORDINATOR_ADDRESS": coordinator,
         "JAX_NUM_PROCESSES": str(info.world_size),

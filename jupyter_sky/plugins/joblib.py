@@ -21,6 +21,11 @@ def joblib(version: str = "latest") -> Plugin:
     ----------
     version
         ``"latest"``, a version like ``"1.4.0"``, or a constraint like ``">=1.4"``.
+
+    Raises
+    ------
+    UsageError
+        When it is none of these.
     """
     return Plugin(
         "joblib",
@@ -30,7 +35,7 @@ def joblib(version: str = "latest") -> Plugin:
 
 
 def own_processors(info: InstanceInfo) -> AbstractContextManager[None]:
-    """Share the node's processors among its ranks, unless the person has set the number."""
+    """Share the node's processors among its ranks, unless the user has set the number."""
     node = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     own = max(1, (node or 1) // info.local_world_size)
     return environment({"LOKY_MAX_CPU_COUNT": os.environ.get("LOKY_MAX_CPU_COUNT", str(own))})

@@ -25,6 +25,11 @@ def keras(backend: Literal["jax", "torch", "tensorflow"], version: str = "latest
         goes before this one in the list.
     version
         ``"latest"``, a version like ``"3.5.0"``, or a constraint like ``">=3.5"``.
+
+    Raises
+    ------
+    UsageError
+        When an argument is none of these.
     """
     if backend not in ("jax", "torch", "tensorflow"):
         raise UsageError(f'backend={backend!r} is unknown: type "jax", "torch" or "tensorflow".')

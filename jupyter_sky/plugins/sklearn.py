@@ -18,6 +18,11 @@ def sklearn(version: str = "latest") -> Plugin:
     ----------
     version
         ``"latest"``, a version like ``"1.5.0"``, or a constraint like ``">=1.5"``.
+
+    Raises
+    ------
+    UsageError
+        When it is none of these.
     """
     return Plugin(
         "sklearn",

@@ -25,7 +25,7 @@ def torch(
     *,
     deadline: float = 60.0,
 ) -> Plugin:
-    """Install PyTorch on the nodes and form its process group there.
+    """Install PyTorch on the nodes, and form its process group on the ranks.
 
     Parameters
     ----------
@@ -39,6 +39,11 @@ def torch(
         The same for torchvision and torchaudio; ``None`` leaves them out.
     deadline
         Seconds to wait for all ranks when the process group is formed.
+
+    Raises
+    ------
+    UsageError
+        When an argument is not of that kind.
     """
     check_backend(backend)
     if not isinstance(cuda, str) or not re.fullmatch(r"cu\d{3}", cuda):

@@ -44,7 +44,8 @@ class AgentSpec:
     grace
         Seconds without a notebook and without a run after which the agent ends.
     idle_timeout
-        Seconds without a run after which it ends, whoever is connected; ``None`` for never.
+        Seconds without a run after which it ends, also while clients are connected; ``None`` for
+        never.
     preload
         Modules that are imported before ranks are forked.
     cwd
@@ -54,7 +55,7 @@ class AgentSpec:
     env
         Variables of the environment of all ranks.
     keeps
-        Folders to mark as used from time to time, so that nobody prunes them.
+        Folders to mark as used from time to time, so that they are not taken for unused ones.
     spot
         Whether to look for notices that the machine will be taken away.
     """

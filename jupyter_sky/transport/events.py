@@ -1,4 +1,4 @@
-"""The vocabulary of what nodes tell: every event that an agent sends, as a small frozen dataclass.
+"""Every event that an agent sends, as a small frozen dataclass.
 
 On the wire an event is a message whose ``"event"`` is the name of its class in snake case; fields
 that this version does not know are ignored, so that a newer agent can say more.
@@ -10,11 +10,13 @@ import dataclasses
 import functools
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from jupyter_sky.transport.error_report import ErrorReport
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.messages import Packed
+
+Outcome = Literal["ok", "error", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,15 @@ def _fields(kind: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Prepared(Event):
-    """The fork server has imported what it should; ``missing`` says what it could not."""
+    """The fork server of a node has imported what it should.
+
+    Attributes
+    ----------
+    versions
+        Versions of Python and the packages that ranks use (`transport.versions`).
+    missing
+        Modules that could not be imported, and why.
+    """
 
     versions: dict[str, str]
     missing: dict[str, str]
@@ -49,7 +59,7 @@ class Prepared(Event):
 
 @dataclass(frozen=True, slots=True)
 class RankStarted(Event):
-    """A rank is there: a fresh process with an empty namespace."""
+    """A rank has started: a fresh process with an empty namespace."""
 
     rank: int
     pid: int
@@ -63,6 +73,8 @@ class RankExited(Event):
     ----------
     reason
         How it ended, in words.
+    run
+        The run that it was busy with, if any.
     tail
         The last lines of its log.
     again
@@ -79,7 +91,7 @@ class RankExited(Event):
 
 @dataclass(frozen=True, slots=True)
 class Formed(Event):
-    """A rank entered the process group of a generation, or says in ``error`` why it did not."""
+    """A rank entered the process group of a generation, or could not, because of ``error``."""
 
     rank: int
     generation: int
@@ -93,7 +105,7 @@ class Output(Event):
     Attributes
     ----------
     skipped_lines, skipped_bytes
-        What was left out before them because there was too much to show; the log has it.
+        How much was left out before them because there was too much to show; the log has it.
     """
 
     rank: int
@@ -106,7 +118,15 @@ class Output(Event):
 
 @dataclass(frozen=True, slots=True)
 class Display(Event):
-    """Something rich that a rank displayed: ``kind`` is display, update, result or clear."""
+    """Something that a rank displayed, as IPython's messages describe it.
+
+    Attributes
+    ----------
+    kind
+        ``"display"``, ``"update"``, ``"result"`` or ``"clear"``.
+    data, metadata, transient
+        As in Jupyter's ``display_data``; of ``"clear"``, ``data`` has ``wait``.
+    """
 
     rank: int
     run: str | None
@@ -118,14 +138,14 @@ class Display(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunBegan(Event):
-    """A run has begun here; who comes later finds in it how to take the run up.
+    """A run has begun on this node; a kernel that attaches later can follow it from here.
 
     Attributes
     ----------
     ranks
-        All that take part, also elsewhere.
+        All ranks that take part, also those of other nodes.
     title
-        What a person calls it.
+        What a user calls it.
     show
         The ranks whose output is shown.
     asked
@@ -141,28 +161,28 @@ class RunBegan(Event):
 
 @dataclass(frozen=True, slots=True)
 class RankDone(Event):
-    """A rank came to the end of its part of a run.
+    """A rank has finished its part of a run.
 
     Attributes
     ----------
     outcome
-        ``"ok"``, ``"error"`` or ``"interrupted"``.
+        How it ended.
     error
-        Of an error: ``type``, ``module``, ``text``, ``traceback`` (lines), ``bases``, ``args``.
+        The exception that ended it; also that of an interrupt.
     values
-        What was asked for, pickled, as ``blobs.pack`` writes it; the agent never unpickles it.
+        What was asked for, pickled; the agent never unpickles it.
     broken
-        The process group was broken to get here and has to be formed anew.
+        Whether the process group was broken to end the run, and has to be formed again.
     bound
-        Names that stand for another object than before, and those that the run was asked about and
-        that stand for the same: as ``False``.
+        ``True`` for names that stand for another object than before, ``False`` for those names that
+        the rank was told to watch and that stand for the same object.
     arrived
-        The shipments of names that the rank came to bind before the run; ``None`` if it cannot say.
+        The shipments of names that the rank did bind for the run; ``None`` if it cannot say.
     """
 
     rank: int
     run: str
-    outcome: str
+    outcome: Outcome
     error: ErrorReport | None = None
     values: Packed | None = None
     broken: bool = False
@@ -177,7 +197,7 @@ class Leaving(Event):
     Attributes
     ----------
     kind
-        As in `jupyter_sky.transport.preemption.Interruption`.
+        What will be done with it, as in `jupyter_sky.transport.preemption.Interruption`.
     at
         When, as ``time.time`` tells it; ``None`` if that is not known.
     ranks
@@ -198,7 +218,7 @@ class Ending(Event):
 
 @dataclass(frozen=True, slots=True)
 class Forgotten(Event):
-    """The agent let go of blobs to stay within its limit; they have to be sent again."""
+    """The agent dropped blobs to stay within its limits; they have to be sent again."""
 
     digests: list[str]
 

@@ -1,9 +1,9 @@
 """The messages between a kernel and an agent: each is a msgpack map, typed here and nowhere else.
 
-Requests that carry values are here, the others in `requests`. Every request also has ``op``, its
-name, ``id``, its number on this client, and ``settled``: answers to requests below that number have
-arrived and need not be remembered. The answer has the number as ``re``, and ``error``, a sentence,
-where the agent cannot do what was asked.
+Requests that carry values are here, the others in `agent_requests`. Every request also has ``op``,
+its name, ``id``, its number on this client, and ``settled``: answers to requests below that number
+have arrived and need not be remembered. The answer has the number as ``re``, and ``error``, a
+sentence, where the agent cannot do what was asked.
 
 Events, which agents send of their own accord, are in `events`; an error as a rank describes it is
 in `error_report`, who is where in `topology`, and what travels within a node in `rank_messages`.

@@ -1,4 +1,4 @@
-"""What a person asks a provider for, and what they are told when it cannot be."""
+"""What a user asks a provider for, and what they are told when it is not possible."""
 
 from __future__ import annotations
 

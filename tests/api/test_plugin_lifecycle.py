@@ -1,4 +1,4 @@
-"""Plugins as a person writes them, and a rank's life with them."""
+"""Plugins as a user writes them, and what a rank does with them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import cloudpickle
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.api.plugin import transform_image
+from jupyter_sky.api.plugin import decorators_of, transform_image
 from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
+from jupyter_sky.serialization import pickling
 
 events: list[str] = []
 
@@ -64,15 +64,15 @@ B = sky.Plugin("b", around_app=managed, preload=("csv",))
 
 def test_a_rank_enters_and_leaves_plugins_in_order(as_rank: Callable[..., None]) -> None:
     as_rank(3)
-    life = pickle.loads(pickle.dumps(PluginLifecycle([A, B])))
-    life.enter_process()
-    life.enter_app()
-    life.exit_app()
+    lifecycle = pickle.loads(pickle.dumps(PluginLifecycle([A, B])))
+    lifecycle.enter_process()
+    lifecycle.enter_app()
+    lifecycle.exit_app()
     as_rank(2, generation=2)
-    life.enter_app()
-    life.exit_app()
-    life.exit_app()
-    life.exit_process()
+    lifecycle.enter_app()
+    lifecycle.exit_app()
+    lifecycle.exit_app()
+    lifecycle.exit_process()
     assert events == [
         "a process begins on 3",
         *("a app begins on 3", "managed begins on 3", "managed ends", "a app ends"),
@@ -83,32 +83,32 @@ def test_a_rank_enters_and_leaves_plugins_in_order(as_rank: Callable[..., None])
 
 def test_entering_again_leaves_what_was_entered(as_rank: Callable[..., None]) -> None:
     as_rank(0)
-    life = PluginLifecycle([B])
-    life.enter_app()
-    life.enter_app()
+    lifecycle = PluginLifecycle([B])
+    lifecycle.enter_app()
+    lifecycle.enter_app()
     assert events == ["managed begins on 0", "managed ends", "managed begins on 0"]
 
 
 def test_an_error_names_the_plugin_and_leaves_the_others(as_rank: Callable[..., None]) -> None:
     as_rank(0)
-    life = PluginLifecycle([B, sky.Plugin("bad", around_app=fails)])
+    lifecycle = PluginLifecycle([B, sky.Plugin("bad", around_app=fails)])
     with pytest.raises(OSError, match="no") as raised:
-        life.enter_app()
+        lifecycle.enter_app()
     assert raised.value.__notes__ == ["in plugin 'bad', around_app"]
     assert events == ["managed begins on 0", "managed ends"]
 
 
 def test_an_error_at_the_end_names_the_plugin_too(as_rank: Callable[..., None]) -> None:
     as_rank(0)
-    life = PluginLifecycle([B, sky.Plugin("bad", around_process=fails_at_the_end)])
-    life.enter_process()
+    lifecycle = PluginLifecycle([B, sky.Plugin("bad", around_process=fails_at_the_end)])
+    lifecycle.enter_process()
     with pytest.raises(OSError, match="no") as raised:
-        life.exit_process()
+        lifecycle.exit_process()
     assert raised.value.__notes__ == ["in plugin 'bad', around_process"]
-    life.exit_process()
+    lifecycle.exit_process()
 
 
-def test_the_persons_own_error_is_no_plugins(as_rank: Callable[..., None]) -> None:
+def test_an_error_of_the_users_code_names_no_plugin(as_rank: Callable[..., None]) -> None:
     as_rank(0)
     info = sky.instance_info()
     assert info is not None
@@ -130,30 +130,31 @@ def test_outside_a_cluster_there_is_nothing_to_enter(monkeypatch: pytest.MonkeyP
 
 
 def test_what_plugins_say_together() -> None:
-    life = PluginLifecycle([A, B])
-    assert life.decorators == (plain,)
-    assert life.preload == ("json", "csv")
+    assert decorators_of([A, B]) == (plain,)
+    assert PluginLifecycle([A, B]).preload == ("json", "csv")
 
 
 def test_a_plugin_of_a_cell_travels(
     as_rank: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    word = "of the cell"
-
     def local(info: sky.InstanceInfo) -> Iterator[None]:
-        os.environ["PLUGIN"] = f"{word}, on {info.rank}"
+        os.environ["ENTERED_ON"] = str(info.rank)
         yield
-        del os.environ["PLUGIN"]
+        os.environ["LEFT_ON"] = str(info.rank)
 
     pickled = cloudpickle.dumps(PluginLifecycle([sky.Plugin("cell", around_app=local)]))
     # What arrives has taken along what it refers to: the cell goes on with it as it likes.
     word = "changed since"
     as_rank(1)
-    life = cloudpickle.loads(pickled)
-    life.enter_app()
-    assert os.environ["PLUGIN"] == "of the cell, on 1"
-    life.exit_app()
-    assert "PLUGIN" not in os.environ
+    monkeypatch.setenv("ENTERED_ON", "")
+    monkeypatch.setenv("LEFT_ON", "")
+    pickled = pickling.dump(PluginLifecycle([sky.Plugin("cell", around_app=local)]))
+    lifecycle = pickling.load(pickled.stream, pickled.buffers)
+    assert lifecycle.plugins[0].around_app is not local
+    lifecycle.enter_app()
+    assert (os.environ["ENTERED_ON"], os.environ["LEFT_ON"]) == ("1", "")
+    lifecycle.exit_app()
+    assert os.environ["LEFT_ON"] == "1"
 
 
 def test_plugins_transform_the_image_in_order() -> None:

@@ -134,10 +134,10 @@ def test_without_a_socket_the_head_binds_one_as_narrowly(on_ranks: Any) -> None:
         assert [each.partition(":")[0] for each in at] == ["0100007F"]
 
 
-# -- broken, or destroyed by the person ------------------------------------------------------------
+# -- broken, or destroyed by the user --------------------------------------------------------------
 
 
-def destroyed_by_the_person(join: Callable[[int], None]) -> float:
+def destroyed_by_the_user(join: Callable[[int], None]) -> float:
     import torch.distributed as dist
 
     life = PluginLifecycle([sky.plugins.torch()])
@@ -150,8 +150,8 @@ def destroyed_by_the_person(join: Callable[[int], None]) -> float:
     return sum_of_ranks()
 
 
-def test_a_group_that_the_person_destroyed_can_be_formed_again(on_ranks: Any) -> None:
-    assert on_ranks(destroyed_by_the_person, 2) == [1.0, 1.0]
+def test_a_group_that_the_user_destroyed_can_be_formed_again(on_ranks: Any) -> None:
+    assert on_ranks(destroyed_by_the_user, 2) == [1.0, 1.0]
 
 
 def broken_in_a_collective(join: Callable[[int], None]) -> float:

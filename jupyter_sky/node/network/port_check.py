@@ -102,7 +102,7 @@ def _answer(caller: socket.socket) -> None:
 
 
 def _connect(where: tuple[str, int]) -> str:
-    """Return what is wrong with the way to a test port; empty if nothing is."""
+    """Return why a test port cannot be reached; empty if it can."""
     try:
         sock = socket.create_connection(where, CONNECT_WITHIN)
     except TimeoutError:

@@ -25,7 +25,7 @@ from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
 from jupyter_sky.node.rank.shell import RankShell
 from jupyter_sky.serialization import blobs, cell_sources
-from jupyter_sky.transport.events import Display, Event, Formed, RankDone
+from jupyter_sky.transport.events import Display, Event, Formed, Outcome, RankDone
 from jupyter_sky.transport.frames import BlockingFrames
 from jupyter_sky.transport.messages import NameGroup, Packed
 from jupyter_sky.transport.rank_messages import (
@@ -172,7 +172,8 @@ class RankWorker:
         error = None
         self._forming = generation = command["topology"]["generation"]
         try:
-            # The former group is left as a whole, whatever comes: half of it would be in the way.
+            # The former group is left as a whole, and not interruptibly: half of it would spoil the
+            # next.
             self._leave()
             self._interrupts.run_interruptible(self._enter, command)
         except BaseException as problem:
@@ -280,7 +281,8 @@ class RankWorker:
             self._send_event(RankDone(self.rank, run, "error", report, None, self._was_broken))
 
     def _done(self, run: str, error: BaseException | None, values: Packed | None) -> RankDone:
-        outcome, report = "ok", None
+        outcome: Outcome = "ok"
+        report = None
         bound, arrived = self._namespace.changes(), self._namespace.arrived
         if error is not None:
             # An interrupt broke the collective too: that error is not one of the user's.

@@ -1,4 +1,4 @@
-"""The journal: numbered events that are there for whoever comes back."""
+"""The journal: numbered events, for a client that comes back."""
 
 from __future__ import annotations
 

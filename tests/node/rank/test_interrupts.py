@@ -1,4 +1,4 @@
-"""Interrupts: raised in the person's code, wherever it is, and nowhere else."""
+"""Interrupts: raised in the user's code, wherever it is, and nowhere else."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_repetition_is_for_those_who_have_not_heard(interrupts: Interrupts) ->
     assert interrupts.run_interruptible(cell) == "saved"
 
 
-def test_a_handler_of_the_persons_lasts_for_one_run(interrupts: Interrupts) -> None:
+def test_a_handler_of_the_users_lasts_for_one_run(interrupts: Interrupts) -> None:
     def cell() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         interrupt()

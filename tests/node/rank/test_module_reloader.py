@@ -1,4 +1,4 @@
-"""What was edited is loaded anew, and whoever has something of it gets the new."""
+"""Modules that were edited are reloaded, and all that was imported from them is replaced."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ class Clock:
         return self.now
 
 
-def test_what_a_person_can_read_passes_as_it_is() -> None:
+def test_what_a_user_can_read_passes_as_it_is() -> None:
     clock = Clock()
     limiter = RateLimiter(clock)
     for number in range(1000):
