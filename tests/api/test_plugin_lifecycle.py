@@ -142,9 +142,6 @@ def test_a_plugin_of_a_cell_travels(
         yield
         os.environ["LEFT_ON"] = str(info.rank)
 
-    pickled = cloudpickle.dumps(PluginLifecycle([sky.Plugin("cell", around_app=local)]))
-    # What arrives has taken along what it refers to: the cell goes on with it as it likes.
-    word = "changed since"
     as_rank(1)
     monkeypatch.setenv("ENTERED_ON", "")
     monkeypatch.setenv("LEFT_ON", "")
