@@ -9,7 +9,7 @@ from typing import Any
 from traitlets import Bool, Dict, List, TraitType, Unicode
 from traitlets.config import Configurable
 
-from jupyter_sky.cluster.namespace.sync import HUGE
+from jupyter_sky.cluster.namespace.update import HUGE
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options import types

@@ -17,4 +17,4 @@ def bind(shell: InteractiveShell, cluster: Cluster, run: Run, values: Mapping[st
     The ranks keep what they have under these names; it is not sent back to them.
     """
     shell.push(dict(values))
-    cluster.sync.returned(values, shell.user_ns, run.bound)
+    cluster.sync.returned(values, shell.user_ns, run.task.update, run.bound)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import io
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Collection, Mapping
@@ -240,17 +241,22 @@ def class_identity(kind: type) -> str:
     of what was made before.
     """
     by_class = _internals._DYNAMIC_CLASS_TRACKER_BY_CLASS
-    identity: str | None = by_class.get(kind)
-    if identity is None and _in_main(kind.__qualname__) is kind:
-        by_class[kind] = ""  # its own content can mention it
-        try:
-            content = _IdentityPickler(kind, describe=("",)).run()
-        finally:
-            del by_class[kind]
-        identity = blake3.blake3(kind.__qualname__.encode() + content.stream).hexdigest()[:32]
-        by_class[kind] = identity
-        _internals._DYNAMIC_CLASS_TRACKER_BY_ID[identity] = kind
+    with _naming:
+        identity: str | None = by_class.get(kind)
+        if identity is None and _in_main(kind.__qualname__) is kind:
+            by_class[kind] = ""  # its own content can mention it
+            try:
+                content = _IdentityPickler(kind, describe=("",)).run()
+            finally:
+                del by_class[kind]
+            identity = blake3.blake3(kind.__qualname__.encode() + content.stream).hexdigest()[:32]
+            by_class[kind] = identity
+            _internals._DYNAMIC_CLASS_TRACKER_BY_ID[identity] = kind
     return identity or str(_internals._get_or_create_tracker_id(kind))
+
+
+_naming = threading.RLock()
+"""Held while a class has no identity yet: another thread may pickle an object of it."""
 
 
 class _IdentityPickler(Pickler):

@@ -223,7 +223,7 @@ class Controller:
         self.state = self.state.rearranged(sorted(nodes, key=lambda node: node.node))
         hosts = {node.host for node in nodes}
         self.versions = {host: self.versions[host] for host in hosts & self.versions.keys()}
-        self.sync.needs.shares_files = all(machine.shares_files for machine in machines)
+        self.sync.shares_files = all(machine.shares_files for machine in machines)
         for connection in connections:
             connection.on_report = self._on_report
         self._links.watch(connections)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.cluster.network import broadcast
@@ -56,17 +57,28 @@ async def _form(controller: Controller) -> None:
         "nodes": [node.message() for node in nodes],
     }
     runtime_env, sync = controller.runtime_env, controller.sync
-    update = sync.update(runtime_env.needs, main_namespace(), controller.ranks)
+    ranks = controller.ranks
+    # In a thread: what the plugins' hooks need is pickled, and the user's thread may be at it too.
+    update = await asyncio.to_thread(
+        partial(sync.update, runtime_env.needs, main_namespace(), ranks, at_once=True)
+    )
+    update.outdated.clear()  # ranks are not told of that here
     message: Message = {"topology": topology, "life": runtime_env.life, "names": update.groups}
     connections = list(controller.connections)
-    await broadcast.deliver({**update.blobs, **runtime_env.blobs}, connections)
-    await asyncio.gather(*(each.request("form", **message) for each in connections))
     sync.sent(update)
-    async with deadline(controller.timeouts.form, "the process group was not formed"):
-        await controller.until(lambda: controller.state.group or bool(controller.form_errors))
-    if controller.form_errors:
-        rank, error = min(controller.form_errors.items())
-        raise SkyError(f"rank {rank} could not join the group: {_sentence(error)}")
+    try:
+        await broadcast.deliver({**update.blobs, **runtime_env.blobs}, connections)
+        await asyncio.gather(*(each.request("form", **message) for each in connections))
+        async with deadline(controller.timeouts.form, "the process group was not formed"):
+            await controller.until(lambda: controller.state.group or bool(controller.form_errors))
+        if controller.form_errors:
+            rank, error = min(controller.form_errors.items())
+            raise SkyError(f"rank {rank} could not join the group: {_sentence(error)}")
+    except BaseException:
+        sync.lost(update)
+        raise
+    for rank in ranks:
+        sync.ran(update, rank, {}, well=True)
 
 
 async def _abandon(controller: Controller, patience: float) -> None:

@@ -75,14 +75,16 @@ class Dependencies:
 
         def skip(name: str, value: Any) -> bool:
             return name not in forced and all(
-                self._remote_state.stands(rank, name, value) for rank in ranks
+                self._remote_state.has_rebound(rank, name, value) for rank in ranks
             )
 
         found = items.find(names, cell, skip)
         self._later.update(cell.later, *(item.pickled.needs for item in found))
         if any(self._is_unknown(name, items.namespace, ranks) for name in items.visited):
             # It may be an object whose methods look up what the notebook has assigned since.
-            news = set().union(*(self._remote_state.news(rank, self._later) for rank in ranks))
+            news = set().union(
+                *(self._remote_state.assigned_since(rank, self._later) for rank in ranks)
+            )
             for name in sorted(news):
                 with suppress(UsageError):  # nobody has asked for it
                     more = items.find([name], cell, skip)
@@ -101,4 +103,4 @@ class Dependencies:
         """Return whether a name has a value on ranks that the notebook does not know."""
         if name not in namespace:
             return name not in self._imported and not hasattr(builtins, name)
-        return any(self._remote_state.stands(rank, name, namespace[name]) for rank in ranks)
+        return any(self._remote_state.has_rebound(rank, name, namespace[name]) for rank in ranks)

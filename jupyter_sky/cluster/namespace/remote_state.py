@@ -1,174 +1,235 @@
-"""What ranks have of the notebook's names, as far as the notebook knows."""
+"""What ranks have of the notebook's names, as far as the notebook knows.
+
+Of each rank it is known what it had under each name after the last run that it reported (the
+*confirmed* values), and what the runs on their way to it will deliver and bind (the *expected*
+ones). An update that is made now is for a run behind all of these, so it counts on both. An update
+that is refreshed when its run comes to its turn counts only on the runs before that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.packing import Item
 
+BEFORE_ALL = -1
+"""Number of runs that were asked for by another kernel."""
+
 
 @dataclass(frozen=True)
-class Held:
+class RankValue:
     """What a rank has under a name.
 
     Attributes
     ----------
     digest
         The content of the notebook's value that it was made from.
+    run
+        Number of the run that it came with, or that bound it.
     replaces
         Identity of the notebook's value in whose place the rank has put its own; 0 is for none.
     """
 
     digest: str | None
+    run: int
     replaces: int | None = None
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the notebook has replaced it since, so that it does not matter what it is."""
+        return self.digest is None and self.replaces is None
 
-@dataclass(frozen=True)
-class Effects:
+
+@dataclass
+class Expected:
+    """What a rank will have after a run that it has not reported yet.
+
+    Attributes
+    ----------
+    delivered
+        What it is sent for the run.
+    bound
+        What the run surely binds, if it comes to its end.
+    start
+        Which process the rank was, counted from its first.
+    """
+
+    start: int
+    delivered: dict[str, RankValue] = field(default_factory=dict)
+    bound: dict[str, RankValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class RunEffects:
     """What a run may do to the names of its ranks.
 
     Attributes
     ----------
+    number
+        Runs are asked for, and take their turns, in this order.
     cell
         The names that it binds.
     identities
         The notebook's values when the run was asked for, by identity.
     time
         When that was, in assignments.
-    before
-        What the ranks had of the names that it surely binds.
+    expected
+        What is expected of it on the ranks that have not reported it.
+    starts
+        Which process each rank was when it was sent, counted from its first.
     """
 
+    number: int = BEFORE_ALL
     cell: CellNames = field(default_factory=lambda: CellNames(frozenset(), frozenset()))
     identities: Mapping[str, int] = field(default_factory=dict)
     time: int = 0
-    before: dict[int, dict[str, Held | None]] = field(default_factory=dict)
+    expected: dict[int, Expected] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
 
 
 class RemoteState:
-    """Keeps for each rank what it has under each name, and what else was sent to it by a key."""
+    """Keeps for each rank what it has under each name, and what else was sent to it by a key.
+
+    It belongs to `NamespaceSync`, whose lock has to be held.
+    """
 
     def __init__(self) -> None:
-        self._held: dict[int, dict[str, Held]] = {}
-        self._deleted: dict[int, set[str]] = {}
+        self._confirmed: dict[int, dict[str, RankValue]] = {}
+        self._on_their_way: dict[int, RunEffects] = {}
+        self._turn: int | None = None
+        self._starts: dict[int, int] = {}
+        self._to_delete: dict[int, set[str]] = {}
         self._assigned: dict[str, int] = {}
         self._time = 0
+        self._numbers = itertools.count()
+
+    # What a rank has
+
+    def value(self, rank: int, key: str) -> RankValue | None:
+        """Return what a rank will have under a name, or by another key, when it is its turn."""
+        for expected in reversed(self._expected_of(rank)):
+            if key in expected:
+                return expected[key]
+        return self._confirmed.get(rank, {}).get(key)
+
+    def keys(self, rank: int) -> set[str]:
+        """Return the names, and other keys, of what a rank will have and may keep."""
+        values = {**self._confirmed.get(rank, {})}
+        for expected in self._expected_of(rank):
+            values.update(expected)
+        return {key for key, value in values.items() if not value.is_outdated}
+
+    def names_on(self, ranks: Sequence[int]) -> set[str]:
+        """Return the names and keys that all of these ranks have."""
+        return set.intersection(*(self.keys(rank) for rank in ranks))
 
     def lacks(self, rank: int, item: Item) -> bool:
         """Return whether a rank has something else than this, and should have this."""
-        held = self._held.get(rank, {}).get(item.key)
-        if held is None:
+        value = self.value(rank, item.key)
+        if value is None:
             return True
-        if held.replaces is not None:
-            return held.replaces != id(item.value)
-        return held.digest != item.digest
+        if value.replaces is not None:
+            return value.replaces != id(item.value)
+        return value.digest != item.digest
 
-    def stands(self, rank: int, name: str, value: Any) -> bool:
-        """Return whether a rank has put something else in place of the notebook's value."""
-        held = self._held.get(rank, {}).get(name)
-        return held is not None and held.replaces == id(value)
+    def has_rebound(self, rank: int, name: str, value: Any) -> bool:
+        """Return whether a rank has bound a name itself, in place of this value."""
+        has = self.value(rank, name)
+        return has is not None and has.replaces == id(value)
 
-    def outdated(self, rank: int, effects: Effects) -> list[str]:
-        """Return names that a rank has to let go of before a run.
+    def names_to_unbind(self, rank: int, effects: RunEffects) -> list[str]:
+        """Return names that a rank has to unbind before a run.
 
         They are those that the notebook has deleted, and those that the run may only bind and
         whose values the notebook has replaced. Were these left there, a rank could not tell whether
         a number was bound to such a name again.
         """
-        held = self._held.get(rank, {})
-        replaced = {
-            name
-            for name in effects.cell.writes - effects.cell.reads
-            if (identity := effects.identities.get(name, 0))
-            and (name not in held or held[name].replaces not in (None, identity))
-        }
-        return sorted(replaced | self._deleted.get(rank, set()))
+        replaced = set()
+        for name in effects.cell.writes - effects.cell.reads:
+            if identity := effects.identities.get(name, 0):
+                value = self.value(rank, name)
+                if not value or value.is_outdated or value.replaces not in (None, identity):
+                    replaced.add(name)
+        return sorted(replaced | self._to_delete.get(rank, set()))
 
-    def news(self, rank: int, names: Iterable[str]) -> set[str]:
+    def assigned_since(self, rank: int, names: Iterable[str]) -> set[str]:
         """Return names that were assigned in the notebook since a rank got them, if it did."""
-        held = self._held.get(rank, {})
-        return {name for name in names if name in self._assigned and name not in held}
+        there = self.keys(rank)
+        return {name for name in names if name in self._assigned and name not in there}
 
-    def held_by(self, ranks: Sequence[int]) -> set[str]:
-        """Return what all of these ranks have."""
-        return set.intersection(*(set(self._held.get(rank, {})) for rank in ranks))
+    @contextmanager
+    def at_turn_of(self, run: int) -> Iterator[None]:
+        """Look at ranks as they will be when a run takes its turn, not after those behind it.
 
-    # Sending
+        Parameters
+        ----------
+        run
+            Number of the run.
+        """
+        before, self._turn = self._turn, run
+        try:
+            yield
+        finally:
+            self._turn = before
 
-    def deliver(self, ranks: Iterable[int], digests: Mapping[str, str]) -> None:
-        """Note that ranks get what has these digests."""
-        for rank in ranks:
-            held = self._held.setdefault(rank, {})
-            held.update({key: Held(digest) for key, digest in digests.items()})
+    def _expected_of(self, rank: int) -> list[Mapping[str, RankValue]]:
+        found: list[Mapping[str, RankValue]] = []
+        for number, effects in sorted(self._on_their_way.items()):
+            if (expected := effects.expected.get(rank)) is None:
+                continue
+            if self._turn is None or number <= self._turn:
+                found.append(expected.delivered)
+            if self._turn is None or number < self._turn:
+                found.append(expected.bound)
+        return found
 
-    def let_go(self, outdated: Mapping[int, Iterable[str]]) -> None:
-        """Note that ranks are told to let go of names."""
-        for rank, names in outdated.items():
-            self._deleted.get(rank, set()).difference_update(names)
+    # Runs
 
-    def keep(self, outdated: Mapping[int, Iterable[str]], effects: Effects) -> None:
-        """Note that ranks were not told to."""
-        for rank, names in outdated.items():
-            self._deleted.setdefault(rank, set()).update(
-                name for name in names if self._assigned.get(name, 0) <= effects.time
-            )
-
-    def lose(self, ranks: Iterable[int], keys: Iterable[str]) -> None:
-        """Note that ranks did not get something."""
-        for rank in ranks:
-            for key in keys:
-                self._held.get(rank, {}).pop(key, None)
-
-    def remember(self, rank: int, digests: Mapping[str, str]) -> None:
-        """Note what a rank has, as its agent tells."""
-        self._held[rank] = {key: Held(digest) for key, digest in digests.items()}
-
-    def forget(self, rank: int) -> None:
-        """Note that a rank has nothing any more."""
-        self._held.pop(rank, None)
-        self._deleted.pop(rank, None)
-
-    # AssignmentTracker
-
-    def assign(self, names: Iterable[str]) -> None:
-        """Note that the notebook has assigned names."""
-        self._time += 1
-        for name in names:
-            self._assigned[name] = self._time
-            for rank, held in list(self._held.items()):
-                held.pop(name, None)
-                self._deleted.get(rank, set()).discard(name)
-
-    def delete(self, names: Collection[str]) -> None:
-        """Note that the notebook has deleted names."""
-        self.assign(names)
-        for rank in list(self._held):
-            self._deleted.setdefault(rank, set()).update(names)
-
-    def foresee(self, cell: CellNames, namespace: Mapping[str, Any]) -> Effects:
+    def foresee(self, cell: CellNames, namespace: Mapping[str, Any]) -> RunEffects:
         """Return what the run of a cell may do."""
         identities = {name: id(value) for name, value in dict(namespace).items()}
-        return Effects(cell, identities, self._time)
+        return RunEffects(next(self._numbers), cell, identities, self._time)
 
-    def begin(self, effects: Effects, ranks: Iterable[int]) -> None:
-        """Note that a run is on its way.
+    def expect(
+        self, effects: RunEffects, ranks: Iterable[int], sent: Mapping[int, Mapping[str, str]]
+    ) -> None:
+        """Record that a run is on its way, or again, because ranks have lost something since.
 
-        It counts as if it had ended well: the next, which may be sent before that, may need what
-        it makes.
+        Parameters
+        ----------
+        effects
+            What the run may do.
+        ranks
+            Its ranks.
+        sent
+            For each of them the digests of what it is sent.
         """
         for rank in ranks:
-            held = self._held.setdefault(rank, {})
-            effects.before[rank] = {name: held.get(name) for name in effects.cell.surely}
+            start = self._starts.get(rank, 0)
+            expected = effects.expected.get(rank)
+            if expected is None or expected.start != start:
+                expected = effects.expected[rank] = Expected(start)
+            effects.starts[rank] = start
+            expected.delivered.update(
+                {
+                    key: RankValue(digest, effects.number)
+                    for key, digest in sent.get(rank, {}).items()
+                }
+            )
             for name in effects.cell.surely:
-                self._replace(rank, name, effects.identities.get(name, 0))
+                expected.bound[name] = self._binding(name, effects)
+        if effects.expected:
+            self._on_their_way[effects.number] = effects
 
-    def end(
-        self, effects: Effects, rank: int, bound: Mapping[str, bool] | None, *, well: bool
+    def ended(
+        self, effects: RunEffects, rank: int, bound: Mapping[str, bool], *, well: bool
     ) -> None:
-        """Note what a run did on a rank.
+        """Record what a run did on a rank.
 
         Parameters
         ----------
@@ -177,45 +238,135 @@ class RemoteState:
         rank
             The rank.
         bound
-            Names of the rank, each with whether it holds another object than before; ``None`` when
-            nothing was run.
+            Names of the rank, each with whether it holds another object than before.
         well
             Whether the run came to its end.
         """
-        held = self._held.setdefault(rank, {})
-        before = effects.before.pop(rank, {})
-        anew = {name for name, other in (bound or {}).items() if other}
-        for name in effects.cell.writes | anew:
-            if self._assigned.get(name, 0) > effects.time:
-                continue  # in the notebook, since
-            if name in anew or (well and name in effects.cell.surely):
-                self._replace(rank, name, effects.identities.get(name, 0))
-            elif name in before:
-                former = before[name]
-                if former is None:
-                    held.pop(name, None)
-                else:
-                    held[name] = former
+        expected = self._stop_expecting(effects, rank)
+        if self.is_gone(effects, rank):
+            return  # with the process
+        confirmed = self._confirmed.setdefault(rank, {})
+        names = {name for name, other in bound.items() if other}
+        if well:
+            names |= effects.cell.surely
+        if expected:
+            confirmed.update(expected.delivered)
+        confirmed.update({name: self._binding(name, effects) for name in names})
+
+    def cancel(self, effects: RunEffects) -> None:
+        """Record that a run does not happen on the ranks that have not reported it."""
+        for rank in list(effects.expected):
+            self._stop_expecting(effects, rank)
+
+    def is_gone(self, effects: RunEffects, rank: int) -> bool:
+        """Return whether a rank has become another process since a run was sent to it."""
+        now = self._starts.get(rank, 0)
+        return effects.starts.get(rank, now) != now
+
+    def unbound(self, names: Mapping[int, Iterable[str]]) -> None:
+        """Record that ranks are told to unbind names."""
+        for rank, each in names.items():
+            self._to_delete.get(rank, set()).difference_update(each)
+
+    def not_unbound(self, names: Mapping[int, Iterable[str]], effects: RunEffects) -> None:
+        """Record that ranks were not told to unbind names, because the run did not happen."""
+        for rank, each in names.items():
+            self._to_delete.setdefault(rank, set()).update(
+                name for name in each if not self._is_assigned_since(name, effects)
+            )
+
+    def _stop_expecting(self, effects: RunEffects, rank: int) -> Expected | None:
+        expected = effects.expected.pop(rank, None)
+        if not effects.expected:
+            self._on_their_way.pop(effects.number, None)
+        return expected
+
+    def _binding(self, name: str, effects: RunEffects) -> RankValue:
+        """Return what a rank has under a name when a run has bound it."""
+        if self._is_assigned_since(name, effects):
+            return RankValue(None, effects.number)
+        return RankValue(None, effects.number, effects.identities.get(name, 0))
+
+    def _is_assigned_since(self, name: str, effects: RunEffects) -> bool:
+        """Return whether the notebook has assigned a name since a run was asked for."""
+        return self._assigned.get(name, 0) > effects.time
+
+    # Ranks
+
+    def lose(self, rank: int, keys: Iterable[str]) -> None:
+        """Record that a rank did not bind something that it was sent for a run that has ended."""
+        for key in keys:
+            self._confirmed.get(rank, {}).pop(key, None)
+
+    def remember(self, rank: int, digests: Mapping[str, str]) -> None:
+        """Record what a rank has, as its agent tells."""
+        self._confirmed[rank] = {
+            key: RankValue(digest, BEFORE_ALL) for key, digest in digests.items()
+        }
+
+    def forget(self, rank: int) -> None:
+        """Record that a rank has nothing any more."""
+        self._starts[rank] = self._starts.get(rank, 0) + 1
+        self._confirmed.pop(rank, None)
+        self._to_delete.pop(rank, None)
+        for effects in list(self._on_their_way.values()):
+            self._stop_expecting(effects, rank)
+
+    # The notebook
+
+    def assign(self, names: Iterable[str]) -> None:
+        """Record that the notebook has assigned names."""
+        self._time += 1
+        for name in names:
+            self._assigned[name] = self._time
+            for values in self._tables():
+                if value := values.get(name):
+                    values[name] = RankValue(None, value.run)
+            for deleted in self._to_delete.values():
+                deleted.discard(name)
+
+    def delete(self, names: Collection[str]) -> None:
+        """Record that the notebook has deleted names."""
+        self.assign(names)
+        for rank in self._ranks():
+            self._to_delete.setdefault(rank, set()).update(names)
 
     def bring_back(
-        self, name: str, held: Mapping[str, Held], has: Mapping[int, Collection[str]]
+        self,
+        name: str,
+        values: Mapping[str, RankValue],
+        effects: RunEffects,
+        has: Mapping[int, Collection[str]],
     ) -> None:
-        """Note that a name in the notebook was bound to what a rank has under it.
+        """Record that a name in the notebook was bound to what a rank has under it.
 
         Parameters
         ----------
         name
             The name.
-        held
-            What that amounts to.
+        values
+            The notebook's value, and the classes that it needs, by key.
+        effects
+            Those of the run that it came from.
         has
-            The names that ranks are known to have; others may have it from earlier.
+            The names that ranks had after the run; others may have it from earlier.
         """
-        for rank in self._held.keys() | has.keys():
-            if name in has.get(rank, ()) or name in self._held.get(rank, {}):
-                self._held.setdefault(rank, {}).update(held)
+        had = {rank for rank, names in has.items() if name in names}
+        for rank in self._ranks() | had:
+            value = self.value(rank, name)
+            if value and value.run > effects.number:
+                continue  # it was sent, or has bound, something else since
+            had_it = rank in had and not self.is_gone(effects, rank)
+            if had_it or (value and not value.is_outdated):
+                self._confirmed.setdefault(rank, {}).update(values)
 
-    def _replace(self, rank: int, name: str, identity: int) -> None:
-        held = self._held.setdefault(rank, {})
-        former = held.get(name)
-        held[name] = Held(former.digest if former else None, identity)
+    def _tables(self) -> Iterator[dict[str, RankValue]]:
+        yield from self._confirmed.values()
+        for effects in self._on_their_way.values():
+            for expected in effects.expected.values():
+                yield expected.delivered
+                yield expected.bound
+
+    def _ranks(self) -> set[int]:
+        """Return the ranks that have something, or will have."""
+        return set(self._confirmed).union(*(each.expected for each in self._on_their_way.values()))

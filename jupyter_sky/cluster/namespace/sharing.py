@@ -93,7 +93,7 @@ class GroupPlanner:
     def _kept(self, items: Items, ranks: Sequence[int]) -> list[Item]:
         """Return the names that all of these ranks were sent, as far as the notebook has them."""
         found = []
-        for name in sorted(self._remote_state.held_by(ranks)):
+        for name in sorted(self._remote_state.names_on(ranks)):
             value = items.namespace.get(name)
             # Pickling takes time, so values that cannot share an object with anything are left out.
             if not (is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))):
@@ -105,9 +105,9 @@ class GroupPlanner:
     def _payload_key(self, others: Sequence[Item], rank: int) -> Any:
         """Return a key; ranks with equal keys can be sent the same payload."""
         lacks = [self._remote_state.lacks(rank, item) for item in others]
-        stands = [self._remote_state.stands(rank, item.key, item.value) for item in others]
+        rebound = [self._remote_state.has_rebound(rank, item.key, item.value) for item in others]
         links = self._sent_objects.known_to(rank, _shared(others))
-        return tuple(lacks), tuple(stands), frozenset(links.items())
+        return tuple(lacks), tuple(rebound), frozenset(links.items())
 
     def _linked(
         self, group: Sequence[Item], others: Sequence[Item], rank: int
@@ -131,7 +131,7 @@ class GroupPlanner:
                 item
                 for item in others
                 if without_token & item.pickled.shared.keys()
-                and not self._remote_state.stands(rank, item.key, item.value)
+                and not self._remote_state.has_rebound(rank, item.key, item.value)
             ]
             if not joining:
                 return whole, links

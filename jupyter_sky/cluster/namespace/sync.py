@@ -1,91 +1,68 @@
-"""What ranks are sent of the notebook's names.
+"""Namespace synchronisation: decides what ranks are sent of the notebook's names.
 
 The rule is that the last assignment wins, on whichever side it was made. A name is sent when it is
-new, when it was assigned in the notebook, or when what it holds has changed there, since it was
-sent last. It is not sent while a rank has bound it itself since, nor because its value came back.
-So what ranks do to it stays until the person assigns it again.
+new, when it was assigned in the notebook, or when its content has changed there, since it was sent
+last. It is not sent while a rank has bound it itself since, nor because its value came back. So
+what ranks do to a name stays until the user assigns it again.
 
-Names that share an object share it on the ranks too: they are sent as one, or refer to what a rank
-has already. If only one of them has changed, only that one is sent; the others stay as they are.
+Names that share an object share it on the ranks too: they are sent in one pickle, or refer to what
+a rank has already. If only one of them has changed, only that one is sent; the others stay as they
+are.
+
+Who owns what
+-------------
+The user's thread asks what to send and reports assignments; the event loop's thread reports what
+became of it. The bookkeeping behind both (`RemoteState`, `Dependencies`, `Departures`) belongs to
+`NamespaceSync`, and there to the thread that holds its lock:
+
+- `update` and `refresh` hold the lock while they pickle, for as long as that takes. They run in the
+  user's thread or in a worker thread, never in the event loop.
+- Everything else is a report. It never waits: it is applied at once if the lock is free, and else
+  by the thread that holds the lock (`DelegationLock`), before that begins or when it is done. So
+  reports are applied whole, one after the other, in the order in which they were made.
+
+How often ranks have lost something is counted where it is reported, without the lock. By this count
+the loop sees that an update was made before that, and awaits `refresh`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
+from jupyter_sky.cluster.namespace.delegation import DelegationLock
 from jupyter_sky.cluster.namespace.dependencies import Dependencies
-from jupyter_sky.cluster.namespace.packing import Group, Item, Items, pack_together
-from jupyter_sky.cluster.namespace.remote_state import Effects, Held, RemoteState
+from jupyter_sky.cluster.namespace.packing import Item, Items, pack_together
+from jupyter_sky.cluster.namespace.remote_state import (
+    BEFORE_ALL,
+    RankValue,
+    RemoteState,
+    RunEffects,
+)
 from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
+from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.serialization.object_tokens import Departures
-from jupyter_sky.transport.frames import Message
-
-HUGE = 4_000_000_000
-"""Bytes above which values are sent only if the user says that this is meant."""
 
 _NOTHING = CellNames(frozenset(), frozenset())
 
 
-@dataclass(frozen=True)
-class NamespaceUpdate:
-    """What has to be sent: groups of names, each with the ranks that need it, and their blobs.
-
-    Attributes
-    ----------
-    sizes
-        Bytes that leave for each name; what nodes were sent before does not leave again.
-    effects
-        What the run that it is for may do to names.
-    outdated
-        Names that a rank has to let go of before.
-    losses
-        How many things that ranks did not get, or not keep, the outbox knew of by then.
-    """
-
-    groups: list[Message] = field(default_factory=list)
-    blobs: dict[str, memoryview] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
-    namespace: Mapping[str, Any] = field(default_factory=dict)
-    ranks: tuple[int, ...] = ()
-    effects: Effects = field(default_factory=Effects)
-    outdated: dict[int, list[str]] = field(default_factory=dict)
-    losses: int = 0
-    packed: list[tuple[Group, list[int]]] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """Bytes in all."""
-        return sum(self.sizes.values())
-
-    @property
-    def watched(self) -> frozenset[str]:
-        """Names that the run may bind."""
-        return self.effects.cell.writes
-
-
 class NamespaceSync:
-    """Finds out what ranks lack of what they need, and remembers what they were sent.
-
-    Attributes
-    ----------
-    needs
-        What they need.
-    """
+    """Finds out what ranks lack of what they need, and remembers what they were sent."""
 
     def __init__(self) -> None:
         self._remote_state = RemoteState()
-        self.needs = Dependencies(self._remote_state)
+        self._dependencies = Dependencies(self._remote_state)
         self._departures = Departures()
         self._planner = GroupPlanner(self._remote_state, self._departures)
         self._returned: dict[str, int] = {}
         self._gone_out: set[str] = set()
-        self._losses = 0
+        self._losses = 0  # counted by the loop alone, after what is lost has been reported
+        self._lock = DelegationLock()
 
     # What is sent
 
@@ -98,8 +75,11 @@ class NamespaceSync:
         cell: CellNames = _NOTHING,
         force: bool = False,
         limit: float | None = HUGE,
+        at_once: bool = False,
     ) -> NamespaceUpdate:
         """Return what ``ranks`` need of ``names``, and of the names that those use in turn.
+
+        It takes as long as pickling does: the event loop calls it in a thread.
 
         Parameters
         ----------
@@ -115,6 +95,8 @@ class NamespaceSync:
             Whether ``names`` are sent even if the ranks have something else in their place.
         limit
             Bytes above which nothing is sent; ``None`` is for no limit.
+        at_once
+            Whether it overtakes the runs that wait for their turn, and cannot count on them.
 
         Raises
         ------
@@ -122,82 +104,101 @@ class NamespaceSync:
             When a name cannot be pickled, or all of it is too large; nothing is sent then.
         """
         names = tuple(names)
-        forced = frozenset(names) if force else frozenset[str]()
-        items = self.needs.items(namespace)
-        found = self.needs.find(names, items, ranks, cell=cell, forced=forced)
-        update = NamespaceUpdate(
-            names=names,
-            namespace=namespace,
-            ranks=tuple(ranks),
-            effects=(effects := self._remote_state.foresee(cell, namespace)),
-            outdated={rank: self._remote_state.outdated(rank, effects) for rank in ranks},
-            losses=self._losses,
-        )
+        state = self._remote_state
+        with self._lock.held(), state.at_turn_of(BEFORE_ALL) if at_once else nullcontext():
+            losses = self._count_losses()
+            effects = state.foresee(cell, namespace)
+            update = NamespaceUpdate(
+                names=names,
+                namespace=namespace,
+                ranks=tuple(ranks),
+                effects=effects,
+                outdated={rank: state.names_to_unbind(rank, effects) for rank in ranks},
+                losses=losses,
+            )
+            self._add_missing(update, frozenset(names) if force else frozenset())
+        refuse_huge(update.sizes, limit)
+        return update
+
+    def is_outdated(self, update: NamespaceUpdate) -> bool:
+        """Return whether ranks may have lost something that the update takes them to have."""
+        return update.losses != self._losses
+
+    async def refresh(self, update: NamespaceUpdate) -> None:
+        """Add to an update that was reported as sent what ranks have lost since it was made.
+
+        It is pickled in a thread, so ranks may lose more meanwhile (`is_outdated`).
+
+        Raises
+        ------
+        UsageError
+            When a name cannot be pickled any more.
+        """
+        await asyncio.to_thread(self._refresh, update)
+
+    def _refresh(self, update: NamespaceUpdate) -> None:
+        state = self._remote_state
+        with self._lock.held():
+            losses = self._count_losses()
+            # A rank that is another process now is sent everything, in groups of its own.
+            gone = {rank for rank in update.ranks if state.is_gone(update.effects, rank)}
+            for group in update.groups:
+                group["ranks"] = [rank for rank in group["ranks"] if rank not in gone]
+            with state.at_turn_of(update.effects.number):
+                self._add_missing(update, frozenset())
+            self._record_delivery(update)
+            update.losses = losses
+
+    def _add_missing(self, update: NamespaceUpdate, forced: frozenset[str]) -> None:
+        # A copy, because other threads may bind and delete names meanwhile.
+        items = self._dependencies.items(dict(update.namespace))
+        cell = update.effects.cell
+        found = self._dependencies.find(update.names, items, update.ranks, cell=cell, forced=forced)
         # Ranks that lack the same are sent the same.
         lacking: dict[tuple[Item, ...], list[int]] = {}
-        for rank in ranks:
+        for rank in update.ranks:
             missing = [
                 item for item in found if item.key in forced or self._remote_state.lacks(rank, item)
             ]
             lacking.setdefault(tuple(missing), []).append(rank)
         for lacked, members in lacking.items():
             for plan in self._planner.plan(lacked, items, members):
-                self._add(update, plan)
-        refuse_huge(update.sizes, limit)
-        return update
+                self._add_group(update, plan)
 
-    def current(self, update: NamespaceUpdate) -> NamespaceUpdate:
-        """Return the update, with what was found to be lost since it was made."""
-        if update.losses == self._losses:
-            return update
-        more = self.update(
-            update.names, update.namespace, update.ranks, cell=update.effects.cell, limit=None
-        )
-        self.sent(more)
-        update.effects.before.update(more.effects.before)
-        return replace(
-            update, groups=[*update.groups, *more.groups], blobs={**update.blobs, **more.blobs}
-        )
-
-    def _add(self, update: NamespaceUpdate, plan: GroupPlan) -> None:
+    def _add_group(self, update: NamespaceUpdate, plan: GroupPlan) -> None:
         group = pack_together(plan.items, self._departures, plan.links)
         update.groups.append({**group.message, "ranks": plan.ranks})
         update.blobs.update(group.blobs)
         update.packed.append((group, plan.ranks))
         update.sizes.update({item.key: item.size(without=self._gone_out) for item in plan.items})
 
-    # What becomes of it
+    # What became of it: reported by the event loop, and by the user's thread that begins a run
 
     def sent(self, update: NamespaceUpdate) -> None:
-        """Note that a update is on its way; what is made from here on comes after it."""
-        for group, ranks in update.packed:
-            self._remote_state.deliver(ranks, group.message["digests"])
-            self._departures.note(ranks, group.shared, group.tokens)
-        update.packed.clear()
-        self._gone_out.update(update.blobs)
-        self._remote_state.let_go(update.outdated)
-        self._remote_state.begin(update.effects, update.ranks)
+        """Report that an update is on its way; what is made from here on comes after it."""
+        self._lock.apply(self._sent, update)
 
     def lost(self, update: NamespaceUpdate) -> None:
-        """Note that a update did not arrive."""
-        self._remote_state.keep(update.outdated, update.effects)
-        for rank in update.ranks:
-            self._remote_state.end(update.effects, rank, None, well=False)
-        for group in update.groups:
-            self._remote_state.lose(group["ranks"], group["names"])
+        """Report that an update did not arrive."""
+        self._lock.apply(self._lost, update)
         self._losses += 1
 
     def missed(self, update: NamespaceUpdate, rank: int, arrived: Collection[str]) -> None:
-        """Note that a rank did not come to bind what it was sent, but for what has ``arrived``."""
-        for group in update.groups:
-            if rank in group["ranks"] and group["shipment"] not in arrived:
-                self._remote_state.lose([rank], group["names"])
-                self._losses += 1
+        """Report that a rank did not come to bind what it was sent, but for what ``arrived``."""
+        names = [
+            name
+            for group in update.groups
+            if rank in group["ranks"] and group["shipment"] not in arrived
+            for name in group["names"]
+        ]
+        if names:
+            self._lock.apply(self._remote_state.lose, rank, names)
+            self._losses += 1
 
     def ran(
         self, update: NamespaceUpdate, rank: int, bound: Mapping[str, bool], *, well: bool
     ) -> None:
-        """Note what a rank did to the names that its run was watched for.
+        """Report what a rank did to the names that its run was watched for.
 
         Parameters
         ----------
@@ -210,12 +211,51 @@ class NamespaceSync:
         well
             Whether the run came to its end.
         """
-        self._remote_state.end(update.effects, rank, bound, well=well)
+        self._lock.apply(partial(self._remote_state.ended, update.effects, rank, bound, well=well))
+        if not well:
+            self._losses += 1  # later runs count on what it would have bound
+
+    def remember(self, rank: int, names: Mapping[str, str]) -> None:
+        """Report what a rank has, as its agent tells: the digest of each name."""
+        self._lock.apply(self._remote_state.remember, rank, names)
+
+    def forget(self, rank: int) -> None:
+        """Report that a rank is a new process, or none: it has an empty namespace."""
+        self._lock.apply(self._forget, rank)
+        self._losses += 1
+
+    def _sent(self, update: NamespaceUpdate) -> None:
+        self._remote_state.unbound(update.outdated)
+        self._record_delivery(update)
+
+    def _record_delivery(self, update: NamespaceUpdate) -> None:
+        digests: dict[int, dict[str, str]] = {rank: {} for rank in update.ranks}
+        for group, ranks in update.packed:
+            for rank in ranks:
+                digests[rank].update(group.message["digests"])
+            self._departures.note(ranks, group.shared, group.tokens)
+        self._remote_state.expect(update.effects, update.ranks, digests)
+        self._gone_out.update(update.blobs)
+        update.packed.clear()  # which holds on to values of the user's
+
+    def _lost(self, update: NamespaceUpdate) -> None:
+        self._remote_state.not_unbound(update.outdated, update.effects)
+        self._remote_state.cancel(update.effects)
+
+    def _forget(self, rank: int) -> None:
+        self._remote_state.forget(rank)
+        self._departures.forget(rank)
+
+    # What the notebook did: reported by the user's thread
 
     def returned(
-        self, names: Iterable[str], namespace: Mapping[str, Any], has: Mapping[int, Collection[str]]
+        self,
+        names: Iterable[str],
+        namespace: Mapping[str, Any],
+        update: NamespaceUpdate,
+        has: Mapping[int, Collection[str]],
     ) -> None:
-        """Note that names in the notebook were bound to what ranks gave for them.
+        """Report that names in the notebook were bound to what a run gave for them.
 
         They are not sent back: each rank has a value of its own.
 
@@ -225,60 +265,73 @@ class NamespaceSync:
             The names.
         namespace
             The notebook's, in which they are bound.
+        update
+            What the run was sent.
         has
-            The names that ranks have; others may have them from earlier runs.
+            The names that ranks had after the run; others may have them from earlier runs.
         """
-        items = Items(namespace, {}, {})
+        items, run = Items(namespace, {}, {}), update.effects.number
         for name in names:
-            self._returned[name] = id(namespace[name])
+            identity = id(namespace[name])
             try:
-                held = {item.key: Held(item.digest) for item in items.parts(name)}
+                values = {item.key: RankValue(item.digest, run) for item in items.parts(name)}
             except UsageError:
-                held = {name: Held(None, id(namespace[name]))}
-            self._remote_state.bring_back(name, held, has)
+                values = {name: RankValue(None, run, identity)}
+            self._lock.apply(self._bring_back, name, identity, values, update.effects, has)
+
+    def _bring_back(
+        self,
+        name: str,
+        identity: int,
+        values: Mapping[str, RankValue],
+        effects: RunEffects,
+        has: Mapping[int, Collection[str]],
+    ) -> None:
+        self._returned[name] = identity
+        self._remote_state.bring_back(name, values, effects, has)
 
     def assigned(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:
-        """Note that the notebook has assigned names; they are sent when they are needed next.
+        """Report that the notebook has assigned names; they are sent when they are needed next.
 
         What they have come to hold because it was returned is no assignment.
         """
+        self._lock.apply(self._assigned, {name: id(namespace.get(name)) for name in list(names)})
+
+    def _assigned(self, identities: Mapping[str, int]) -> None:
         names = [
-            name for name in names if self._returned.pop(name, None) != id(namespace.get(name))
+            name
+            for name, identity in identities.items()
+            if self._returned.pop(name, None) != identity
         ]
         self._remote_state.assign(names)
         for name in names:
-            self.needs.forget(name)
+            self._dependencies.forget(name)
 
     def deleted(self, names: Collection[str]) -> None:
-        """Note that the notebook has deleted names; the ranks let go of them too."""
+        """Report that the notebook has deleted names; the ranks let go of them too."""
+        self._lock.apply(self._deleted, frozenset(names))
+
+    def _deleted(self, names: Collection[str]) -> None:
         self._remote_state.delete(names)
         for name in names:
             self._returned.pop(name, None)
-            self.needs.forget(name)
+            self._dependencies.forget(name)
 
     def learn(self, objects: Mapping[int, Any]) -> None:
-        """Note that objects came back: here they stand for those of the ranks."""
-        self._departures.learn(objects)
+        """Report that objects came back, by token: here they stand for those of the ranks."""
+        self._lock.apply(self._departures.learn, objects)
 
-    def remember(self, rank: int, names: Mapping[str, str]) -> None:
-        """Note what a rank has, as its agent tells."""
-        self._remote_state.remember(rank, names)
+    @property
+    def shares_files(self) -> bool:
+        """Whether the ranks see the notebook's files, also its modules."""
+        return self._dependencies.shares_files
 
-    def forget(self, rank: int) -> None:
-        """Note that a rank has an empty namespace."""
-        self._remote_state.forget(rank)
-        self._departures.forget(rank)
-        self._losses += 1
+    @shares_files.setter
+    def shares_files(self, shared: bool) -> None:
+        self._lock.apply(setattr, self._dependencies, "shares_files", shared)
 
-
-def refuse_huge(sizes: Mapping[str, int], limit: float | None) -> None:
-    """Raise ``UsageError`` when more than ``limit`` bytes would be sent; name what is large."""
-    total = sum(sizes.values())
-    if limit is None or total <= limit:
-        return
-    largest = sorted(sizes.items(), key=lambda entry: -entry[1])
-    shown = [f"{name} ({format_bytes(size)})" for name, size in largest if size >= 0.1 * total]
-    raise UsageError(
-        f"{format_list(shown)} would be sent, and more than {format_bytes(limit)} is sent only if "
-        "you say so: add `--allow-large` to the cell, or load it inside of the cell."
-    )
+    def _count_losses(self) -> int:
+        """Return how often ranks have lost something; for the holder of the lock, who knows it."""
+        losses = self._losses
+        self._lock.apply_waiting()  # whatever is counted is among these, or was applied before
+        return losses

@@ -9,7 +9,6 @@ from typing import Any
 
 from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.namespace.sync import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.monitor import Monitor
@@ -133,6 +132,9 @@ class Scheduler:
                         "cell again."
                     )
                 await self._make_whole()
+                while controller.sync.is_outdated(run.task.update):
+                    await controller.sync.refresh(run.task.update)
+                    await self._make_whole()
                 if run.finished:
                     return
                 self.watch.begin(run)
@@ -197,16 +199,13 @@ class Scheduler:
             "together": controller.runtime_env.together and len(controller.ranks) > 1,
             "deadline": controller.timeouts.stop,
         }
-        update = controller.sync.current(task.update)
         controller.state = running(controller.state, task.ranks, run.id)
         await asyncio.gather(
-            *(self._send_to(each, run, update, message) for each in controller.connections)
+            *(self._send_to(each, run, message) for each in controller.connections)
         )
 
-    async def _send_to(
-        self, connection: Connection, run: Run, update: NamespaceUpdate, message: Message
-    ) -> None:
-        here = connection.ranks
+    async def _send_to(self, connection: Connection, run: Run, message: Message) -> None:
+        here, update = connection.ranks, run.task.update
         ranks = [rank for rank in run.task.ranks if rank in here]
         if not ranks:
             return

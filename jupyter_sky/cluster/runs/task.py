@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jupyter_sky.cluster.namespace.sync import NamespaceUpdate
+from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.messages import Packed
 

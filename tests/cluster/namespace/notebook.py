@@ -62,7 +62,7 @@ class Notebook:
         for name in options.get("gather", ()):
             bound[name] = [values[rank][name] for rank in run.task.ranks]
         self.names.update(bound)
-        self.cluster.sync.returned(bound, self.names, run.bound)
+        self.cluster.sync.returned(bound, self.names, run.task.update, run.bound)
         return [values[rank] for rank in sorted(values)]
 
     def ask(self, expression: str, **options: Any) -> list[Any]:
@@ -85,6 +85,6 @@ def open_notebook(cluster: Cluster, patch: Any) -> Notebook:
     """Open a notebook on a cluster on which other tests have left names."""
     notebook = Notebook(cluster)
     patch.setitem(sys.modules, "__main__", notebook.main)
-    held = cluster.sync._remote_state._held
-    cluster.sync.assigned({name for names in held.values() for name in names}, {})
+    state = cluster.sync._remote_state
+    cluster.sync.assigned(set().union(*map(state.keys, cluster.all_ranks)), {})
     return notebook

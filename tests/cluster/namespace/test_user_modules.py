@@ -112,7 +112,7 @@ def test_what_is_unchanged_is_not_sent_again(notebook, module) -> None:
 
 
 def test_a_file_beside_a_module(notebook, module, cluster) -> None:
-    if not cluster.sync.needs.shares_files:
+    if not cluster.sync.shares_files:
         write(f"{module}/__init__", "from pathlib import Path\nhere = Path(__file__).parent")
         Path(f"{module}/words.txt").write_text("some words")
     else:

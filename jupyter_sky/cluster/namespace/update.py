@@ -1,0 +1,77 @@
+"""What ranks are sent for one run, and how much of it is too much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_sky.cluster.namespace.packing import Group
+from jupyter_sky.cluster.namespace.remote_state import RunEffects
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_bytes, format_list
+from jupyter_sky.transport.frames import Message
+
+HUGE = 4_000_000_000
+"""Bytes above which values are sent only if the user says that this is meant."""
+
+
+@dataclass
+class NamespaceUpdate:
+    """What has to be sent: groups of names, each with the ranks that need it, and their blobs.
+
+    It is made, and changed until it is sent, by `NamespaceSync` alone.
+
+    Attributes
+    ----------
+    groups
+        The groups as they go over the wire.
+    blobs
+        Their large parts, by digest.
+    sizes
+        Bytes that leave for each name; what nodes were sent before does not leave again.
+    names, namespace, ranks
+        What it was made for.
+    effects
+        What the run that it is for may do to names.
+    outdated
+        Names that a rank has to let go of before.
+    losses
+        How often ranks had lost something when it was made.
+    packed
+        The groups with the objects in them, until it is sent.
+    """
+
+    groups: list[Message] = field(default_factory=list)
+    blobs: dict[str, memoryview] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    namespace: Mapping[str, Any] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+    effects: RunEffects = field(default_factory=RunEffects)
+    outdated: dict[int, list[str]] = field(default_factory=dict)
+    losses: int = 0
+    packed: list[tuple[Group, list[int]]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(self.sizes.values())
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """Names that the run may bind."""
+        return self.effects.cell.writes
+
+
+def refuse_huge(sizes: Mapping[str, int], limit: float | None) -> None:
+    """Raise ``UsageError`` when more than ``limit`` bytes would be sent; name what is large."""
+    total = sum(sizes.values())
+    if limit is None or total <= limit:
+        return
+    largest = sorted(sizes.items(), key=lambda entry: -entry[1])
+    shown = [f"{name} ({format_bytes(size)})" for name, size in largest if size >= 0.1 * total]
+    raise UsageError(
+        f"{format_list(shown)} would be sent, and more than {format_bytes(limit)} is sent only if "
+        "you say so: add `--allow-large` to the cell, or load it inside of the cell."
+    )
