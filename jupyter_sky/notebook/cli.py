@@ -96,7 +96,7 @@ class Terminal(Commands):
         """Do a command; where it names no cluster, the only one is meant."""
         needs_one = not getattr(options, "remove", None)
         for argument in COMMANDS[command][1] if needs_one else ():
-            if argument.kind is types.CLUSTER and getattr(options, argument.field) is None:
+            if argument.type is types.CLUSTER and getattr(options, argument.field) is None:
                 if command == "up":
                     raise UsageError("a cluster of a terminal needs a name: add `--cluster NAME`.")
                 setattr(options, argument.field, _only_one(command, argument))

@@ -10,7 +10,7 @@ from jupyter_sky.notebook.commands.dispatch import Commands
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
 from jupyter_sky.notebook.ipython.auto_cells import Auto
-from jupyter_sky.notebook.ipython.completer import Completion
+from jupyter_sky.notebook.ipython.completer import SkyCompleter
 from jupyter_sky.notebook.magics import SkyMagics
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.sidebar.actions import Actions
@@ -27,7 +27,7 @@ class Extension:
         self._session = Session(shell, self._settings)
         self._auto = Auto(shell)
         self._assignments = AssignmentTracker(shell, self._session)
-        self._completion = Completion(shell, self._session)
+        self._completion = SkyCompleter(shell, self._session)
         self._telling = StatePublisher(shell, self._session.known)
         actions = Actions(self._session, self._telling.note)
         self._session.on_connect = self._telling.add

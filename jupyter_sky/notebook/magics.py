@@ -20,7 +20,8 @@ from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
 from jupyter_sky.notebook.kernel import is_leaving
-from jupyter_sky.notebook.options.definitions import CellOptions, HelpRequested, parse_cell
+from jupyter_sky.notebook.options.definitions import CellOptions, parse_cell
+from jupyter_sky.notebook.options.parser import HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.output.renderer import Renderer
@@ -54,7 +55,7 @@ class SkyMagics(Magics):
         try:
             if cell is None:
                 return self._commands.run(line)
-            return self._run(parse_cell(line, self._settings.of_runs()), cell)
+            return self._run(parse_cell(line, self._settings.run_defaults()), cell)
         except HelpRequested as asked:
             print(asked.text)
         return None

@@ -90,7 +90,7 @@ class Session:
             _check_options(options, _provider_name(completed))
             cluster = self._start(name, completed)
         else:
-            check_fit(cluster, options, self.settings.expanded(options.hosts))
+            check_fit(cluster, options, self.settings.expand_groups(options.hosts))
         self._current = name
         return cluster
 
@@ -144,7 +144,7 @@ class Session:
         named = named or self.settings.hosts or ()
         if not named and (row := registry.find(self.current_name)):
             named = _hosts(row)
-        return parse(self.settings.expanded(named))
+        return parse(self.settings.expand_groups(named))
 
     def known(self) -> list[Cluster]:
         """Return the clusters that this notebook is connected to."""
@@ -206,7 +206,7 @@ class Session:
         if nothing_said and name in self.started:
             # What was lost is had again as it was; of what costs money the price is said first.
             return self.started[name]
-        options = self.settings.of_clusters(options)
+        options = self.settings.with_cluster_defaults(options)
         if nothing_said and not (options.nodes or options.gpu or options.hosts):
             raise UsageError(
                 "no cluster is running yet: say how many nodes it should have, as in "
@@ -292,14 +292,14 @@ class Session:
         if name == "aws":
             return self.aws(options)
         return SSH(
-            hosts=self.settings.expanded(options.hosts),
+            hosts=self.settings.expand_groups(options.hosts),
             python=self.settings.python,
             interface=self.settings.interface,
         )
 
     def aws(self, options: CellOptions | None = None) -> AWS:
         """Return AWS as settings and options describe it."""
-        options = options or self.settings.of_clusters(CellOptions())
+        options = options or self.settings.with_cluster_defaults(CellOptions())
         known = {field.name for field in fields(AWS)}
         if wrong := sorted(set(self.settings.aws) - known):
             raise UsageError(

@@ -90,6 +90,6 @@ def scale(
 def _different(session: Session, hosts: Iterable[str]) -> tuple[str, ...]:
     """Return hosts, each of them once."""
     found: dict[str, str] = {}
-    for host in session.settings.expanded(hosts):
+    for host in session.settings.expand_groups(hosts):
         found.setdefault(str(parse(host)[0]), host)
     return tuple(found.values())

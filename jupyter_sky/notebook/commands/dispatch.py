@@ -188,7 +188,7 @@ class Commands:
             found = offers.listing(self._session, wanted)
             print(json.dumps(found, indent=2) if options.json else offers.table(found))
             return
-        chosen = self._session.settings.of_clusters(wanted)
+        chosen = self._session.settings.with_cluster_defaults(wanted)
         print(self._session.aws(chosen).offers(offers.spec(chosen)))
 
     def _doctor(self, options: Namespace) -> bool:

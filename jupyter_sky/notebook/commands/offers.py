@@ -88,7 +88,7 @@ def _ssh(session: Session, wanted: CellOptions) -> Iterator[Offer]:
 
 def _aws(session: Session, wanted: CellOptions) -> Iterator[Offer]:
     for spot in (False, True):
-        rented = session.aws(session.settings.of_clusters(replace(wanted, spot=spot)))
+        rented = session.aws(session.settings.with_cluster_defaults(replace(wanted, spot=spot)))
         for each in rented.find(spec(wanted))[:_SHOWN]:
             kind = each.type
             gpu = f"{kind.gpu}:{kind.gpus}" if kind.gpu else None
