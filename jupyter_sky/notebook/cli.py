@@ -130,7 +130,7 @@ class Terminal(Commands):
         try:
             run.follow(
                 lambda event: renderer.render(event, flush=run.nothing_waits),
-                notice=NoticeLine(self._shell, cluster.name).say,
+                notice=NoticeLine(self._shell, cluster.name).update,
                 is_leaving=lambda: True,
             )
         except Interrupted:

@@ -31,7 +31,7 @@ class Extension:
         self._telling = StatePublisher(shell, self._session.known)
         actions = Actions(self._session, self._telling.note)
         self._session.on_connect = self._telling.add
-        self._requests = Requests(shell, self._session.panels.take, actions.do)
+        self._requests = Requests(shell, self._session.panels.handle_request, actions.do)
         commands = Commands(shell, self._session, self._auto)
         shell.register_magics(
             SkyMagics(shell, self._session, self._settings, commands, self._assignments)

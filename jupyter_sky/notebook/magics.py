@@ -19,7 +19,7 @@ from jupyter_sky.notebook.commands.dispatch import Commands
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
-from jupyter_sky.notebook.kernel import is_leaving
+from jupyter_sky.notebook.kernel import is_ending
 from jupyter_sky.notebook.options.definitions import CellOptions, parse_cell
 from jupyter_sky.notebook.options.parser import HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
@@ -71,7 +71,6 @@ class SkyMagics(Magics):
         limit = None if options.allow_large else self._settings.large
         update = cluster.sync.update(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
         sending = SendingLine(self.shell, cluster, update.sizes)
-        sending.update(0, update.size)
         run = cluster.run(
             Task(
                 ranks=ranks,
@@ -92,8 +91,8 @@ class SkyMagics(Magics):
                 lambda event: renderer.render(event, flush=run.nothing_waits),
                 options.timeout,
                 sending.update,
-                NoticeLine(self.shell, cluster.name).say,
-                partial(is_leaving, self.shell),
+                NoticeLine(self.shell, cluster.name).update,
+                partial(is_ending, self.shell),
             )
         finally:
             renderer.finish()

@@ -232,13 +232,13 @@ class Session:
         with ProgressLine(self._shell, name) as progress:
             try:
                 cluster = Cluster.start(
-                    spec, provider, runtime_env, progress.say, self.settings.timeouts()
+                    spec, provider, runtime_env, progress.update, self.settings.timeouts()
                 )
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"{name} was stopped while it started; nothing of it is left."
                 ) from None
-            progress.say(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
+            progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
         _warn(cluster)
         registry.record_line(cluster.id, as_line(options))
         self._clusters[name] = cluster
@@ -263,7 +263,7 @@ class Session:
             return None
         cluster.know(spec.image)
         with ProgressLine(self._shell, name) as progress:
-            progress.say(f"{describe(cluster)}, still up: connected again")
+            progress.update(f"{describe(cluster)}, still up: connected again")
         _warn(cluster)
         if name not in self.started:  # what this kernel has, it has assigned since
             cluster.sync.assigned(self._shell.user_ns, self._shell.user_ns)

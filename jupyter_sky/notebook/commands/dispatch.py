@@ -20,7 +20,7 @@ from jupyter_sky.notebook.commands import doctor, gc, offers, snapshot, status
 from jupyter_sky.notebook.commands.control import scale
 from jupyter_sky.notebook.commands.logs import save_log, show_log
 from jupyter_sky.notebook.ipython.auto_cells import Auto
-from jupyter_sky.notebook.kernel import is_leaving
+from jupyter_sky.notebook.kernel import is_ending
 from jupyter_sky.notebook.options.definitions import CellOptions, parse_line
 from jupyter_sky.notebook.output.progress import NoticeLine, ProgressLine, SendingLine
 from jupyter_sky.notebook.output.renderer import Renderer
@@ -114,7 +114,6 @@ class Commands:
             options.names, self._shell.user_ns, cluster.all_ranks, force=True, limit=None
         )
         sending = SendingLine(self._shell, cluster, update.sizes)
-        sending.update(0, update.size)
         run = cluster.run(Task(cluster.all_ranks, code="", update=update))
         run.follow(sending=sending.update)
         run.values()
@@ -147,8 +146,8 @@ class Commands:
         try:
             run.follow(
                 lambda event: renderer.render(event, flush=run.nothing_waits),
-                notice=NoticeLine(self._shell, cluster.name).say,
-                is_leaving=partial(is_leaving, self._shell),
+                notice=NoticeLine(self._shell, cluster.name).update,
+                is_leaving=partial(is_ending, self._shell),
             )
         finally:
             renderer.finish()
@@ -178,8 +177,10 @@ class Commands:
     def _scale(self, options: Namespace) -> None:
         cluster = self._running(options.cluster)
         with ProgressLine(self._shell, cluster.name) as progress:
-            said = scale(self._session, cluster, options.nodes, options.hosts or (), progress.say)
-            progress.say(f"{said}, in {progress.seconds:.1f} s")
+            said = scale(
+                self._session, cluster, options.nodes, options.hosts or (), progress.update
+            )
+            progress.update(f"{said}, in {progress.seconds:.1f} s")
 
     def _offers(self, options: Namespace) -> None:
         given = {name: value for name, value in vars(options).items() if name != "json"}

@@ -23,11 +23,11 @@ def make(shell: InteractiveShell, cluster: Cluster) -> str:
         )
     head = Instance.of(row.machines[0])
     with ProgressLine(shell, cluster.name) as progress:
-        progress.say("flushing the head's disk")
+        progress.update("flushing the head's disk")
         head.flush()
         user = head.host.partition("@")[0]
-        made = snapshots.make(clients_at(head.place), head.id, head.content, user, progress.say)
-        progress.say(f"made the snapshot {made.name} in {progress.seconds:.0f} s")
+        made = snapshots.make(clients_at(head.place), head.id, head.content, user, progress.update)
+        progress.update(f"made the snapshot {made.name} in {progress.seconds:.0f} s")
     return (
         f"{made}. Clusters in {head.place} that have the same installed boot from it from now on. "
         "It holds all that is on the head's disk, your files too, and only your AWS account can "
