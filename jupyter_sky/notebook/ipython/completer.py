@@ -53,7 +53,7 @@ class SkyCompleter:
 
     def _context(self, cell: str) -> CompletionContext:
         # Tab must not wait for a connection: only what is known already is used.
-        known = {cluster.name: cluster for cluster in self._session.known()}
+        known = {cluster.name: cluster for cluster in self._session.connected_clusters()}
         current = known.get(self._session.current_name)
         names = list(known)
         with contextlib.suppress(SkyError, OSError, sqlite3.Error):
