@@ -29,7 +29,8 @@ from jupyter_sky.notebook.commands.dispatch import HANDLERS, Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.ipython.auto_cells import AutoCells
 from jupyter_sky.notebook.options import types
-from jupyter_sky.notebook.options.definitions import COMMANDS, parse_words
+from jupyter_sky.notebook.options.definitions import COMMANDS
+from jupyter_sky.notebook.options.lines import parse_words
 from jupyter_sky.notebook.options.parser import Argument, HelpRequested
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.session import Session

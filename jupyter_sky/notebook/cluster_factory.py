@@ -13,7 +13,8 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.options.definitions import CellOptions, parse_cell
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.base import Provider

@@ -19,7 +19,8 @@ from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
-from jupyter_sky.notebook.options.definitions import CellOptions, parse_cell
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.parser import HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
@@ -75,7 +76,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         return None
 
     def _run(self, options: CellOptions, cell: str) -> BackgroundRun | None:
-        place = _place(self.shell)
+        place = _cell_place(self.shell)
         names = _analysed(cell, place)
         needed = self._needed(options, names)
         cluster = self._session.cluster(options)
@@ -128,7 +129,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         return bound
 
 
-def _place(shell: InteractiveShell) -> CellPlace:
+def _cell_place(shell: InteractiveShell) -> CellPlace:
     """Return where the code of the running cell stands in the notebook, for its tracebacks."""
     title = ""
     frame = sys._getframe().f_back

@@ -18,7 +18,8 @@ from jupyter_sky.notebook import cluster_factory
 from jupyter_sky.notebook.cluster_factory import ClusterFactory
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.kernel import cluster_name
-from jupyter_sky.notebook.options.definitions import CellOptions, as_line
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.output.progress import ProgressLine
 from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.validation import check_fit

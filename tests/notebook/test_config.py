@@ -18,7 +18,8 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions, parse_cell
+from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
+from jupyter_sky.notebook.options.lines import parse_cell
 from tests.notebook.conftest import Notebook
 
 

@@ -13,7 +13,8 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.notebook.commands.context import CommandContext
-from jupyter_sky.notebook.options.definitions import CellOptions, as_line
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.output.progress import ProgressLine
 from jupyter_sky.notebook.session import Session, describe
 from jupyter_sky.notebook.validation import choose_ranks

@@ -18,7 +18,7 @@ from jupyter_sky.notebook.commands import (
     variables,
 )
 from jupyter_sky.notebook.commands.context import CommandContext
-from jupyter_sky.notebook.options.definitions import parse_line
+from jupyter_sky.notebook.options.lines import parse_line
 
 Handler = Callable[[CommandContext, Any], bool | None]
 """Runs a command with its parsed options; returns False if the user has to do something."""

@@ -15,7 +15,8 @@ from typing import TypedDict
 from jupyter_sky.api import accelerators
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.commands.context import CommandContext
-from jupyter_sky.notebook.options.definitions import CellOptions, as_line
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
