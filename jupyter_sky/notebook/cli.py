@@ -19,52 +19,53 @@ from traitlets.config import Config
 from traitlets.config.loader import ConfigFileNotFound, PyFileConfigLoader
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.notebook.commands.dispatch import Commands
+from jupyter_sky.notebook.commands import control
+from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.commands.dispatch import HANDLERS, Dispatcher
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.ipython.auto_cells import Auto
+from jupyter_sky.notebook.ipython.auto_cells import AutoCells
 from jupyter_sky.notebook.options import types
-from jupyter_sky.notebook.options.definitions import COMMANDS, parse_words
+from jupyter_sky.notebook.options.definitions import COMMANDS
+from jupyter_sky.notebook.options.lines import parse_words
 from jupyter_sky.notebook.options.parser import Argument, HelpRequested
-from jupyter_sky.notebook.output.progress import NoticeLine
-from jupyter_sky.notebook.output.renderer import Renderer
+from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.session import Session
 
-_OF_NOTEBOOKS = ("push", "pull", "panel", "auto")
+_NOTEBOOK_COMMANDS = ("push", "pull", "panel", "auto")
 """Commands that mean nothing without a notebook."""
 
-_REMOTE = ("logs", "attach")
-"""Commands that print what ranks wrote, and not only words of ours."""
+_PRINT_OUTPUT = ("logs", "attach")
+"""Commands that print what ranks wrote, in which nothing is replaced."""
 
 _FAILED, _MISUSED, _STOPPED = 1, 2, 130
 """Exit statuses."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what the words say, those of the command line by default; return the exit status."""
+    """Run a command, by default that of the command line, and return the exit status."""
     words = sys.argv[1:] if words is None else words
     try:
         return _run(words)
     except HelpRequested as asked:
-        print(_overview() if words[:1] in ([], ["-h"], ["--help"]) else _spoken(asked.text))
+        is_overview = words[:1] in ([], ["-h"], ["--help"])
+        print(_overview() if is_overview else _for_terminal(asked.text))
         return 0
     except RemoteError as error:
         print("\n".join(error._render_traceback_()), file=sys.stderr)
     except UsageError as error:
-        print(f"jupyter sky: {_spoken(str(error))}", file=sys.stderr)
+        print(f"jupyter sky: {_for_terminal(str(error))}", file=sys.stderr)
         return _MISUSED
     except (SkyError, sqlite3.Error, OSError) as error:
         if isinstance(error, BrokenPipeError):  # as of `jupyter sky logs | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
-            print(f"jupyter sky: {_spoken(str(error))}", file=sys.stderr)
+            print(f"jupyter sky: {_for_terminal(str(error))}", file=sys.stderr)
     except KeyboardInterrupt as stop:
-        print(f"\n{_spoken(str(stop))}".rstrip(), file=sys.stderr)
+        print(f"\n{_for_terminal(str(stop))}".rstrip(), file=sys.stderr)
         return _STOPPED
     return _FAILED
 
@@ -74,80 +75,36 @@ def _run(words: Sequence[str]) -> int:
         print(__version__)
         return 0
     command, options = parse_words(words)
-    if command in _OF_NOTEBOOKS:
+    if command in _NOTEBOOK_COMMANDS:
         raise UsageError(f"`%sky {command}` belongs into a notebook: type it in a cell there.")
-    # Without a kernel a shell says in lines what a notebook shows in displays.
+    # Without a kernel, a shell shows as lines what a notebook shows as displays.
     shell = InteractiveShell.instance(config=_settings())
     session = Session(shell, Sky(parent=shell))
-    ours = contextlib.redirect_stdout(_Spoken(sys.stdout))
+    handlers = {**HANDLERS, "scale": _scale, "attach": _attach}
+    commands = Dispatcher(CommandContext(shell, session, AutoCells(shell)), handlers)
+    our_words = contextlib.redirect_stdout(_TerminalStream(sys.stdout))
     try:
-        with contextlib.nullcontext() if command in _REMOTE else ours:
-            well = Terminal(shell, session, Auto(shell)).do(command, options)
+        _choose_cluster(command, options)
+        with contextlib.nullcontext() if command in _PRINT_OUTPUT else our_words:
+            is_well = commands.run(command, options)
         sys.stdout.flush()
     finally:
         session.close()
-    return _FAILED if well is False else 0
+    return _FAILED if is_well is False else 0
 
 
-class Terminal(Commands):
-    """What differs in a terminal: there is no notebook whose cluster is meant."""
-
-    def do(self, command: str, options: Any) -> bool | None:
-        """Do a command; where it names no cluster, the only one is meant."""
-        needs_one = not getattr(options, "remove", None)
-        for argument in COMMANDS[command][1] if needs_one else ():
-            if argument.kind is types.CLUSTER and getattr(options, argument.field) is None:
-                if command == "up":
-                    raise UsageError("a cluster of a terminal needs a name: add `--cluster NAME`.")
-                setattr(options, argument.field, _only_one(command, argument))
-        return super().do(command, options)
-
-    def _scale(self, options: Namespace) -> None:
-        with self._session.visit(options.cluster) as cluster:
-            if cluster.shared:
-                raise UsageError(
-                    f"a notebook is connected to {cluster.name} and has to know its nodes: scale "
-                    "it in that notebook, or with the button in JupyterLab's sidebar."
-                )
-        super()._scale(options)
-
-    def _attach(self, options: Namespace) -> None:
-        with self._session.visit(options.name) as cluster:
-            run = cluster.take_up()
-            if run is None:
-                print(f"{cluster.name}: nothing runs; `jupyter sky logs` shows what was written")
-                return
-            where = format_ranks(run.task.ranks)
-            print(
-                f"{cluster.name}: `{run.task.title or 'a run'}` on {where}; Ctrl-C leaves it "
-                "running",
-                flush=True,
-            )
-            self._follow(cluster, run)
-
-    def _follow(self, cluster: Cluster, run: Run) -> None:
-        renderer = Renderer(self._shell, run.task.show)
-        try:
-            run.follow(
-                lambda event: renderer.render(event, flush=run.nothing_waits),
-                notice=NoticeLine(self._shell, cluster.name).say,
-                is_leaving=lambda: True,
-            )
-        except Interrupted:
-            if run.finished:
-                raise
-            print(
-                f"\n{cluster.name}: it goes on; `jupyter sky attach {cluster.name}` comes back to "
-                "it, `jupyter sky interrupt` stops it"
-            )
-            return
-        finally:
-            renderer.finish()
-        run.check()
+def _choose_cluster(command: str, options: Any) -> None:
+    """Let a command that names no cluster mean the only one: there is no notebook whose it is."""
+    if getattr(options, "remove", None):
+        return
+    for argument in COMMANDS[command][1]:
+        if argument.type is types.CLUSTER and getattr(options, argument.field) is None:
+            if command == "up":
+                raise UsageError("a cluster of a terminal needs a name: add `--cluster NAME`.")
+            setattr(options, argument.field, _only_cluster(command, argument))
 
 
-def _only_one(command: str, argument: Argument) -> str:
-    """Return the name of the only cluster there is."""
+def _only_cluster(command: str, argument: Argument) -> str:
     names = [row.name for row in registry.rows()]
     if not names:
         raise UsageError("there is no cluster: `%%sky --nodes 4` above a cell starts one.")
@@ -159,8 +116,48 @@ def _only_one(command: str, argument: Argument) -> str:
     return names[0]
 
 
+def _scale(context: CommandContext, options: Namespace) -> None:
+    """Scale a cluster that no notebook is connected to."""
+    with context.session.visit(options.cluster) as cluster:
+        if cluster.shared:
+            raise UsageError(
+                f"a notebook is connected to {cluster.name} and has to know its nodes: scale "
+                "it in that notebook, or with the button in JupyterLab's sidebar."
+            )
+    control.scale(context, options)
+
+
+def _attach(context: CommandContext, options: Namespace) -> None:
+    """Show the output of what runs on a cluster, and take nothing from its notebook."""
+    with context.session.visit(options.name) as cluster:
+        run = cluster.take_up()
+        if run is None:
+            print(f"{cluster.name}: nothing runs; `jupyter sky logs` shows what was written")
+            return
+        where = format_ranks(run.task.ranks)
+        title = run.task.title or "a run"
+        print(f"{cluster.name}: `{title}` on {where}; Ctrl-C leaves it running", flush=True)
+        try:
+            follow(
+                context.shell,
+                context.session.panels,
+                cluster,
+                run,
+                leaves_on_interrupt=lambda: True,
+            )
+        except Interrupted:
+            if run.finished:
+                raise
+            print(
+                f"\n{cluster.name}: it goes on; `jupyter sky attach {cluster.name}` comes back to "
+                "it, `jupyter sky interrupt` stops it"
+            )
+            return
+        run.check()
+
+
 def _settings() -> Config:
-    """Return what IPython's configuration says of us, to notebooks as well as here."""
+    """Return the configuration of ``Sky`` that notebooks have, from IPython's files."""
     folders = [*SYSTEM_CONFIG_DIRS, *ENV_CONFIG_DIRS, Path(get_ipython_dir()) / "profile_default"]
     found = Config()
     for folder in folders:
@@ -171,7 +168,7 @@ def _settings() -> Config:
         {
             "Sky": found.Sky,
             "HistoryManager": {"enabled": False},
-            # What goes to a file or a program has none.
+            # Files and programs get no colours.
             "InteractiveShell": {} if sys.stderr.isatty() else {"colors": "nocolor"},
         }
     )
@@ -179,7 +176,9 @@ def _settings() -> Config:
 
 def _overview() -> str:
     commands = "".join(
-        f"  {name:<12}{help}\n" for name, (help, _) in COMMANDS.items() if name not in _OF_NOTEBOOKS
+        f"  {name:<12}{help}\n"
+        for name, (help, _) in COMMANDS.items()
+        if name not in _NOTEBOOK_COMMANDS
     )
     return (
         "usage: jupyter sky COMMAND [options]\n\n"
@@ -188,19 +187,19 @@ def _overview() -> str:
     )
 
 
-def _spoken(text: str) -> str:
-    """Return a sentence that a notebook would show, as a terminal says it."""
+def _for_terminal(text: str) -> str:
+    """Return a text with the commands of a notebook, like ``%sky down``, as a terminal has them."""
     return re.sub(r"(?<!%)%sky\b", "jupyter sky", text)
 
 
-class _Spoken:
-    """A stream that says what a notebook would show as a terminal says it."""
+class _TerminalStream:
+    """A stream that writes the commands of a notebook as a terminal has them."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        return self._stream.write(_spoken(text))
+        return self._stream.write(_for_terminal(text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -1,4 +1,4 @@
-"""``%config Sky``: what holds where a cell says nothing, and how long things may take."""
+"""``%config Sky``: the defaults of cell options, and how long things may take."""
 
 from __future__ import annotations
 
@@ -14,34 +14,42 @@ from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
-from jupyter_sky.notebook.options.types import Kind, NotOfKind
+from jupyter_sky.notebook.options.types import InvalidValue, OptionType
 from jupyter_sky.providers.local import Local
 
 _ARGUMENTS = {argument.name: argument for argument in CELL_OPTIONS}
 
 
-class Setting(TraitType):
-    """A trait that reads what an option reads, so that both take and refuse the same."""
+class Setting(TraitType[Any, Any]):
+    """A trait with the type of an option, so that both take and refuse the same values."""
 
-    def __init__(self, kind: Kind, example: str, help: str, default: Any = None) -> None:
+    def __init__(
+        self, option_type: OptionType, example: str, help: str, default: Any = None
+    ) -> None:
         super().__init__(default_value=default, allow_none=default is None, help=help, config=True)
-        self._kind = kind
+        self._type = option_type
         self._example = example
 
     def validate(self, obj: Any, value: Any) -> Any:
-        """Return what ``value`` stands for, or say in one sentence what to type instead."""
+        """Return the converted value.
+
+        Raises
+        ------
+        UsageError
+            When it is not of the option's type; the sentence says what to type instead.
+        """
         if not isinstance(value, list | tuple):
             value = [value]
         try:
-            texts = self._kind.split(str(each) for each in value)
-            if len(texts) != 1 and not self._kind.many:
-                raise NotOfKind(", ".join(texts))
-            return self._kind.value(texts)
-        except NotOfKind as wrong:
+            texts = self._type.split(str(each) for each in value)
+            if len(texts) != 1 and not self._type.many:
+                raise InvalidValue(", ".join(texts))
+            return self._type.convert(texts)
+        except InvalidValue as wrong:
             name = f"{type(obj).__name__}.{self.name}"
             raise UsageError(
-                f"{name} takes {self._kind.takes}, as in `%config {name} = {self._example}`; "
-                f'"{wrong}" is not one.'
+                f"{name} takes {self._type.description}, as in "
+                f'`%config {name} = {self._example}`; "{wrong}" is not one.'
             ) from None
 
 
@@ -52,11 +60,11 @@ def _literal(text: str) -> str:
 def _option(name: str) -> TraitType[Any, Any]:
     argument = _ARGUMENTS[name]
     help = f"{argument.help[0].upper()}{argument.help[1:]}"
-    first = f"What a cell says with {name} comes first."
-    if argument.kind is None:
-        return Bool(False, help=f"{help}. {first}").tag(config=True)
+    precedence = f"What a cell says with {name} comes first."
+    if argument.type is None:
+        return Bool(False, help=f"{help}. {precedence}").tag(config=True)
     example = _literal(argument.example)
-    return Setting(argument.kind, example, f"{help}, like {example}. {first}")
+    return Setting(argument.type, example, f"{help}, like {example}. {precedence}")
 
 
 def _seconds(default: float, help: str) -> Setting:
@@ -64,11 +72,11 @@ def _seconds(default: float, help: str) -> Setting:
 
 
 class Sky(Configurable):
-    """What holds where a ``%%sky`` says nothing.
+    """The defaults of what a ``%%sky`` leaves out.
 
-    Type ``%config Sky`` for all of it and ``%config Sky.nodes = 4`` to change something; in
-    ``ipython_config.py`` it is ``c.Sky.nodes = 4``. A cluster that runs stays as it is: what
-    describes clusters counts for the next one that starts.
+    ``%config Sky`` shows all of them and ``%config Sky.nodes = 4`` changes one; in
+    ``ipython_config.py`` it is ``c.Sky.nodes = 4``. A cluster that is running stays as it is:
+    settings of clusters apply to the next one that starts.
     """
 
     provider = _option("--provider")
@@ -139,22 +147,22 @@ class Sky(Configurable):
         "Seconds that a rank has to react to Stop, before it is ended and loses its variables.",
     )
 
-    def expanded(self, hosts: Iterable[str]) -> tuple[str, ...]:
-        """Return hosts with the names of groups replaced by what these stand for."""
+    def expand_groups(self, hosts: Iterable[str]) -> tuple[str, ...]:
+        """Return hosts, with the names of groups replaced by the hosts in them."""
         return tuple(each for host in hosts for each in self.groups.get(host, [host]))
 
-    def of_runs(self) -> CellOptions:
-        """Return what holds for every run."""
+    def run_defaults(self) -> CellOptions:
+        """Return the options of a run that a cell leaves out."""
         return CellOptions(stdout=self.stdout, timeout=self.timeout)
 
-    def of_clusters(self, options: CellOptions) -> CellOptions:
-        """Return ``options``, completed by what holds for a cluster that is about to start."""
-        usual = {field.name: field.default for field in fields(CellOptions)}
+    def with_cluster_defaults(self, options: CellOptions) -> CellOptions:
+        """Return ``options``, completed by the settings for a cluster that is about to start."""
+        defaults = {field.name: field.default for field in fields(CellOptions)}
         names = [argument.field for argument in CLUSTER_OPTIONS if self.has_trait(argument.field)]
         changes = {
             name: getattr(self, name)
             for name in names
-            if getattr(options, name) == usual[name] and getattr(self, name) is not None
+            if getattr(options, name) == defaults[name] and getattr(self, name) is not None
         }
         return replace(options, **changes)
 

@@ -1,4 +1,4 @@
-"""Errors that only a notebook has."""
+"""Errors of cells, and advice beside the errors of ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jupyter_sky.errors import UsageError
 
 
 class InvalidCell(UsageError):
-    """A cell does not compile; it was not sent anywhere."""
+    """A cell does not compile, so it was not sent to any rank."""
 
     def __init__(self, error: SyntaxError, place: CellPlace) -> None:
         line = (error.lineno or 1) + place.above
@@ -27,10 +27,10 @@ class InvalidCell(UsageError):
 
 
 def advise(error: RemoteError, namespace: Mapping[str, Any]) -> None:
-    """Say of a name that ranks do not have, but the notebook has, how it gets to them.
+    """Add to a remote NameError how the name gets to the ranks, if the notebook has it.
 
-    It was not seen that the cell needs it, because it is in a text that the cell evaluates, or
-    because `--in` left it out.
+    A cell's names are found in its syntax tree. A name that it uses only in a text that it
+    evaluates is not found, and one that ``--in`` leaves out is not sent.
     """
     missing = re.match(r"name '(\w+)' is not defined", str(error))
     if isinstance(error, NameError) and missing:

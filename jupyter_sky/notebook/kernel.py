@@ -1,4 +1,4 @@
-"""This kernel: the notebook that it belongs to, and whether it is about to end."""
+"""This kernel: the notebook that it belongs to, its connection file, and whether it is ending."""
 
 from __future__ import annotations
 
@@ -10,43 +10,51 @@ from pathlib import Path
 
 from IPython.core.interactiveshell import InteractiveShell
 
+_END_WITHIN = 0.15
+_SLICE = 0.01
+
+
+def notebook_path(shell: InteractiveShell) -> str:
+    """Return the path of the kernel's notebook; empty if there is none, or it is not known."""
+    # Jupyter Server sets the variable, and VS Code the name.
+    return str(os.environ.get("JPY_SESSION_NAME") or shell.user_ns.get("__vsc_ipynb_file__") or "")
+
+
+def connection_file(shell: InteractiveShell) -> str:
+    """Return the path of Jupyter's connection file; empty if the shell is not a kernel's."""
+    config = getattr(getattr(shell, "kernel", None), "config", {}).get("IPKernelApp", {})
+    return str(config.get("connection_file") or "" if config else "")
+
 
 def cluster_name(shell: InteractiveShell) -> str:
     """Return the name of the notebook's own cluster.
 
     It stays the same when the kernel restarts. Two notebooks of one name in different folders have
-    two names, and so have two kernels that no notebook is known of.
+    two names, and so have two kernels without a known notebook.
     """
-    path = os.environ.get("JPY_SESSION_NAME") or shell.user_ns.get("__vsc_ipynb_file__")
-    if path:
-        where = Path(str(path))
-        return f"{_plain(where.stem)}-{_short(str(where))}"
-    connection = getattr(getattr(shell, "kernel", None), "config", {}).get("IPKernelApp", {})
-    file = connection.get("connection_file") if connection else None
-    return f"notebook-{_short(str(file))}" if file else f"ipython-{os.getpid()}"
+    if notebook := notebook_path(shell):
+        return f"{_plain(Path(notebook).stem)}-{_digest(notebook)}"
+    file = connection_file(shell)
+    return f"notebook-{_digest(file)}" if file else f"ipython-{os.getpid()}"
 
 
 def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:40] or "notebook"
 
 
-def _short(text: str) -> str:
+def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=2).hexdigest()
 
 
-_WITHIN = 0.15
-_SLICE = 0.01
-
-
-def is_leaving(shell: InteractiveShell) -> bool:
+def is_ending(shell: InteractiveShell) -> bool:
     """Return whether an interrupt was the first sign of this kernel's end.
 
-    Jupyter interrupts a kernel before it restarts it or shuts it down, and says so, or kills it, at
-    once after that. What runs on a cluster shall outlive the kernel: only Stop stops it.
+    Jupyter interrupts a kernel before it restarts or ends it, and asks it to end, or kills it, at
+    once after that. A run outlives its kernel: only Stop stops it, so the two are told apart.
     """
     if not hasattr(shell, "kernel"):
         return False
-    deadline = time.monotonic() + _WITHIN
+    deadline = time.monotonic() + _END_WITHIN
     while not shell.exit_now and time.monotonic() < deadline:
         time.sleep(_SLICE)
     return bool(shell.exit_now)

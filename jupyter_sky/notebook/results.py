@@ -1,18 +1,72 @@
-"""What comes back from ranks is bound in the notebook."""
+"""What a run is asked to bring back, and how it is bound in the notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.task import Task
+
+RankValues = Mapping[int, Mapping[str, Any]]
+"""The values of a run, by rank and name."""
+
+
+def requested_names(
+    ranks: Sequence[int], out: Sequence[str], gather: Sequence[str]
+) -> dict[int, list[str]]:
+    """Return the names to ask each rank for, as a `Task` takes them.
+
+    Parameters
+    ----------
+    ranks
+        The ranks of the run.
+    out
+        Names of which the first rank's value is wanted, as with ``--out``.
+    gather
+        Names of which every rank's value is wanted, as with ``--gather``.
+    """
+    if not out and not gather:
+        return {}
+    requested = {rank: list(gather) for rank in ranks} if gather else {}
+    requested[ranks[0]] = list(dict.fromkeys([*out, *gather]))
+    return requested
+
+
+def select(
+    values: RankValues, ranks: Sequence[int], names: Iterable[str], gathered: Collection[str]
+) -> dict[str, Any]:
+    """Return what each name is bound to: the first rank's value, or a list of all in rank order.
+
+    Parameters
+    ----------
+    values
+        What came back.
+    ranks
+        The ranks of the run.
+    names
+        The names to bind.
+    gathered
+        Those of them that are bound to a list.
+    """
+    return {
+        name: [values[rank][name] for rank in ranks] if name in gathered else values[ranks[0]][name]
+        for name in names
+    }
+
+
+def select_requested(values: RankValues, task: Task) -> dict[str, Any]:
+    """Do the same for a task that `requested_names` was made for, by another kernel perhaps."""
+    first, *others = task.ranks
+    gathered = task.values.get(others[0], ()) if others else ()
+    return select(values, task.ranks, task.values.get(first, ()), gathered)
 
 
 def bind(shell: InteractiveShell, cluster: Cluster, run: Run, values: Mapping[str, Any]) -> None:
-    """Bind values that a run was asked for.
+    """Bind values that came back from a run.
 
     The ranks keep what they have under these names; it is not sent back to them.
     """

@@ -1,4 +1,4 @@
-"""Validation: what was typed against what is there, a cluster and its ranks, a notebook's names."""
+"""Checks what was typed against the cluster that runs, its ranks, and the notebook's names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,21 @@ from jupyter_sky.providers.ssh.connection.targets import parse
 def choose_ranks(
     cluster: Cluster, chosen: str | Sequence[int] | None, option: str
 ) -> tuple[int, ...]:
-    """Return the ranks of ``cluster`` that were chosen by words or numbers.
+    """Return the ranks of a cluster that a word or numbers choose.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    chosen
+        ``"all"`` or None, ``"head"``, ``"none"``, or numbers of ranks.
+    option
+        What the sentence of an error begins with, like ``--ranks``.
 
     Raises
     ------
     UsageError
-        When one of them is not there; the sentence begins with ``option``.
+        When the cluster does not have one of the numbers.
     """
     if chosen in (None, "all"):
         return cluster.all_ranks
@@ -39,7 +48,13 @@ def choose_ranks(
 
 
 def check_names(names: Sequence[str], namespace: Mapping[str, Any], option: str) -> None:
-    """Refuse names that the notebook does not have; the sentence begins with ``option``."""
+    """Refuse names that the notebook does not have.
+
+    Raises
+    ------
+    UsageError
+        With a sentence that begins with ``option``.
+    """
     if missing := [name for name in names if name not in namespace]:
         raise UsageError(
             f"{option} {missing[0]}: the notebook has no {missing[0]}; define it first."
@@ -47,7 +62,22 @@ def check_names(names: Sequence[str], namespace: Mapping[str, Any], option: str)
 
 
 def check_fit(cluster: Cluster, options: CellOptions, hosts: tuple[str, ...]) -> None:
-    """Refuse a cell that asks for another cluster than the one that runs."""
+    """Refuse options that describe another cluster than the one that is running.
+
+    Parameters
+    ----------
+    cluster
+        The cluster that is running.
+    options
+        The options of the cell.
+    hosts
+        The hosts of the cell, without names of groups.
+
+    Raises
+    ------
+    UsageError
+        With the commands to choose from.
+    """
     has: Mapping[str, Any] = {
         "--nodes": len(cluster.state.nodes),
         "--procs-per-node": len(cluster.state.nodes[0].ranks),

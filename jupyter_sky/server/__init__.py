@@ -1,7 +1,6 @@
 """The Jupyter Server extension behind the sidebar.
 
-It is loaded where JupyterLab or Notebook are: nothing here is imported anywhere else, so that who
-wants only the magics needs no server.
+Nothing else imports this package, so that the magics alone need no Jupyter Server.
 """
 
 from __future__ import annotations

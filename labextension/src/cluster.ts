@@ -1,4 +1,4 @@
-/* The first line: which cluster, what it is made of, how it is. */
+/* The first line: the cluster's name, its nodes and its phase. */
 
 import { element, setAttribute, setOptional, setText } from './dom.ts';
 import type { Cluster } from './snapshot.ts';

@@ -1,6 +1,6 @@
 /* Helpers that touch the DOM only where it differs. Text always goes in as text, never as markup. */
 
-/** On whatever can have the focus: notebooks have shortcuts of their own for Enter and the arrows. */
+/** For elements that can have the focus: else the notebook's shortcuts take Enter and the arrows. */
 export const OWN_KEYS = { 'data-lm-suppress-shortcuts': 'true' };
 
 /** Returns a new element; `name` is its class. */
@@ -25,7 +25,7 @@ export function setText(node: Element, text: string): void {
   }
 }
 
-/** Sets an attribute, or takes it away where `value` is null. */
+/** Sets an attribute, or removes it if `value` is null. */
 export function setAttribute(node: Element, name: string, value: string | null): void {
   if (value === null) {
     node.removeAttribute(name);
@@ -40,7 +40,7 @@ export function setShown(node: HTMLElement, shown: boolean): void {
   }
 }
 
-/** Shows `text`, or nothing at all where there is none. */
+/** Shows `text`, or hides the element if there is none. */
 export function setOptional(node: HTMLElement, text: string | null): void {
   setShown(node, Boolean(text));
   setText(node, text ?? '');

@@ -1,4 +1,4 @@
-/* The kernel behind a page, as far as the panel speaks to it by itself. */
+/* The kernel of a page, as far as the panel sends messages to it without ipywidgets. */
 
 /** What Jupyter's own pages let a widget do with its kernel; others have less of it, or nothing. */
 export interface Kernel {
@@ -17,7 +17,7 @@ export function ask(kernel: Kernel, content: object): boolean {
   kernel.sendControlMessage({
     channel: 'control',
     header: {
-      // Only pages of a secure origin have `crypto.randomUUID`.
+      // `crypto.randomUUID` exists on pages of a secure origin only.
       msg_id: `${Date.now()}-${Math.random()}`,
       msg_type: 'sky_request',
       session: kernel.clientId,

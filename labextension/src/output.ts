@@ -1,16 +1,16 @@
-/* What the selected rank prints, live. It follows the end until the person scrolls up to read. */
+/* The live output of the selected rank. It follows the end until the user scrolls up to read. */
 
 import { element, OWN_KEYS, setAttribute, setOptional, setShown, setText } from './dom.ts';
 import type { Output } from './snapshot.ts';
 import { linesOf, pieces, plain } from './text.ts';
 import type { Translation } from './words.ts';
 
-/** Lines that are shown unless said otherwise; what is above them is in the rank's log. */
+/** Lines that are shown by default; those above them are in the rank's log. */
 const MOST = 200;
 
 export class OutputPane {
   readonly element: HTMLElement;
-  /** Beside the title, for what else belongs there. */
+  /** Beside the title, for elements of the page around it. */
   readonly tools = element('span', 'jsky-output-tools');
   readonly #trans: Translation;
   readonly #most: number;
@@ -49,10 +49,10 @@ export class OutputPane {
     );
   }
 
-  /** Shows the output of `rank`; as long as another's comes, its last `line` stands in. */
+  /** Shows the output of `rank`; while `output` is another rank's, its last `line` is shown. */
   show(rank: number, output: Output, line: string): void {
-    const coming = output.rank !== rank;
-    const text = coming ? plain(line) : output.text;
+    const pending = output.rank !== rank;
+    const text = pending ? plain(line) : output.text;
     if (rank !== this.#rank) {
       this.#rank = rank;
       this.#shown = null;
@@ -66,21 +66,21 @@ export class OutputPane {
       setAttribute(this.#text, 'aria-label', title);
       this.#follow();
     }
-    setOptional(this.#note, this.#noteFor(coming, text));
+    setOptional(this.#note, this.#noteFor(pending, text));
     if (text !== this.#shown) {
       this.#shown = text;
       this.#write(linesOf(text.replace(/\n$/, '')).slice(-this.#most));
     }
   }
 
-  #noteFor(coming: boolean, text: string): string | null {
-    if (coming) {
+  #noteFor(pending: boolean, text: string): string | null {
+    if (pending) {
       return this.#trans.__('its last line; more once the kernel has time');
     }
     return text ? null : this.#trans.__('nothing printed yet');
   }
 
-  /** Changes the lines to `lines`: most often some are added, and as many fall off at the top. */
+  /** Shows `lines`: most often some are added, and as many are removed at the top. */
   #write(lines: string[]): void {
     const gone = dropped(this.#lines, lines);
     for (let count = 0; count < gone; count++) {
@@ -113,7 +113,7 @@ export class OutputPane {
 
 /** Returns how many lines at the top of `before` are no longer in `after`. */
 function dropped(before: string[], after: string[]): number {
-  // The last line may have been unfinished, so it does not need to be the same.
+  // The last line may have been unfinished, so it may differ.
   for (let gone = 0; gone < before.length - 1; gone++) {
     let at = gone;
     while (at < before.length - 1 && before[at] === after[at - gone]) {

@@ -15,9 +15,9 @@ export interface Model {
 /** Shows the panel in `el` and keeps it up to date; returns what ends that. */
 function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const act = (action: Action) => {
-    // Messages to a widget wait until the cell is over. Jupyter's own pages have ways around it: a
-    // run that the kernel waits for is stopped as by the notebook's own Stop, and the rest is asked
-    // for beside the cell. Elsewhere the message goes, and the view says what to do meanwhile.
+    // Messages to a widget wait until the cell is over. Jupyter's own pages have ways around that: a
+    // run that the kernel waits for is interrupted as by the notebook's own Stop, and anything else
+    // goes over the control channel. Elsewhere the message waits, and the view says what to do.
     const kernel = model.widget_manager?.kernel;
     if (action.kind === 'stop' && !model.get('run')?.background && kernel?.interrupt) {
       void kernel.interrupt();
@@ -34,36 +34,36 @@ function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
   };
 }
 
-/** Brings pictures to life. A notebook's file has but a picture of the panel once a run is over: a
-    widget could not be shown when the file is opened again. As long as the page has the widget's
-    model, the panel takes the picture's place; returns what ends that. */
+/** Shows the panel in place of its static views. Once a run has ended, a notebook's file has only a
+    static view: a widget could not be shown when the file is opened again. As long as the page has
+    the widget's model, the panel takes the view's place; returns what ends that. */
 function initialize({ model }: { model: Model }): () => void {
   const alive = new Map<HTMLElement, () => void>();
-  const look = () => {
-    alive.forEach((end, picture) => picture.isConnected || end());
-    const pictures = document.querySelectorAll<HTMLElement>(`[data-jsky="${model.get('key')}"]`);
-    for (const picture of pictures) {
-      if (!alive.has(picture)) {
-        const still = [...picture.childNodes];
-        const end = show({ model, el: picture });
-        alive.set(picture, () => {
-          alive.delete(picture);
+  const replaceViews = () => {
+    alive.forEach((end, view) => view.isConnected || end());
+    const views = document.querySelectorAll<HTMLElement>(`[data-jsky="${model.get('key')}"]`);
+    for (const view of views) {
+      if (!alive.has(view)) {
+        const still = [...view.childNodes];
+        const end = show({ model, el: view });
+        alive.set(view, () => {
+          alive.delete(view);
           end();
-          picture.replaceChildren(...still);
+          view.replaceChildren(...still);
         });
       }
     }
   };
-  const observer = new MutationObserver(look);
+  const observer = new MutationObserver(replaceViews);
   observer.observe(document.body, { childList: true, subtree: true });
-  look();
+  replaceViews();
   return () => {
     observer.disconnect();
     alive.forEach((end) => end());
   };
 }
 
-/** Puts the snapshot together again: each part travels by itself, when it has changed. */
+/** Returns the snapshot from its parts, each of which is sent when it has changed. */
 function snapshotOf(model: Model): Snapshot {
   const { rank, lines } = model.get('output');
   const { drop, keep, added } = model.get('more');

@@ -1,4 +1,4 @@
-/* One rank: number, state, device, how busy it is, how full its memory, the last line it printed. */
+/* One rank: number, state, device, utilisation, memory, the last line that it printed. */
 
 import { element, OWN_KEYS, setAttribute, setText } from './dom.ts';
 import type { Rank } from './snapshot.ts';

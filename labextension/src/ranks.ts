@@ -67,7 +67,7 @@ export class RankList {
     }
   }
 
-  /** Makes a row for each rank, anew only when ranks or nodes come or go. */
+  /** Makes a row for each rank, unless ranks and nodes are the same as before. */
   #arrange(nodes: Node[], ranks: Rank[]): void {
     const shape = ranks.map((rank) => `${rank.node}:${rank.rank}`).join();
     if (shape === this.#shape) {
@@ -100,7 +100,7 @@ export class RankList {
     return row.element;
   }
 
-  /** Moves the focus as a list does; says whether the key is one that moves. */
+  /** Moves the focus as a list does; returns whether the key is one that moves it. */
   #move(rank: number, key: string): boolean {
     const all = [...this.#rows.keys()];
     const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[key];

@@ -5,7 +5,7 @@ import type { Run, Snapshot } from './snapshot.ts';
 import { plain } from './text.ts';
 import { duration, money, size, span, type Translation } from './words.ts';
 
-/** How long a kernel may take to react to Stop before the person is told of another way. */
+/** Milliseconds for a kernel to react to Stop before the user is told of another way. */
 const PATIENCE = 1000;
 
 export class RunLine {
@@ -33,12 +33,12 @@ export class RunLine {
     });
     const facts = [this.#state, this.#elapsed, this.#title, this.#facts];
     this.element = element('div', '', {}, element('div', 'jsky-run', {}, ...facts), this.#hint);
-    this.#forgetStop();
+    this.#resetStop();
   }
 
   show({ run, sent_bytes, cluster }: Snapshot): void {
     if (run?.id !== this.#run?.id || run?.state !== 'running') {
-      this.#forgetStop();
+      this.#resetStop();
     }
     if (run?.id !== this.#run?.id || run?.seconds !== this.#run?.seconds) {
       this.#since = performance.now();
@@ -94,7 +94,7 @@ export class RunLine {
     setText(this.stop, this.#trans.__('Stopping…'));
     setText(this.#hint, '');
     this.#asked = setTimeout(() => {
-      this.#forgetStop();
+      this.#resetStop();
       setText(
         this.#hint,
         this.#trans.__("The kernel is busy and does not react yet: use the notebook's own Stop (■).")
@@ -102,7 +102,7 @@ export class RunLine {
     }, PATIENCE);
   }
 
-  #forgetStop(): void {
+  #resetStop(): void {
     clearTimeout(this.#asked);
     this.stop.disabled = false;
     setText(this.stop, this.#trans.__('Stop'));

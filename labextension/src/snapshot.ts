@@ -55,5 +55,5 @@ export interface Output {
   text: string;
 }
 
-/** What a person does in the view. */
+/** What the user does in the view. */
 export type Action = { kind: 'select'; rank: number } | { kind: 'stop'; run: string };

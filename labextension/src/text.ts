@@ -1,4 +1,4 @@
-/* What ranks print can be anything. Here it becomes harmless text, in pieces of one style each. */
+/* Output of ranks can be anything. Here it becomes harmless text, in pieces of one style each. */
 
 /** A piece of a line; `style` is a list of class names. */
 export interface Piece {
@@ -21,7 +21,7 @@ export function plain(text: string): string {
   return harmless(text.replace(ESCAPE, '')).replace(/\s+/g, ' ').trim();
 }
 
-/** Returns the lines of a text as a terminal would leave them: what was overwritten is gone. */
+/** Returns the lines of a text without what a carriage return has overwritten. */
 export function linesOf(text: string): string[] {
   return text.split('\n').map((line) => {
     const written = line.replace(/\r+$/, '');

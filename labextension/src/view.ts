@@ -44,7 +44,7 @@ class View {
   readonly #run: RunLine;
   readonly #ranks: RankList;
   readonly #output: OutputPane;
-  readonly #spoken = element('div', 'jsky-spoken', { role: 'status', 'aria-live': 'polite' });
+  readonly #announcement = element('div', 'jsky-spoken', { role: 'status', 'aria-live': 'polite' });
   #snapshot: Snapshot | null = null;
   #selected = 0;
 
@@ -70,12 +70,12 @@ class View {
       ),
       this.#ranks.element,
       this.#output.element,
-      this.#spoken
+      this.#announcement
     );
   }
 
   show(snapshot: Snapshot): void {
-    // Whose output comes is what counts; a choice of the person's stands until there is another.
+    // The rank whose output the snapshot has; a choice of the user's holds until that changes.
     if (snapshot.output.rank !== this.#snapshot?.output.rank) {
       this.#selected = snapshot.output.rank;
     }
@@ -85,7 +85,7 @@ class View {
     this.#cluster.show(snapshot.cluster);
     this.#run.show(snapshot);
     this.#showSelected(snapshot);
-    setText(this.#spoken, this.#summary(snapshot));
+    setText(this.#announcement, this.#summary(snapshot));
   }
 
   release(): void {
@@ -105,7 +105,7 @@ class View {
     this.#output.show(this.#selected, output, rank?.line ?? '');
   }
 
-  /** What a screen reader says when it changes; figures are left to those who look for them. */
+  /** What a screen reader says when it changes; it leaves out figures, which change all the time. */
   #summary({ cluster, run, ranks }: Snapshot): string {
     const gone = ranks.filter((rank) => rank.phase === 'gone').length;
     return [

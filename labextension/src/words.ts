@@ -2,7 +2,7 @@
 
 /** The part of JupyterLab's `TranslationBundle` that is used here, so that one can be handed over. */
 export interface Translation {
-  /** Returns `text` in the person's language, with `%1`, `%2`… replaced. */
+  /** Returns `text` in the user's language, with `%1`, `%2`… replaced. */
   __(text: string, ...values: unknown[]): string;
   /** The same for a number of things, which is `%1`. */
   _n(one: string, many: string, count: number, ...values: unknown[]): string;

@@ -28,8 +28,8 @@ test('what the kernel of a notebook lacks is said until it is there', async () =
     return note.element.hidden ? null : note.element.textContent;
   };
 
-  assert.equal(await after(lacks), null, 'nobody looks yet');
-  note.look();
+  assert.equal(await after(lacks), null, 'the sidebar is not visible yet');
+  note.start();
   await settled();
   assert.equal(note.element.textContent, 'Type %pip install jupyter-sky.');
   assert.equal(await after(older), 'Install the same in both.');
@@ -51,12 +51,12 @@ test('a rank is followed again after a break, but not after its end', (t) => {
     sockets.push(socket);
     return socket;
   };
-  const taken: [string, boolean][] = [];
-  const take = ({ text }: LogChunk, anew: boolean) => void taken.push([text, anew]);
+  const chunks: [string, boolean][] = [];
+  const onChunk = ({ text }: LogChunk, isFirst: boolean) => void chunks.push([text, isFirst]);
   const say = (text: string, end: string | null = null) =>
     sockets.at(-1)!.onmessage({ data: JSON.stringify({ text, end }) });
 
-  const stop = follow({ live } as unknown as Client, 'c1', 0, 200, take);
+  const stop = follow({ live } as unknown as Client, 'c1', 0, 200, onChunk);
   say('one\n');
   say('two\n');
   sockets[0]!.onclose();
@@ -67,7 +67,7 @@ test('a rank is followed again after a break, but not after its end', (t) => {
   sockets[1]!.onclose();
   mock.timers.tick(10_000);
   assert.equal(sockets.length, 2);
-  assert.deepEqual(taken, [
+  assert.deepEqual(chunks, [
     ['one\n', true],
     ['two\n', false],
     ['one\ntwo\n', true],
@@ -75,7 +75,7 @@ test('a rank is followed again after a break, but not after its end', (t) => {
   ]);
   stop();
 
-  const end = follow({ live } as unknown as Client, 'c1', 0, 200, take);
+  const end = follow({ live } as unknown as Client, 'c1', 0, 200, onChunk);
   end();
   assert.ok(sockets[2]!.closed);
   sockets[2]!.onclose();

@@ -49,7 +49,7 @@ test('parts are put together and followed', (t) => {
   assert.deepEqual(texts(el, '.jsky-text-line'), ['two', 'three']);
 });
 
-test('what a person does goes to the kernel', (t) => {
+test('what the user does goes to the kernel', (t) => {
   const model = new Parts();
   const [el, end] = shown(model);
   t.after(end);
@@ -107,11 +107,11 @@ test('two views of one model, and the end of one', () => {
   assert.ok(!model.watched);
 });
 
-test('a picture comes to life, wherever it appears, and is a picture again in the end', async () => {
+test('the panel takes the place of its static views, wherever they appear, until it ends', async () => {
   const model = new Parts();
   const output = place();
   const end = panel.initialize({ model });
-  output.innerHTML = '<div data-jsky="k1"><b>a picture</b></div><div data-jsky="k0">another</div>';
+  output.innerHTML = '<div data-jsky="k1"><b>a view</b></div><div data-jsky="k0">another</div>';
   await settled();
   assert.equal(texts(output, '[role=option]').length, 4);
   assert.match(output.textContent!, /another$/);
@@ -119,7 +119,7 @@ test('a picture comes to life, wherever it appears, and is a picture again in th
   const [first] = [...output.children];
   first!.remove();
   await settled();
-  assert.equal(first!.textContent, 'a picture', 'out of sight it costs nothing');
+  assert.equal(first!.textContent, 'a view', 'out of sight it costs nothing');
   assert.ok(!model.watched);
 
   output.prepend(first!);
@@ -127,7 +127,7 @@ test('a picture comes to life, wherever it appears, and is a picture again in th
   model.receive({ sent_bytes: 5000 });
   assert.match(textOf(output, '.jsky-run'), /5 kB sent/);
   end();
-  assert.equal(output.textContent, 'a pictureanother');
+  assert.equal(output.textContent, 'a viewanother');
   assert.ok(!model.watched);
   output.append(first!.cloneNode(true));
   await settled();

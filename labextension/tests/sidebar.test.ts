@@ -10,10 +10,10 @@ import { document, frame, place, sample, sampleEntry, texts, textOf, tools, touc
 
 const NOW = 1000 + 3723;
 
-/** Somebody who looks at a list of clusters. */
+/** A list of clusters, and what it asks of its page. */
 class Looker implements Page {
   readonly did: unknown[] = [];
-  readonly follows = new Map<string, (chunk: LogChunk, anew: boolean) => void>();
+  readonly follows = new Map<string, (chunk: LogChunk, isFirst: boolean) => void>();
   readonly list = new ClusterList(tools, this);
   readonly host = place();
 
@@ -26,9 +26,9 @@ class Looker implements Page {
   act = (...done: unknown[]) => void this.did.push(done);
   go = (path: string) => void this.did.push(path);
 
-  follow = (cluster: string, rank: number, take: (chunk: LogChunk, anew: boolean) => void) => {
+  follow = (cluster: string, rank: number, onChunk: (chunk: LogChunk, isFirst: boolean) => void) => {
     const key = `${cluster}:${rank}`;
-    this.follows.set(key, take);
+    this.follows.set(key, onChunk);
     return () => void this.follows.delete(key);
   };
 
@@ -145,7 +145,7 @@ test('an opened cluster shows its ranks, and the output of the chosen one live',
   assert.deepEqual([looker.followed, texts(host, '[role=option]')], [[], []]);
 });
 
-test('nothing is followed while nobody looks, or once the cluster is gone', () => {
+test('nothing is followed while the list is not visible, or once the cluster is gone', () => {
   const looker = new Looker(sampleEntry());
   looker.toggle();
   looker.list.pause();

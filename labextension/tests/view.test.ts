@@ -154,7 +154,7 @@ test('the keyboard reaches every rank', (t) => {
   assert.deepEqual(actions, [{ kind: 'select', rank: 1 }]);
 });
 
-test('output follows its end until the person scrolls up', (t) => {
+test('output follows its end until the user scrolls up', (t) => {
   t.after(() => release(host));
   show(sample());
   const text = host.querySelector<HTMLElement>('.jsky-text')!;
@@ -225,13 +225,13 @@ test('a run that stops in time leaves no hint', (t) => {
 
 test('a screen reader hears of states, not of figures', (t) => {
   t.after(() => release(host));
-  const spoken = () => textOf(host, '.jsky-spoken');
+  const announced = () => textOf(host, '.jsky-spoken');
   show(sample());
-  assert.equal(spoken(), 'Cluster demo is ready. Running');
+  assert.equal(announced(), 'Cluster demo is ready. Running');
   show(withRank(sample(), 1, { utilisation: 1, line: 'more' }));
-  assert.equal(spoken(), 'Cluster demo is ready. Running');
+  assert.equal(announced(), 'Cluster demo is ready. Running');
   show(withRank(sample(), 1, { phase: 'gone', trouble: 'killed' }));
-  assert.equal(spoken(), 'Cluster demo is ready. Running. 1 rank is gone');
+  assert.equal(announced(), 'Cluster demo is ready. Running. 1 rank is gone');
   assert.equal(textOf(row(1), '.jsky-line'), 'killed');
 });
 

@@ -1,4 +1,4 @@
-"""A person's first five minutes: the quickstart runs, and shows what its saved outputs show."""
+"""A user's first five minutes: the quickstart runs, and shows what its saved outputs show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""People in JupyterLab and Notebook 7 who look at their clusters in the sidebar."""
+"""Users of JupyterLab and Notebook 7 who look at their clusters in the sidebar."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.labextension.sidebar import Looker, end_clusters
+from tests.labextension.sidebar import SidebarUser, end_clusters
 from tests.notebook.panel.conftest import chromium, shots
 from tests.notebook.panel.jupyter import Server, serve
 
@@ -22,19 +22,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def open_notebook(chromium: Any, server: Server, shots: Path) -> Iterator[Callable[..., Looker]]:
+def open_notebook(
+    chromium: Any, server: Server, shots: Path
+) -> Iterator[Callable[..., SidebarUser]]:
     """Open notebooks with the sidebar beside them; clusters and kernels end with the test."""
-    people: list[Looker] = []
+    users: list[SidebarUser] = []
 
-    def open_notebook(place: str, name: str) -> Looker:
-        people.append(Looker(chromium, server, place, name))
-        return people[-1]
+    def open_notebook(place: str, name: str) -> SidebarUser:
+        users.append(SidebarUser(chromium, server, place, name))
+        return users[-1]
 
     yield open_notebook
-    for person in people:
-        person.page.screenshot(path=shots / f"sidebar-{person.notebook.stem}-end.png")
+    for user in users:
+        user.page.screenshot(path=shots / f"sidebar-{user.notebook.stem}-end.png")
     end_clusters(server)
-    for person in people:
-        person.leave()
-        assert person.alerts == []
-        assert person.trouble == []
+    for user in users:
+        user.leave()
+        assert user.alerts == []
+        assert user.trouble == []

@@ -1,4 +1,4 @@
-"""A person with a notebook, and with the sidebar beside it."""
+"""A user of a notebook, with the sidebar beside it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import urllib.request
 from typing import Any
 
-from tests.notebook.panel.jupyter import Person, Server
+from tests.notebook.panel.jupyter import NotebookUser, Server
 
 
 def ask(server: Server, path: str, method: str = "GET") -> Any:
@@ -28,8 +28,8 @@ def end_clusters(server: Server) -> None:
         ask(server, f"clusters/{cluster['id']}/down", "POST")
 
 
-class Looker(Person):
-    """A person who looks at clusters in the sidebar."""
+class SidebarUser(NotebookUser):
+    """A user who looks at clusters in the sidebar."""
 
     def __init__(self, browser: Any, server: Server, place: str, name: str) -> None:
         super().__init__(browser, server, place, name)

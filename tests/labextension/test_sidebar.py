@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.labextension.sidebar import Looker
+from tests.labextension.sidebar import SidebarUser
 from tests.notebook.panel.bench import LEGIBLE
 from tests.notebook.panel.samples import HOSTILE
 
 pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
 pytest.importorskip("notebook", reason="Notebook is not installed")
 
-Open = Callable[..., Looker]
+Open = Callable[..., SidebarUser]
 
 
 LOAD = "%load_ext jupyter_sky\n%config Sky.plugin = 'none'"
@@ -30,39 +30,39 @@ for epoch in itertools.count():
 
 
 @pytest.mark.parametrize("place", ["lab", "notebook"])
-def test_a_person_follows_a_cluster_and_stops_it(
+def test_a_user_follows_a_cluster_and_stops_it(
     open_notebook: Open, shots: Path, place: str
 ) -> None:
     name = f"seen-in-{place}"
-    person = open_notebook(place, f"follow-{place}")
-    person.run(LOAD)
-    cell = person.start(ENDLESS.format(name=name))
-    person.card(name, "running").get_by_role("button", name=f"Go to follow-{place}").wait_for()
+    user = open_notebook(place, f"follow-{place}")
+    user.run(LOAD)
+    cell = user.start(ENDLESS.format(name=name))
+    user.card(name, "running").get_by_role("button", name=f"Go to follow-{place}").wait_for()
 
     # What ranks print is there while the cell runs.
-    card = person.opened(name)
+    card = user.opened(name)
     log = card.get_by_role("log", name="Output of rank 0")
     log.get_by_text("rank 0, epoch 3", exact=True).wait_for()
     card.get_by_role("option", name="rank 1,").click()
     log = card.get_by_role("log", name="Output of rank 1")
     log.get_by_text("rank 1, epoch 9", exact=True).wait_for()
-    assert person.is_busy(cell)
+    assert user.is_busy(cell)
     for theme in ("Dark", "Light"):
-        person.choose_theme(theme)
+        user.choose_theme(theme)
         log.get_by_text("rank 1, epoch 9", exact=True).wait_for()
-        assert person.sidebar.evaluate(LEGIBLE) == {"outside": [], "faint": []}
-        person.page.screenshot(path=shots / f"sidebar-{place}-{theme.lower()}.png")
+        assert user.sidebar.evaluate(LEGIBLE) == {"outside": [], "faint": []}
+        user.page.screenshot(path=shots / f"sidebar-{place}-{theme.lower()}.png")
 
     card.get_by_role("button", name="Stop", exact=True).click()
     cell.get_by_text("KeyboardInterrupt").first.wait_for()
-    person.card(name, "ready").wait_for()
-    person.run("%%sky\nprint('goes on', epoch > 3)").get_by_text("goes on True").wait_for()
+    user.card(name, "ready").wait_for()
+    user.run("%%sky\nprint('goes on', epoch > 3)").get_by_text("goes on True").wait_for()
 
 
 def test_two_notebooks_and_a_kernel_that_dies(open_notebook: Open, shots: Path) -> None:
     one, two = open_notebook("lab", "one"), open_notebook("lab", "two")
-    for person, name in ((one, "first"), (two, "second")):
-        person.run(f"{LOAD}\n%sky up --nodes 1 --cluster {name}")
+    for user, name in ((one, "first"), (two, "second")):
+        user.run(f"{LOAD}\n%sky up --nodes 1 --cluster {name}")
     for name in ("first", "second"):
         one.card(name, "ready").wait_for()
 
@@ -80,108 +80,108 @@ def test_two_notebooks_and_a_kernel_that_dies(open_notebook: Open, shots: Path) 
 
 
 def test_a_page_that_is_loaded_again_shows_what_still_runs(open_notebook: Open) -> None:
-    person = open_notebook("lab", "reload")
-    person.run(LOAD)
-    person.start(ENDLESS.format(name="lasting"))
-    person.card("lasting", "running").wait_for()
-    person.reload()
-    card = person.opened("lasting")
+    user = open_notebook("lab", "reload")
+    user.run(LOAD)
+    user.start(ENDLESS.format(name="lasting"))
+    user.card("lasting", "running").wait_for()
+    user.reload()
+    card = user.opened("lasting")
     card.get_by_role("log", name="Output of rank 0").get_by_text("epoch 2").first.wait_for()
     card.get_by_role("button", name="Stop", exact=True).click()
-    person.card("lasting", "ready").wait_for()
+    user.card("lasting", "ready").wait_for()
 
 
 def test_many_ranks_and_what_they_print_do_no_harm(open_notebook: Open, shots: Path) -> None:
-    person = open_notebook("lab", "many")
-    person.run(LOAD)
-    person.run(
+    user = open_notebook("lab", "many")
+    user.run(LOAD)
+    user.run(
         "%%sky --nodes 16 --procs-per-node 4 --cluster many --stdout none\n"
         f"import jupyter_sky as sky\nprint('rank', sky.instance_info().rank, {HOSTILE!r})"
     )
-    card = person.opened("many")
+    card = user.opened("many")
     card.get_by_role("option").nth(63).wait_for()
     card.get_by_role("option").first.click()
-    person.page.keyboard.press("End")
-    person.page.keyboard.press("Enter")
+    user.page.keyboard.press("End")
+    user.page.keyboard.press("Enter")
     card.get_by_role("log", name="Output of rank 63").get_by_text("rank 63").wait_for()
-    assert person.sidebar.evaluate(LEGIBLE) == {"outside": [], "faint": []}
-    person.page.screenshot(path=shots / "sidebar-many.png")
+    assert user.sidebar.evaluate(LEGIBLE) == {"outside": [], "faint": []}
+    user.page.screenshot(path=shots / "sidebar-many.png")
 
     card.get_by_role("button", name="Open the log of a rank").click()
-    person.page.get_by_role("combobox", name="Whose log").select_option("rank 62")
-    log = person.page.get_by_role("log", name="Output of rank 62")
+    user.page.get_by_role("combobox", name="Whose log").select_option("rank 62")
+    log = user.page.get_by_role("log", name="Output of rank 62")
     log.get_by_text("onerror=alert(1)").wait_for()
     assert log.inner_text() == (
         "rank 62 <img src=x onerror=alert(1)><script>alert(2)</script>redesrever &amp; </pre>"
     )
-    person.page.screenshot(path=shots / "sidebar-log.png")
-    assert person.page.locator(".jsky-ours").locator("img, script").count() == 0
+    user.page.screenshot(path=shots / "sidebar-log.png")
+    assert user.page.locator(".jsky-ours").locator("img, script").count() == 0
     card.get_by_role("button", name="Go to many.ipynb").click()
-    person.page.locator(".lm-TabBar-tab.jp-mod-current", has_text="many.ipynb").wait_for()
+    user.page.locator(".lm-TabBar-tab.jp-mod-current", has_text="many.ipynb").wait_for()
 
 
-def test_what_a_person_does_to_a_cluster(open_notebook: Open, shots: Path) -> None:
-    person = open_notebook("lab", "doing")
-    person.run(f"{LOAD}\n%sky up --nodes 2 --cluster doing")
-    person.run("%%sky\nkept = 1")
-    card = person.card("doing", "ready")
+def test_what_a_user_does_to_a_cluster(open_notebook: Open, shots: Path) -> None:
+    user = open_notebook("lab", "doing")
+    user.run(f"{LOAD}\n%sky up --nodes 2 --cluster doing")
+    user.run("%%sky\nkept = 1")
+    card = user.card("doing", "ready")
     card.get_by_role("button", expanded=False).focus()
-    person.page.keyboard.press("Enter")
+    user.page.keyboard.press("Enter")
 
     card.get_by_role("button", name="Restart all ranks").click()
-    person.page.get_by_text("All variables on its ranks are lost.").wait_for()
-    person.confirm("Cancel")
-    person.run("%%sky\nprint('kept', kept)").get_by_text("kept 1").wait_for()
+    user.page.get_by_text("All variables on its ranks are lost.").wait_for()
+    user.confirm("Cancel")
+    user.run("%%sky\nprint('kept', kept)").get_by_text("kept 1").wait_for()
     card.get_by_role("button", name="Restart all ranks").click()
-    person.confirm("Restart")
-    person.page.locator(".jp-toastContainer").get_by_text("doing: ").first.wait_for()
-    person.run("%%sky\nprint('kept', 'kept' in globals())").get_by_text("kept False").wait_for()
+    user.confirm("Restart")
+    user.page.locator(".jp-toastContainer").get_by_text("doing: ").first.wait_for()
+    user.run("%%sky\nprint('kept', 'kept' in globals())").get_by_text("kept False").wait_for()
 
     card.get_by_role("button", name="Change the number of nodes").click()
-    person.page.get_by_role("dialog").get_by_role("spinbutton").fill("3")
-    person.page.screenshot(path=shots / "sidebar-scale.png")
-    person.confirm("Change")
+    user.page.get_by_role("dialog").get_by_role("spinbutton").fill("3")
+    user.page.screenshot(path=shots / "sidebar-scale.png")
+    user.confirm("Change")
     card.get_by_text("ready · 3 nodes").wait_for()
     assert card.get_by_role("option").count() == 3
 
-    person.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    user.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     card.get_by_role("button", name="Copy the line").click()
-    person.page.locator(".jp-toastContainer").get_by_text("Copied: %").wait_for()
-    assert "--nodes 3" in person.page.evaluate("navigator.clipboard.readText()")
+    user.page.locator(".jp-toastContainer").get_by_text("Copied: %").wait_for()
+    assert "--nodes 3" in user.page.evaluate("navigator.clipboard.readText()")
     card.get_by_role("button", name="Attach it").click()
-    assert "%sky attach doing" in person.cells()
+    assert "%sky attach doing" in user.cells()
 
 
 def test_a_new_cluster_begins_with_a_line_in_the_notebook(open_notebook: Open, shots: Path) -> None:
-    person = open_notebook("lab", "begin")
-    person.sidebar.get_by_text("No cluster is running.").wait_for()
-    person.page.screenshot(path=shots / "sidebar-empty.png")
-    person.sidebar.get_by_role("button", name="New Cluster").click()
-    form = person.sidebar.get_by_role("form", name="New cluster")
+    user = open_notebook("lab", "begin")
+    user.sidebar.get_by_text("No cluster is running.").wait_for()
+    user.page.screenshot(path=shots / "sidebar-empty.png")
+    user.sidebar.get_by_role("button", name="New Cluster").click()
+    form = user.sidebar.get_by_role("form", name="New cluster")
     form.get_by_role("spinbutton", name="Nodes").fill("3")
     form.get_by_text("%sky up --nodes 3").wait_for()
-    person.page.screenshot(path=shots / "sidebar-form.png")
+    user.page.screenshot(path=shots / "sidebar-form.png")
     form.get_by_role("button", name="New cell").click()
-    assert person.cells() == ["%load_ext jupyter_sky", "%sky up --nodes 3"]
-    person.page.evaluate("() => void jupyterapp.commands.execute('notebook:run-all-cells')")
-    person.card("begin", "ready").wait_for()
+    assert user.cells() == ["%load_ext jupyter_sky", "%sky up --nodes 3"]
+    user.page.evaluate("() => void jupyterapp.commands.execute('notebook:run-all-cells')")
+    user.card("begin", "ready").wait_for()
 
     # In Lab's own places: the status bar, and the panel of what is running.
-    person.page.get_by_role("button", name="1 cluster").wait_for()
-    person.page.evaluate("() => void jupyterapp.commands.execute('running:show-panel')")
-    item = person.page.locator(".jp-RunningSessions-item").filter(
+    user.page.get_by_role("button", name="1 cluster").wait_for()
+    user.page.evaluate("() => void jupyterapp.commands.execute('running:show-panel')")
+    item = user.page.locator(".jp-RunningSessions-item").filter(
         has_text=re.compile("^begin-.*ready")
     )
     item.hover()
-    person.page.screenshot(path=shots / "sidebar-running.png")
+    user.page.screenshot(path=shots / "sidebar-running.png")
     item.locator(".jp-RunningSessions-itemShutdown").click()
-    person.confirm("End")
+    user.confirm("End")
     item.wait_for(state="detached")
 
 
 def test_who_lacks_the_server_extension_is_told_what_to_type(open_notebook: Open) -> None:
-    person = open_notebook("lab", "lacks")
-    person.page.route("**/jupyter-sky/api/**", lambda route: route.fulfill(status=404, body="no"))
-    person.do("refresh")
-    said = person.sidebar.get_by_role("status").filter(has_text="has no jupyter_sky")
+    user = open_notebook("lab", "lacks")
+    user.page.route("**/jupyter-sky/api/**", lambda route: route.fulfill(status=404, body="no"))
+    user.do("refresh")
+    said = user.sidebar.get_by_role("status").filter(has_text="has no jupyter_sky")
     assert "pip install jupyter-sky" in said.inner_text()

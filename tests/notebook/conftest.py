@@ -30,7 +30,7 @@ class Notebook:
         self.run("%config Sky.plugin = 'none'")
 
     def run(self, cell: str) -> str:
-        """Run a cell as the person does; return what it printed, or raise what it raised."""
+        """Run a cell as the user does; return what it printed, or raise what it raised."""
         with capture_output(display=False) as captured:
             result = self.shell.run_cell(cell, store_history=True)
         result.raise_error()

@@ -116,7 +116,7 @@ class LiveNotebook:
         return cell
 
     def answer(self, text: str) -> str:
-        """Answer what the running cell asks the person, and return the question."""
+        """Answer what the running cell asks the user, and return the question."""
         message = self._client.get_stdin_msg(timeout=PATIENCE)
         self._client.input(text)
         return str(message["content"]["prompt"])

@@ -18,7 +18,8 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions, parse_cell
+from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
+from jupyter_sky.notebook.options.lines import parse_cell
 from tests.notebook.conftest import Notebook
 
 
@@ -102,10 +103,10 @@ def test_each_knob_has_help() -> None:
 
 def test_what_a_cell_says_comes_first() -> None:
     sky = Sky(nodes=4, gpu="L4", plugin="none", spot=True, stdout="all", timeout=60)
-    assert sky.of_clusters(CellOptions(nodes=2)) == CellOptions(
+    assert sky.with_cluster_defaults(CellOptions(nodes=2)) == CellOptions(
         nodes=2, gpu="L4", plugin=(), spot=True
     )
-    assert parse_cell("--timeout 5", sky.of_runs()) == CellOptions(stdout="all", timeout=5.0)
+    assert parse_cell("--timeout 5", sky.run_defaults()) == CellOptions(stdout="all", timeout=5.0)
 
 
 def test_timeouts_are_those_of_the_code_unless_it_says_so() -> None:

@@ -1,4 +1,4 @@
-"""What depends on the kernel around the notebook, on the versions of ipykernel that people have."""
+"""What depends on the kernel around the notebook, on the versions of ipykernel that users have."""
 
 from __future__ import annotations
 

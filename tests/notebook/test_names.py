@@ -1,4 +1,4 @@
-"""Which names of a notebook get to the ranks of its cells, as its person sees it."""
+"""Which names of a notebook get to the ranks of its cells, as its user sees it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def notebook(notebook: Notebook) -> Notebook:
     return notebook
 
 
-def test_names_that_ipython_has_as_well_are_the_persons_once_assigned(notebook: Notebook) -> None:
+def test_names_that_ipython_has_as_well_are_the_users_once_assigned(notebook: Notebook) -> None:
     notebook.run("open = lambda path: f'opened {path}'\ndisplay, exit, _ = 1, 2, 3")
     assert notebook.run("%%sky\nprint(open('x'), display, exit, _)") == "opened x 1 2 3\n"
 
@@ -27,7 +27,7 @@ def test_names_that_ipython_has_are_those_of_the_rank(notebook: Notebook) -> Non
         notebook.run("%%sky\n_")
 
 
-def test_a_name_that_nobody_could_see_is_told_how_to_get_there(notebook: Notebook) -> None:
+def test_a_name_that_analysis_cannot_find_gets_advice(notebook: Notebook) -> None:
     notebook.run("hidden = 1")
     with pytest.raises(NameError) as raised:
         notebook.run("%%sky\neval('hidden')")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.notebook.options.definitions import parse_cell
+from jupyter_sky.notebook.options.lines import parse_cell
 from tests.notebook.kernels import LiveNotebook
 from tests.seeds.documents import SEEDS, Document, indented, local
 

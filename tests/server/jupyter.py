@@ -1,4 +1,4 @@
-"""A real Jupyter server with the extension, its kernels, and somebody who asks it for things."""
+"""A real Jupyter server with the extension, its kernels, and requests to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask: nobody without a token, and no other page on behalf of a person."""
+"""Who may ask: no user without a token, and no other page on behalf of a user."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tornado.websocket import websocket_connect
 
 from tests.server.jupyter import Server, serve
 
-NOBODY = {"Accept": "application/json"}
+NO_TOKEN = {"Accept": "application/json"}
 GETS = ["clusters", "clusters/0a/logs/0", "kernels/0a", "offers", "anything"]
 POSTS = [f"clusters/0a/{action}" for action in ("interrupt", "restart", "scale", "down")]
 
 
 @pytest.mark.parametrize("path", GETS)
 def test_nothing_is_told_without_a_token(server: Server, path: str) -> None:
-    assert server.sky(path, **NOBODY).status == 403
+    assert server.sky(path, **NO_TOKEN).status == 403
     assert server.sky(path, Authorization="token wrong").status == 403
-    assert "log in to Jupyter" in server.sky(path, **NOBODY).message
+    assert "log in to Jupyter" in server.sky(path, **NO_TOKEN).message
 
 
 @pytest.mark.parametrize("path", POSTS)
 def test_nothing_is_done_without_a_token(server: Server, path: str) -> None:
-    assert server.sky(path, {}, **NOBODY).status == 403
+    assert server.sky(path, {}, **NO_TOKEN).status == 403
 
 
 @pytest.mark.parametrize("path", POSTS)
@@ -56,22 +56,22 @@ def live(server: Server, **headers: str) -> int:
     return asyncio.run(connect())
 
 
-def test_nobody_follows_a_log_without_a_token_or_from_another_page(server: Server) -> None:
+def test_no_log_is_followed_without_a_token_or_from_another_page(server: Server) -> None:
     cookies, _ = server.cookies()
     assert live(server) == 403
     assert live(server, Cookie=cookies, Origin="http://elsewhere.example") == 403
     assert live(server, Cookie=cookies) == 404  # there is no such cluster
 
 
-class Nobody(Authorizer):
-    """Lets nobody do anything, and takes its time to say so."""
+class DenyAll(Authorizer):
+    """Authorizes no request, asynchronously."""
 
     async def is_authorized(self, *args: object) -> bool:
         return False
 
 
 def test_nothing_is_told_to_who_may_not_read(tmp_path: Path) -> None:
-    with serve(tmp_path, "--ServerApp.authorizer_class=tests.server.test_access.Nobody") as server:
+    with serve(tmp_path, "--ServerApp.authorizer_class=tests.server.test_access.DenyAll") as server:
         assert server.sky("clusters").status == 403
         assert live(server, Authorization=f"token {server.token}") == 403
 
@@ -127,7 +127,7 @@ def test_other_methods_get_a_sentence(server: Server) -> None:
     assert server.fetch("jupyter-sky/api/nothing", {}, "DELETE").status == 404
 
 
-def test_whoever_polls_is_nobody_at_work(server: Server) -> None:
+def test_a_page_that_polls_is_no_activity(server: Server) -> None:
     def last() -> str:
         return str(json.loads(server.fetch("api/status?no_track_activity=1").body)["last_activity"])
 

@@ -1,4 +1,4 @@
-"""What the server answers of clusters: those of live kernels, of dead ones, and of nobody."""
+"""What the server answers of clusters: those of live kernels, of dead ones, and of neither."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_clusters_are_scaled(server: Server, opened: Open, alone: Cluster) -> No
     assert busy.status in (400, 409) and "grows" in busy.message
     server.act(entry, "interrupt")
     kernel.finish(cell)
-    # Of nobody's cluster the command line does it.
+    # No kernel is connected any more, so the command line does it.
     alone.close()
     entry = server.until(alone.name, lambda entry: entry["state"] == "ready")
     said = server.act(entry, "scale", {"nodes": 1}).json["said"]

@@ -1,8 +1,9 @@
-"""``%sky scale``: how many nodes a cluster shall have, and where those that come are from."""
+"""``%sky interrupt``, ``restart`` and ``scale``; the sidebar's buttons do the same."""
 
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -10,86 +11,138 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_count
-from jupyter_sky.notebook.options.definitions import as_line
+from jupyter_sky.formatting import format_count, format_ranks
+from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.lines import as_line
+from jupyter_sky.notebook.output.progress import ProgressLine
 from jupyter_sky.notebook.session import Session, describe
+from jupyter_sky.notebook.validation import choose_ranks
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.ssh.connection.targets import parse
 
+_STOPPED_WITHIN = 8.0
+"""Seconds for which a visitor stays connected, so that the ranks hear of the interrupt."""
 
-def scale(
+
+def interrupt(context: CommandContext, options: Namespace) -> None:
+    """Stop what runs, and print whether it has stopped."""
+    with context.visited_cluster(options.cluster) as cluster:
+        print(interrupt_runs(cluster, _STOPPED_WITHIN if options.cluster else 0.0))
+
+
+def restart(context: CommandContext, options: Namespace) -> None:
+    """Restart ranks; a cluster that was lost is started anew."""
+    if not options.cluster and context.session.restart_lost():
+        return
+    print(restart_ranks(context.cluster(options.cluster), options.ranks))
+
+
+def scale(context: CommandContext, options: Namespace) -> None:
+    """Add nodes to a cluster, or remove some, and print what it is made of then."""
+    cluster, hosts = context.cluster(options.cluster), options.hosts or ()
+    with ProgressLine(context.shell, cluster.name) as progress:
+        scaled = scale_cluster(context.session, cluster, options.nodes, hosts, progress.update)
+        progress.update(f"{scaled}, in {progress.seconds:.1f} s")
+
+
+def interrupt_runs(cluster: Cluster, within: float = 0.0) -> str:
+    """Stop what runs, wait for it at most ``within`` seconds, and return a sentence about it."""
+    if not cluster.interrupt():
+        return f"{cluster.name}: nothing is running"
+    if within and cluster.calm(within):
+        return f"{cluster.name}: stopped"
+    return f"{cluster.name}: stopping"
+
+
+def restart_ranks(cluster: Cluster, chosen: str | Sequence[int] | None) -> str:
+    """Restart ranks, all of them with None, and return a sentence about it."""
+    ranks = choose_ranks(cluster, chosen, "%sky restart")
+    cluster.restart(ranks)
+    return f"{cluster.name}: {format_ranks(ranks)} started anew, with empty namespaces"
+
+
+def scale_cluster(
     session: Session,
     cluster: Cluster,
     nodes: int | None,
     hosts: Sequence[str] = (),
     progress: Progress = lambda text: None,
 ) -> str:
-    """Give a cluster more nodes, or fewer, and say what it is then.
+    """Add nodes to a cluster, or remove some, and return what it is made of then.
 
     Parameters
     ----------
     session
         The clusters of the notebook.
     cluster
-        The one that is meant.
+        The cluster to scale.
     nodes
-        How many it shall have; if nobody says, as many more as there are ``hosts``.
+        How many nodes it is to have; None adds one for each of ``hosts``.
     hosts
         Machines to take, beside those that the cluster was started with.
     progress
-        Told what is going on.
+        Called with what is going on.
 
     Raises
     ------
     UsageError
         When there cannot be so many, or while something runs.
     SkyError
-        When nodes do not come; the cluster is as it was then.
+        When nodes do not start; the cluster is as it was then.
     Interrupted
-        When Ctrl-C came; it is as it was, or as it shall be.
+        When Ctrl-C came; the cluster is as it was, or as it is to be.
     """
-    options = session.started[cluster.name]
+    has = len(cluster.state.nodes)
     if hosts and cluster.provider.name != "ssh":
         raise UsageError(
             f"--hosts has no meaning for {cluster.provider.name} nodes: leave it out, as in "
-            f"`%sky scale {nodes or len(cluster.state.nodes) + 1}`."
+            f"`%sky scale {nodes or has + 1}`."
         )
     if nodes is None and not hosts:
         raise UsageError(
-            f"say how many nodes {cluster.name} shall have, as in `%sky scale 8`; it has "
-            f"{len(cluster.state.nodes)} now."
+            f"say how many nodes {cluster.name} shall have, as in `%sky scale 8`; it has {has} now."
         )
+    options = session.started[cluster.name]
     if cluster.provider.name == "ssh":
         own = [f"{node.name}:{len(node.ranks)}" for node in cluster.state.nodes]
-        named = _different(session, [*own, *hosts])
-        others = (*options.hosts, *(session.settings.hosts or ()))
-        options = replace(options, hosts=_different(session, [*named, *others]))
+        named = _distinct_hosts(session, [*own, *hosts])
         nodes = nodes or len(named)
+        options = _with_spare_hosts(session, options, named)
     assert nodes
-    before, known = len(cluster.state.nodes), cluster.warnings
+    warnings = cluster.warnings
     try:
-        left = cluster.scale(nodes, session.provider(options), progress)
+        unreachable = cluster.scale(nodes, session.factory.provider(options), progress)
     except KeyboardInterrupt:
-        has = len(cluster.state.nodes)
-        as_before = ", as before" if has == before else " now"
-        raise Interrupted(
-            f"the scaling of {cluster.name} was stopped: it has {format_count(has, 'node')}"
-            f"{as_before}."
-        ) from None
+        raise _interrupted(cluster, has) from None
     finally:
         options = replace(options, nodes=len(cluster.state.nodes))
         session.started[cluster.name] = options
     registry.record_line(cluster.id, as_line(options))
-    for warning in cluster.warnings[len(known) :]:
+    for warning in cluster.warnings[len(warnings) :]:
         print(f"{cluster.name}: {warning}", file=sys.stderr)
-    if left:
-        print(f"{', '.join(left)} could not be reached: what is left there ends by itself")
+    if unreachable:
+        print(f"{', '.join(unreachable)} could not be reached: what is left there ends by itself")
     return describe(cluster)
 
 
-def _different(session: Session, hosts: Iterable[str]) -> tuple[str, ...]:
-    """Return hosts, each of them once."""
+def _with_spare_hosts(session: Session, options: CellOptions, named: Sequence[str]) -> CellOptions:
+    """Return options with hosts to choose nodes from: the named first, then those known before."""
+    known = (*options.hosts, *(session.settings.hosts or ()))
+    return replace(options, hosts=_distinct_hosts(session, [*named, *known]))
+
+
+def _distinct_hosts(session: Session, hosts: Iterable[str]) -> tuple[str, ...]:
     found: dict[str, str] = {}
-    for host in session.settings.expanded(hosts):
+    for host in session.settings.expand_groups(hosts):
         found.setdefault(str(parse(host)[0]), host)
     return tuple(found.values())
+
+
+def _interrupted(cluster: Cluster, before: int) -> Interrupted:
+    nodes = len(cluster.state.nodes)
+    as_before = ", as before" if nodes == before else " now"
+    return Interrupted(
+        f"the scaling of {cluster.name} was stopped: it has {format_count(nodes, 'node')}"
+        f"{as_before}."
+    )

@@ -1,4 +1,4 @@
-"""``%sky doctor``: what clusters need, here, on hosts and at AWS, and what mends it."""
+"""``%sky doctor``: checks what clusters need, here, on hosts and at AWS, and says how to get it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import shutil
 import socket
 import sqlite3
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import orphans, registry
 from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import format_bytes
+from jupyter_sky.formatting import format_bytes, format_count
+from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.iam_policy import policy
@@ -36,15 +38,31 @@ class Finding:
     found
         What there is.
     fix
-        What to do about it; empty if it is well.
+        What to do about it; empty if nothing is wrong.
     """
 
     found: str
     fix: str = ""
 
 
+def doctor(context: CommandContext, options: Namespace) -> bool:
+    """Print the result of each check, and return whether all is well."""
+    settings, targets = context.session.settings, context.hosts(options.hosts)
+    results = [_print_results(examine())]
+    if options.provider == "aws":
+        print()
+        results.append(_check_aws(context.session.factory.aws()))
+    for target in targets:
+        print()
+        results.append(_check_host(target, settings.python))
+    if len(targets) > 1:
+        print()
+        results.append(_check_network(targets, settings.python, settings.interface))
+    return all(results)
+
+
 def examine() -> Iterator[tuple[str, Finding]]:
-    """Check one thing after the other; give the name of each and what was found."""
+    """Check this computer, one thing after the other; yield the name of each and what was found."""
     import pynvml
 
     for name, check in _CHECKS.items():
@@ -54,34 +72,31 @@ def examine() -> Iterator[tuple[str, Finding]]:
             yield name, Finding("cannot be checked", f"{error}")
 
 
-def report() -> bool:
-    """Print what is there, line by line, and how to mend what is missing; say if all is well."""
-    return _print(examine())
-
-
-def report_host(target: Target, python: str | None) -> bool:
-    """Print what is there on a host, and say if all is well; ``python`` as in `sky.SSH`."""
+def _check_host(target: Target, python: str | None) -> bool:
+    """Check a host; ``python`` as in `sky.SSH`."""
     print(f"{target}:")
     results = ssh.diagnose(target, python)
-    return _print((each.name, Finding(each.found, each.fix)) for each in results)
+    return _print_results((each.name, Finding(each.found, each.fix)) for each in results)
 
 
-def report_ways(targets: Sequence[Target], python: str | None, interface: str | None) -> bool:
-    """Print whether hosts reach each other, and say if all do; parameters as in `sky.SSH`."""
+def _check_network(targets: Sequence[Target], python: str | None, interface: str | None) -> bool:
+    """Check whether hosts reach each other; parameters as in `sky.SSH`."""
     print("between them:")
     results = network_check.diagnose(targets, python, interface)
-    return _print((each.name, Finding(each.found, each.fix)) for each in results)
+    return _print_results((each.name, Finding(each.found, each.fix)) for each in results)
 
 
-def report_aws(provider: AWS) -> bool:
-    """Print what there is at AWS, and the policy that a person needs; say if all is well."""
+def _check_aws(provider: AWS) -> bool:
+    """Check the AWS account, and print the policy that its user needs."""
     print("AWS:")
-    well = _print((each.name, Finding(each.found, each.fix)) for each in provider.diagnose())
+    results = provider.diagnose()
+    is_well = _print_results((each.name, Finding(each.found, each.fix)) for each in results)
     print(f"\nThe smallest policy for your AWS user:\n{policy()}")
-    return well
+    return is_well
 
 
-def _print(findings: Iterable[tuple[str, Finding]]) -> bool:
+def _print_results(findings: Iterable[tuple[str, Finding]]) -> bool:
+    """Print each check as it comes, and how many failed; return whether none did."""
     width = max(map(len, _CHECKS))
     count = wrong = 0
     for name, finding in findings:
@@ -101,7 +116,7 @@ def _python() -> Finding:
     return Finding(found)
 
 
-def _ourselves() -> Finding:
+def _jupyter_sky() -> Finding:
     return Finding(__version__)
 
 
@@ -182,10 +197,9 @@ def _registry() -> Finding:
     except sqlite3.Error as error:
         fix = f"move {home() / 'registry.sqlite'} away; a new one is made."
         return Finding(f"cannot be read ({error})", fix)
-    count = len(found)
-    text = f"{count} cluster{'s' * (count != 1)} in {home()}"
+    text = f"{format_count(len(found), 'cluster')} in {home()}"
     if broken := [row.name for row in found if isinstance(row, registry.Broken)]:
-        fix = f"nobody can read what it says of {broken[0]}: `%sky down {broken[0]}` forgets it."
+        fix = f"what it says of {broken[0]} cannot be read: `%sky down {broken[0]}` forgets it."
         return Finding(text, fix)
     return Finding(text)
 
@@ -213,7 +227,7 @@ def _leftovers() -> Finding:
 
 _CHECKS: dict[str, Callable[[], Finding]] = {
     "Python": _python,
-    "jupyter_sky": _ourselves,
+    "jupyter_sky": _jupyter_sky,
     "cloudpickle": _cloudpickle,
     "torch": _torch,
     "GPUs": _gpus,

@@ -1,24 +1,32 @@
-"""``%sky gc``: ending and removing what clusters left behind, and what nobody uses any more."""
+"""``%sky gc``: ends and removes what dead clusters have left, and environments without users."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from jupyter_sky.cluster.inventory import cloud_resources, orphans
 from jupyter_sky.errors import SkyError
+from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.providers.ssh.setup import prune as ssh
 
 
-def collect(identity: str | None = None) -> None:
-    """End and remove what dead clusters left behind, and print what that was.
+def gc(context: CommandContext, options: Namespace) -> None:
+    """Remove what dead clusters have left, and unused environments of hosts."""
+    _remove_orphans(options.name)
+    _prune_environments(context.hosts(options.hosts), options.unused_for)
+
+
+def _remove_orphans(identity: str | None) -> None:
+    """End and remove what dead clusters have left, and print what that was.
 
     Parameters
     ----------
     identity
-        A cluster of somebody else's that is to be ended as well, by its id.
+        The id of a cluster of another registry that is to be ended as well.
     """
     left: list[orphans.Orphan | cloud_resources.Rental] = [*orphans.find()]
     rented, trouble = cloud_resources.find()
@@ -42,10 +50,10 @@ def collect(identity: str | None = None) -> None:
             )
 
 
-def prune(targets: Sequence[Target], unused_for: float | None) -> None:
-    """Remove environments that nobody uses from hosts, and print what that was."""
+def _prune_environments(targets: Sequence[Target], unused_for: float | None) -> None:
+    """Remove environments that nothing has used for so many seconds, and print what that was."""
 
-    def at(target: Target) -> str:
+    def prune(target: Target) -> str:
         try:
             pruned = ssh.prune(pool.get(target), unused_for or ssh.UNUSED_FOR)
         except SkyError as error:
@@ -55,5 +63,5 @@ def prune(targets: Sequence[Target], unused_for: float | None) -> None:
         return f"removed {pruned}" if pruned.kinds else "every environment there is used"
 
     with ThreadPoolExecutor(max(1, len(targets))) as threads:
-        for target, said in zip(targets, threads.map(at, targets), strict=True):
-            print(f"{target}: {said}")
+        for target, result in zip(targets, threads.map(prune, targets), strict=True):
+            print(f"{target}: {result}")

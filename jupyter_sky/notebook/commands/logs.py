@@ -1,4 +1,4 @@
-"""``%sky logs``: the end of what a rank wrote, and what it goes on to write."""
+"""``%sky logs``: the end of a rank's log, and what is added to it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,31 @@ import codecs
 import contextlib
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_ranks
+from jupyter_sky.notebook.commands.context import CommandContext
 
 _LINES = 1000
-_POLL = 0.1  # seconds between two looks at a log that is followed
+_POLL_INTERVAL = 0.1  # seconds, while a log is followed
 
 
-def show_log(cluster: Cluster, rank: int, tail: int | None = None, follow: bool = False) -> None:
+def logs(context: CommandContext, options: Namespace) -> None:
+    """Print a rank's log, or save it to a file."""
+    with context.visited_cluster(options.cluster) as cluster:
+        rank = options.rank or 0
+        if rank not in cluster.all_ranks:
+            raise UsageError(f"there is no rank {rank}: {format_ranks(cluster.all_ranks)}.")
+        if options.save:
+            print(_save_log(cluster, rank, options.save))
+        else:
+            _show_log(cluster, rank, options.tail, options.follow)
+
+
+def _show_log(cluster: Cluster, rank: int, tail: int | None, follow: bool) -> None:
     """Print the end of a rank's log.
 
     Parameters
@@ -23,13 +38,13 @@ def show_log(cluster: Cluster, rank: int, tail: int | None = None, follow: bool 
     cluster
         The cluster.
     rank
-        Whose log it is.
+        The rank.
     tail
-        How many lines; by default as many as fit on a page of a notebook.
+        How many lines; None stands for `_LINES`.
     follow
-        Whether to go on with what comes, until Ctrl-C. That stops the following and nothing else.
+        Whether to go on with what is added, until Ctrl-C, which stops nothing else.
     """
-    # Ctrl-C is the end of following, wherever it comes.
+    # Ctrl-C ends the following, wherever it comes.
     with contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext():
         data, offset = cluster.log(rank, tail=tail or _LINES)
         left_out = offset - len(data)
@@ -47,11 +62,11 @@ def show_log(cluster: Cluster, rank: int, tail: int | None = None, follow: bool 
             offset += len(data)
             sys.stdout.write(decoder.decode(data))
             if offset >= size:
-                time.sleep(_POLL)
+                time.sleep(_POLL_INTERVAL)
 
 
-def save_log(cluster: Cluster, rank: int, path: str) -> str:
-    """Write all of a rank's log to a file, byte by byte, and say so.
+def _save_log(cluster: Cluster, rank: int, path: str) -> str:
+    """Write all of a rank's log to a file, and return a sentence about it.
 
     Raises
     ------

@@ -1,25 +1,31 @@
-"""What a new cluster can be made of, at every provider: the sidebar's form shows it."""
+"""``%sky offers``: what a new cluster can be made of, at each provider, and what it costs.
+
+The form of the sidebar shows the same, from ``--json``.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TypedDict
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.errors import SkyError
-from jupyter_sky.notebook.options.definitions import CellOptions, as_line
+from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 
-_SHOWN = 12  # of each kind
+_SHOWN = 12  # instance types on demand, and as many on the spot market
 
 
-@dataclass(frozen=True)
-class Offer:
-    """One choice.
+class ListedOffer(TypedDict):
+    """A kind of node; ``Offer`` in the server's ``schema.json``.
 
     Attributes
     ----------
@@ -28,7 +34,7 @@ class Offer:
     gpu
         The GPUs of a node, as ``--gpu`` takes them.
     price
-        Of all nodes, in dollars an hour; ``None`` if they cost nothing, or nobody knows.
+        Of all nodes, in dollars an hour; ``None`` if they cost nothing, or if it is not known.
     line
         What to type behind ``%%sky``.
     """
@@ -40,40 +46,64 @@ class Offer:
     line: str
 
 
-def listing(session: Session, wanted: CellOptions) -> dict[str, Any]:
-    """Return offers, cheapest first, and why a provider has none, a sentence each.
+class OfferList(TypedDict):
+    """The offers, cheapest first, and a sentence for each provider that has none."""
 
-    Parameters
-    ----------
-    session
-        Whose settings hold.
-    wanted
-        Nodes, GPU and so on; of one provider only if it names one.
-    """
-    found: list[Offer] = []
+    offers: list[ListedOffer]
+    notes: list[str]
+
+
+def offers(context: CommandContext, options: Namespace) -> None:
+    """Print offers, as text or as JSON; as text, those of AWS are a table of their own."""
+    session = context.session
+    given = {name: value for name, value in vars(options).items() if name != "json"}
+    wanted = CellOptions(**given)
+    if options.json:
+        print(json.dumps(_find(session, wanted), indent=2))
+    elif wanted.provider not in (None, "aws"):
+        print(_as_lines(_find(session, wanted)))
+    else:
+        chosen = session.settings.with_cluster_defaults(wanted)
+        print(session.factory.aws(chosen).offers_table(_spec(chosen)))
+
+
+def _find(session: Session, wanted: CellOptions) -> OfferList:
+    """Return offers for what ``wanted`` says, of one provider if it names one."""
+    found: list[ListedOffer] = []
     notes = []
-    for name, offers in _PROVIDERS.items():
+    for name, provider_offers in _PROVIDERS.items():
         if wanted.provider in (None, name):
             try:
-                found += offers(session, replace(wanted, provider=name))
+                found += provider_offers(session, replace(wanted, provider=name))
             except SkyError as why:
                 notes.append(f"{name}: {why}")
-    found.sort(key=lambda offer: offer.price or 0.0)
-    return {"offers": [asdict(each) for each in found], "notes": notes}
+    found.sort(key=lambda offer: offer["price"] or 0.0)
+    return {"offers": found, "notes": notes}
 
 
-def _local(session: Session, wanted: CellOptions) -> Iterator[Offer]:
-    Local().check(spec(wanted), ())
+def _as_lines(found: OfferList) -> str:
+    lines = [f"{each['description']}: `%%sky {each['line']}`" for each in found["offers"]]
+    return "\n".join([*lines, *found["notes"]])
+
+
+def _local(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
+    Local().check(_spec(wanted), ())
     settings = session.settings
-    # Where cells go elsewhere by default, it has to be said.
+    # The line has to name the provider only where the settings name another one.
     elsewhere = settings.hosts or settings.provider not in (None, "local")
     provider = "local" if elsewhere else None
     line = replace(wanted, provider=provider, nodes=wanted.nodes or 1)
     processors = f"this computer, {os.cpu_count()} CPUs"
-    yield Offer("local", processors, wanted.gpu, None, as_line(line))
+    yield ListedOffer(
+        provider="local",
+        description=processors,
+        gpu=wanted.gpu,
+        price=None,
+        line=as_line(line),
+    )
 
 
-def _ssh(session: Session, wanted: CellOptions) -> Iterator[Offer]:
+def _ssh(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
     if not session.settings.groups:
         raise SkyError(
             "no groups of hosts are configured: name them, as in "
@@ -83,29 +113,35 @@ def _ssh(session: Session, wanted: CellOptions) -> Iterator[Offer]:
         other = session.settings.provider not in (None, "ssh")
         provider = "ssh" if other else None
         line = as_line(CellOptions(provider=provider, hosts=(name,), gpu=wanted.gpu))
-        yield Offer("ssh", f"{name}: {_listed(hosts)}", wanted.gpu, None, line)
+        yield ListedOffer(
+            provider="ssh",
+            description=f"{name}: {_first_hosts(hosts)}",
+            gpu=wanted.gpu,
+            price=None,
+            line=line,
+        )
 
 
-def _aws(session: Session, wanted: CellOptions) -> Iterator[Offer]:
+def _aws(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
     for spot in (False, True):
-        rented = session.aws(session.settings.of_clusters(replace(wanted, spot=spot)))
-        for each in rented.find_offers(spec(wanted))[:_SHOWN]:
-            kind = each.type
-            gpu = f"{kind.gpu}:{kind.gpus}" if kind.gpu else None
-            what = f"{kind.gpus} × {kind.gpu}, " if kind.gpu else ""
-            yield Offer(
-                "aws",
-                f"{kind.name}{' spot' * spot}: {what}{kind.cpus} CPUs, {kind.memory:.0f} GB",
-                gpu,
-                None if each.price is None else each.price * (wanted.nodes or 1),
-                as_line(replace(wanted, instance_type=kind.name, spot=spot)),
+        options = session.settings.with_cluster_defaults(replace(wanted, spot=spot))
+        for each in session.factory.aws(options).find_offers(_spec(wanted))[:_SHOWN]:
+            instance = each.type
+            gpus = f"{instance.gpus} × {instance.gpu}, " if instance.gpu else ""
+            size = f"{instance.cpus} CPUs, {instance.memory:.0f} GB"
+            yield ListedOffer(
+                provider="aws",
+                description=f"{instance.name}{' spot' * spot}: {gpus}{size}",
+                gpu=f"{instance.gpu}:{instance.gpus}" if instance.gpu else None,
+                price=None if each.price is None else each.price * (wanted.nodes or 1),
+                line=as_line(replace(wanted, instance_type=instance.name, spot=spot)),
             )
 
 
 _PROVIDERS = {"local": _local, "ssh": _ssh, "aws": _aws}
 
 
-def spec(wanted: CellOptions) -> ClusterSpec:
+def _spec(wanted: CellOptions) -> ClusterSpec:
     """Return what offers are looked for."""
     return ClusterSpec(
         "offers",
@@ -116,12 +152,6 @@ def spec(wanted: CellOptions) -> ClusterSpec:
     )
 
 
-def _listed(hosts: Sequence[str]) -> str:
+def _first_hosts(hosts: Sequence[str]) -> str:
     shown = ", ".join(hosts[:4])
     return f"{shown} and {len(hosts) - 4} more" if len(hosts) > 4 else shown
-
-
-def table(found: dict[str, Any]) -> str:
-    """Return what `listing` found, as lines."""
-    lines = [f"{each['description']}: `%%sky {each['line']}`" for each in found["offers"]]
-    return "\n".join([*lines, *found["notes"]])

@@ -1,20 +1,32 @@
-"""``%sky snapshot``: keep a prepared node as an image, so that the next ones start fast."""
+"""``%sky snapshot``: saves the prepared head as an image, from which other nodes start fast."""
 
 from __future__ import annotations
+
+from argparse import Namespace
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.output.progress import ProgressLine
-from jupyter_sky.providers.aws.clients import Clients, clients_at
+from jupyter_sky.providers.aws.clients import clients_at
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance
 
 
-def make(shell: InteractiveShell, cluster: Cluster) -> str:
-    """Make a snapshot of a cluster's head, and return what there is to say of it."""
+def snapshot(context: CommandContext, options: Namespace) -> None:
+    """Make a snapshot of the head, or remove one, and print what was done."""
+    if options.remove:
+        clients = context.session.factory.aws().clients()
+        print(f"removed the snapshot {snapshots.remove(clients, options.remove)}")
+    else:
+        print(_make(context.shell, context.cluster(options.cluster)))
+
+
+def _make(shell: InteractiveShell, cluster: Cluster) -> str:
+    """Make a snapshot of a cluster's head, and return sentences about it."""
     row = registry.find(cluster.name)
     if row is None or row.provider != "aws":
         raise UsageError(
@@ -23,18 +35,14 @@ def make(shell: InteractiveShell, cluster: Cluster) -> str:
         )
     head = Instance.from_row(row.machines[0])
     with ProgressLine(shell, cluster.name) as progress:
-        progress.say("flushing the head's disk")
+        progress.update("flushing the head's disk")
         head.flush()
         user = head.host.partition("@")[0]
-        made = snapshots.make(clients_at(head.location), head.id, head.content, user, progress.say)
-        progress.say(f"made the snapshot {made.name} in {progress.seconds:.0f} s")
+        clients = clients_at(head.location)
+        made = snapshots.make(clients, head.id, head.content, user, progress.update)
+        progress.update(f"made the snapshot {made.name} in {progress.seconds:.0f} s")
     return (
         f"{made}. Clusters in {head.location} that have the same installed boot from it from now "
         "on. It holds all that is on the head's disk, your files too, and only your AWS account "
         f"can use it. `%sky snapshot --remove {made.name}` removes it"
     )
-
-
-def remove(there: Clients, name: str) -> str:
-    """Remove a snapshot, and return what there is to say of it."""
-    return f"removed the snapshot {snapshots.remove(there, name)}"

@@ -1,24 +1,73 @@
-"""``%sky status``: the clusters of this person, and the ranks of the current one, as text."""
+"""``%sky status`` and ``%sky panel``: the user's clusters and their ranks, as text and live."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import Status, look
 from jupyter_sky.cluster.state import ClusterState
+from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import aligned, format_dollars, format_duration, format_ranks
+from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.providers import providers
 
 _HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "running")
 
 
-def listing(clusters: Iterable[Cluster]) -> list[dict[str, Any]]:
-    """Return all clusters of the registry as plain data, for programs; see `report`."""
+class StatusEntry(TypedDict):
+    """A cluster in the output of ``--json``.
+
+    Attributes
+    ----------
+    created
+        Seconds since the epoch.
+    state
+        The phase of a `jupyter_sky.cluster.inventory.probe.Status`.
+    busy
+        The ranks that run something.
+    """
+
+    id: str
+    name: str
+    provider: str
+    nodes: int
+    ranks: int
+    created: float
+    state: str
+    busy: list[int]
+
+
+def status(context: CommandContext, options: Namespace) -> None:
+    """Print a table of all clusters, or their list as JSON."""
+    session = context.session
+    if options.json:
+        print(json.dumps(_entries(session.connected_clusters()), indent=2))
+        return
+    session.find()
+    print(_table(session.connected_clusters(), session.current_name))
+
+
+def panel(context: CommandContext, options: Namespace) -> None:
+    """Show the panel of a cluster in this cell."""
+    cluster = context.session.find(options.name)
+    if cluster is None:
+        raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to show.")
+    if not context.session.panels.show(cluster):
+        raise UsageError(
+            "a panel needs a notebook with ipywidgets and anywidget: `%sky status` says the "
+            "same in text."
+        )
+
+
+def _entries(clusters: Iterable[Cluster]) -> list[StatusEntry]:
+    """Return all clusters of the registry; parameters as of `_table`."""
     known = {cluster.id: cluster for cluster in clusters}
     rows = registry.rows()
     return [
@@ -29,20 +78,20 @@ def listing(clusters: Iterable[Cluster]) -> list[dict[str, Any]]:
             "nodes": row.spec["nodes"],
             "ranks": sum(len(node["ranks"]) for each in row.machines for node in each["nodes"]),
             "created": row.created,
-            "state": glance.phase,
-            "busy": list(glance.busy),
+            "state": each.phase,
+            "busy": list(each.busy),
         }
-        for row, glance in zip(rows, _glances(rows, known), strict=True)
+        for row, each in zip(rows, _statuses(rows, known), strict=True)
     ]
 
 
-def report(clusters: Iterable[Cluster], current: str) -> str:
+def _table(clusters: Iterable[Cluster], current: str) -> str:
     """Return a table of all clusters of the registry, and the ranks of the current one.
 
     Parameters
     ----------
     clusters
-        Those that this notebook is connected to; of others their agents are asked.
+        Those that this notebook is connected to; the agents of others are asked.
     current
         The name of the cluster that cells mean.
     """
@@ -51,17 +100,17 @@ def report(clusters: Iterable[Cluster], current: str) -> str:
     if not rows:
         return "No cluster: `%%sky --nodes 4` above a cell starts one."
     known = {cluster.id: cluster for cluster in clusters}
-    glances = {row.id: each for row, each in zip(rows, _glances(rows, known), strict=True)}
+    statuses = {row.id: each for row, each in zip(rows, _statuses(rows, known), strict=True)}
     lines = [
         (
             "*" if row.name == current else "",
             row.name,
             row.provider,
             _size(row),
-            glances[row.id].phase,
-            format_duration(now - row.created) if glances[row.id].phase != "gone" else "",
+            statuses[row.id].phase,
+            format_duration(now - row.created) if statuses[row.id].phase != "gone" else "",
             _cost(row, now),
-            _running(known.get(row.id), glances[row.id]),
+            _running(known.get(row.id), statuses[row.id]),
         )
         for row in rows
     ]
@@ -70,15 +119,15 @@ def report(clusters: Iterable[Cluster], current: str) -> str:
     return "\n".join([text, *_ranks(here.state)]) if here else text
 
 
-def _glances(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[Status]:
-    """Return how each cluster is: as far as is known here, or as its agents say."""
-    strange = [row for row in rows if row.id not in known]
-    found = {row.id: each for row, each in zip(strange, look(strange, providers()), strict=True)}
-    found |= {identity: _glance(cluster.state) for identity, cluster in known.items()}
+def _statuses(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[Status]:
+    """Return the status of each cluster: as it is known here, or as its agents say."""
+    unknown = [row for row in rows if row.id not in known]
+    found = {row.id: each for row, each in zip(unknown, look(unknown, providers()), strict=True)}
+    found |= {identity: _status_of(cluster.state) for identity, cluster in known.items()}
     return [found[row.id] for row in rows]
 
 
-def _glance(state: ClusterState) -> Status:
+def _status_of(state: ClusterState) -> Status:
     if state.phase != "ready":
         return Status("gone" if state.phase == "lost" else state.phase)
     busy = tuple(rank.rank for rank in state.ranks if rank.run)
@@ -94,25 +143,23 @@ def _size(row: registry.Row) -> str:
 
 def _cost(row: registry.Row, now: float) -> str:
     cost = row.cost(now)
-    return (
-        ""
-        if cost is None
-        else f"{format_dollars(cost)}, {format_dollars(row.price or 0.0)} an hour"
-    )
+    if cost is None:
+        return ""
+    return f"{format_dollars(cost)}, {format_dollars(row.price or 0.0)} an hour"
 
 
-def _running(cluster: Cluster | None, glance: Status) -> str:
-    if not glance.busy:
-        return "`%sky gc` removes what is left" if glance.phase == "gone" else ""
+def _running(cluster: Cluster | None, now: Status) -> str:
+    if not now.busy:
+        return "`%sky gc` removes what is left" if now.phase == "gone" else ""
     run = cluster.snapshot()["run"] if cluster else None
-    where = format_ranks(glance.busy)
+    where = format_ranks(now.busy)
     if run is None or run["state"] != "running":
         return where
     return f"{run['title'] or 'a cell'}, {where}, for {format_duration(run['seconds'])}"
 
 
 def _ranks(state: ClusterState) -> Iterator[str]:
-    """Describe the ranks; those of a node that are alike share a line."""
+    """Yield a line for each group of equal ranks of a node."""
     nodes = {node.node: node for node in state.nodes}
     alike = itertools.groupby(state.ranks, key=lambda rank: (rank.node, rank.phase, rank.trouble))
     for (number, phase, trouble), group in alike:

@@ -1,4 +1,4 @@
-"""Watches which names the notebook's own cells assign or delete, so that clusters follow."""
+"""Finds which names the notebook's own cells assign or delete, and tells the clusters."""
 
 from __future__ import annotations
 
@@ -14,65 +14,80 @@ from jupyter_sky.notebook.session import Session
 
 @dataclass(frozen=True)
 class _Running:
-    """A cell that runs: the names that it surely binds or deletes, and what it has done so far."""
+    """A cell that is running.
+
+    Attributes
+    ----------
+    surely
+        The names that it binds or deletes whenever it runs to its end, by its syntax.
+    diff
+        What it has changed in the namespace so far.
+    """
 
     surely: frozenset[str]
-    writes: NamespaceDiff
+    diff: NamespaceDiff
 
 
 class AssignmentTracker:
     """Tells the clusters of a notebook what was assigned and deleted here.
 
-    That a value is another object, or has other content, tells it of most assignments; of
-    ``x = 0`` in a cell that is run again, only the cell itself does.
+    Most assignments show in the namespace: the value is another object, or has other content.
+    ``x = 0`` in a cell that is run again does not, so the cell's syntax is looked at as well.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    session
+        Its clusters.
     """
 
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
         self._shell = shell
         self._session = session
         self._running: list[_Running | None] = []
-        shell.events.register("pre_run_cell", self._before)
-        shell.events.register("post_run_cell", self._after)
+        shell.events.register("pre_run_cell", self._on_pre_run_cell)
+        shell.events.register("post_run_cell", self._on_post_run_cell)
 
     def remove(self) -> None:
-        """Stop watching."""
-        self._shell.events.unregister("pre_run_cell", self._before)
-        self._shell.events.unregister("post_run_cell", self._after)
+        """Track no more cells."""
+        self._shell.events.unregister("pre_run_cell", self._on_pre_run_cell)
+        self._shell.events.unregister("post_run_cell", self._on_post_run_cell)
 
-    def take_note(self) -> None:
-        """Tell what the cell that runs has done so far: what a run does comes after that."""
+    def flush(self) -> None:
+        """Tell what the running cell has done so far, so that it comes before a run's effects."""
         if self._running and (cell := self._running[-1]):
-            changed, deleted = cell.writes.changed(), cell.writes.deleted()
+            changed, deleted = cell.diff.changed(), cell.diff.deleted()
             self._tell(changed, deleted)
             rest = cell.surely - changed - deleted
             self._running[-1] = _Running(rest, NamespaceDiff(self._shell.user_ns))
 
-    def _before(self, info: Any) -> None:
+    def _on_pre_run_cell(self, info: Any) -> None:
         code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
         if code.lstrip().startswith(("%%sky", "get_ipython().run_cell_magic('sky'")):
-            self._running.append(None)  # it does nothing here
+            self._running.append(None)  # its code runs on the cluster
         else:
-            self._running.append(_Running(_surely_in(code), NamespaceDiff(self._shell.user_ns)))
+            self._running.append(_Running(_surely_bound(code), NamespaceDiff(self._shell.user_ns)))
 
-    def _after(self, result: Any) -> None:
-        # There is none of the cell in which the extension was loaded.
+    def _on_post_run_cell(self, result: Any) -> None:
+        # The cell that loaded the extension began before this was registered.
         cell = self._running.pop() if self._running else None
         if cell is None:
             return
         surely = cell.surely if result.success else frozenset()
-        there = surely & self._shell.user_ns.keys()
-        self._tell(cell.writes.changed() | there, cell.writes.deleted() | (surely - there))
+        assigned = surely & self._shell.user_ns.keys()
+        self._tell(cell.diff.changed() | assigned, cell.diff.deleted() | (surely - assigned))
 
     def _tell(self, assigned: set[str], deleted: set[str]) -> None:
-        for cluster in self._session.known():
+        for cluster in self._session.connected_clusters():
             if assigned:
                 cluster.sync.assigned(assigned, self._shell.user_ns)
             if deleted:
                 cluster.sync.deleted(deleted)
 
 
-def _surely_in(code: str) -> frozenset[str]:
-    """Return the names that a cell surely binds or deletes."""
+def _surely_bound(code: str) -> frozenset[str]:
+    """Return the names that a cell binds or deletes whenever it runs to its end."""
     try:
         return analyse(code).surely
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""``%sky auto on``: every following cell runs on the cluster, as if ``%%sky`` stood above it."""
+"""``%sky auto on``: puts ``%%sky`` above every following cell, so that it runs on the cluster."""
 
 from __future__ import annotations
 
@@ -14,19 +14,25 @@ from IPython.core.interactiveshell import InteractiveShell
 _LOCAL = re.compile(r"#\s*local\s*", re.IGNORECASE)
 
 
-class Auto:
-    """Puts ``%%sky`` above cells, while it is on."""
+class AutoCells:
+    """Puts ``%%sky`` above cells while it is switched on.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    """
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
 
     @property
     def on(self) -> bool:
-        """Whether cells run on the cluster."""
+        """Whether it is switched on."""
         return self._transform in self._transforms
 
-    def turn(self, on: bool) -> None:
-        """Begin or end to run cells on the cluster."""
+    def switch(self, on: bool) -> None:
+        """Switch it on or off."""
         if on and not self.on:
             self._transforms.append(self._transform)
         elif not on and self.on:
@@ -34,45 +40,46 @@ class Auto:
 
     @property
     def _transforms(self) -> list[Any]:
-        return self._shell.input_transformers_cleanup
+        transforms: list[Any] = self._shell.input_transformers_cleanup
+        return transforms
 
     def _transform(self, lines: list[str]) -> list[str]:
-        if belongs_here("".join(lines)) or _is_inside_a_cell() or self._is_of_a_program():
+        if runs_locally("".join(lines)) or _is_inside_cell() or self._is_of_frontend():
             return lines
         return ["%%sky\n", *lines]
 
-    # Without it a terminal would ask for an empty line at the end, as it does for cell magics.
+    # Else a terminal would wait for an empty line at the end of each cell, as for cell magics.
     _transform.has_side_effects = True  # type: ignore[attr-defined]
 
-    def _is_of_a_program(self) -> bool:
-        """Return whether it is no cell of the person: frontends run code of their own, unseen."""
+    def _is_of_frontend(self) -> bool:
+        """Return whether a frontend runs code of its own, which the user does not see."""
         kernel = getattr(self._shell, "kernel", None)
         request = kernel.get_parent("shell").get("content", {}) if kernel else {}
         return bool(request.get("silent")) or not request.get("store_history", True)
 
 
-def belongs_here(cell: str) -> bool:
+def runs_locally(cell: str) -> bool:
     """Return whether a cell runs in the notebook although ``%sky auto`` is on.
 
-    It does when it begins with ``# local`` or with a cell magic of its own, when it has nothing but
-    magics, shell commands and questions, and when ``%sky`` is among its magics.
+    It does when it begins with ``# local`` or with a cell magic, when it has nothing but line
+    magics, shell commands and ``name?``, and when ``%sky`` is among its magics.
     """
     first = cell.lstrip().partition("\n")[0].rstrip()
     if first.startswith("%%") or _LOCAL.fullmatch(first):
         return True
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are shown where the cell runs
+            warnings.simplefilter("ignore")  # they are shown when the cell runs
             tree = ast.parse(TransformerManager().transform_cell(cell))
     except SyntaxError:
-        return True  # IPython says best what is wrong
-    if any(_is_of_ipython(node, "sky") for node in ast.walk(tree)):
+        return True  # IPython shows best what is wrong
+    if any(_is_magic_call(node, "sky") for node in ast.walk(tree)):
         return True
-    return all(isinstance(each, ast.Expr) and _is_of_ipython(each.value) for each in tree.body)
+    return all(isinstance(each, ast.Expr) and _is_magic_call(each.value) for each in tree.body)
 
 
-def _is_of_ipython(node: ast.AST, magic: str | None = None) -> bool:
-    """Return whether this is what IPython makes of its own syntax; of one magic, if it is named."""
+def _is_magic_call(node: ast.AST, magic: str | None = None) -> bool:
+    """Return whether IPython has made this call from its own syntax, and of ``magic`` if given."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")))):
             name = node.args[0] if node.args else None
@@ -80,8 +87,8 @@ def _is_of_ipython(node: ast.AST, magic: str | None = None) -> bool:
     return False
 
 
-def _is_inside_a_cell() -> bool:
-    """Return whether it is a cell that asks while it runs, as ``%time`` does for its statement."""
+def _is_inside_cell() -> bool:
+    """Return whether a running cell transforms code, as ``%time`` does with its statement."""
     frame = sys._getframe().f_back
     while frame and frame.f_code is not InteractiveShell.run_code.__code__:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""What Tab completes on a line of ``%%sky`` or ``%sky``."""
+"""Completion by Tab on a line of ``%%sky`` or ``%sky``."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, COMMANDS
-from jupyter_sky.notebook.options.types import Surroundings
+from jupyter_sky.notebook.options.types import CompletionContext
 from jupyter_sky.notebook.session import Session
 
 _OUR_LINE = re.compile(r"\s*(?:\w+\s*=\s*)?(%%?sky\s.*)", re.DOTALL)
 
 
-class Completion:
-    """Completes lines of ours, for IPython's completer.
+class SkyCompleter:
+    """Completes ``%%sky`` and ``%sky`` lines, as a matcher of IPython's completer.
 
     Parameters
     ----------
     shell
         The shell of the notebook.
     session
-        Its clusters, whose ranks are offered.
+        Its clusters, whose names and ranks can be completed.
     """
 
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
@@ -37,28 +37,28 @@ class Completion:
 
     @context_matcher(identifier="jupyter_sky")  # type: ignore[untyped-decorator, unused-ignore]
     def match(self, context: Any) -> dict[str, Any]:
-        """Return what the word at the cursor can be completed to, as IPython wants it."""
+        """Return what the word at the cursor can be completed to, as IPython's matchers do."""
         found = _OUR_LINE.fullmatch(context.text_until_cursor)
         if found is None:
             return {"completions": []}
         text = re.split(r"[\s,=]", found[1])[-1]
-        words = completions(text, found[1], self._surroundings(context.full_text))
+        words = completions(text, found[1], self._context(context.full_text))
         return {
             "completions": [SimpleCompletion(text=word, type="param") for word in words],
             "matched_fragment": text,
             "ordered": True,
-            # Names of Python and of files make no sense here, with jedi or without.
+            # Python names and files, which other matchers find, make no sense here.
             "suppress": True,
         }
 
-    def _surroundings(self, cell: str) -> Surroundings:
-        # Tab connects to nothing and waits for nobody: what is known has to do.
-        known = {cluster.name: cluster for cluster in self._session.known()}
+    def _context(self, cell: str) -> CompletionContext:
+        # Tab must not wait for a connection: only what is known already is used.
+        known = {cluster.name: cluster for cluster in self._session.connected_clusters()}
         current = known.get(self._session.current_name)
         names = list(known)
         with contextlib.suppress(SkyError, OSError, sqlite3.Error):
             names = [row.name for row in registry.rows()]
-        return Surroundings(
+        return CompletionContext(
             variables=self._shell.user_ns,
             body=cell.partition("\n")[2],
             nodes=tuple(node.ranks for node in current.state.nodes) if current else (),
@@ -66,7 +66,7 @@ class Completion:
         )
 
 
-def completions(text: str, line: str, around: Surroundings) -> list[str]:
+def completions(text: str, line: str, context: CompletionContext) -> list[str]:
     """Return what a word of a ``%%sky`` or ``%sky`` line can be completed to.
 
     Parameters
@@ -75,8 +75,8 @@ def completions(text: str, line: str, around: Surroundings) -> list[str]:
         The word so far; it may be empty.
     line
         The line up to the cursor, with the magic at its beginning and `text` at its end.
-    around
-        What there is to choose from.
+    context
+        What values can be completed to.
     """
     words = line.removesuffix(text).replace(",", " ").replace("=", " ").split()
     magic, *words = words or [""]
@@ -85,23 +85,25 @@ def completions(text: str, line: str, around: Surroundings) -> list[str]:
     elif words and words[0] in COMMANDS:
         arguments = COMMANDS[words.pop(0)][1]
     else:
-        return [] if words else _beginning(text, COMMANDS)
+        return [] if words else _starting_with(text, COMMANDS)
 
     by_name = {name: each for each in arguments for name in each.names}
     last = max((i for i, word in enumerate(words) if word in by_name), default=-1)
     option, given = (by_name[words[last]] if last >= 0 else None), words[last + 1 :]
-    if option and option.kind and not given:
-        return _beginning(text, option.kind.offers(around))
+    if option and option.type and not given:
+        return _starting_with(text, option.type.completions(context))
 
-    kind = option.kind if option else None
-    if kind is None or not kind.many:
-        kind = next((each.kind for each in arguments if not each.is_option), None)
-        if kind and given and not kind.many:
-            kind = None
-    values = [value for value in kind.offers(around) if value not in given] if kind else []
+    # The word is another value of the last option, or of the positional argument.
+    value_type = option.type if option else None
+    if value_type is None or not value_type.many:
+        value_type = next((each.type for each in arguments if not each.is_option), None)
+        if value_type and given and not value_type.many:
+            value_type = None
+    offered = value_type.completions(context) if value_type else ()
+    values = [value for value in offered if value not in given]
     unused = [each.name for each in arguments if each.is_option and each.name not in words]
-    return _beginning(text, [*values, *unused, *(["-h"] if text else [])])
+    return _starting_with(text, [*values, *unused, *(["-h"] if text else [])])
 
 
-def _beginning(text: str, words: Iterable[str]) -> list[str]:
+def _starting_with(text: str, words: Iterable[str]) -> list[str]:
     return [word for word in dict.fromkeys(words) if word.startswith(text)]

@@ -1,25 +1,21 @@
-"""The options of ``%%sky`` and the commands of ``%sky``: tables, and how a line is read by them."""
+"""The tables of the options of ``%%sky`` and of the commands of ``%sky``."""
 
 from __future__ import annotations
 
-import difflib
-import shlex
-from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
-from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options import types
-from jupyter_sky.notebook.options.parser import Argument, HelpRequested, Parser
+from jupyter_sky.notebook.options.parser import Argument
 
 RankSelection = Literal["all", "head"] | tuple[int, ...]
+"""What ``--ranks`` is parsed to."""
 
 CLUSTER_OPTIONS = tuple(
     Argument(*row)
     for row in [
-        # names, metavar, kind, example, help (in parentheses: what holds without it)
+        # names, metavar, type, example, help (in parentheses: the default)
         (("--nodes", "--num-nodes", "-n"), "N", types.WHOLE, "4", "how many machines (1)"),
         (("--gpu", "--gpus"), "NAME[:COUNT]", types.GPU, "L4:4", "the GPUs of each of them"),
         (("--cpus",), "N[+]", types.AMOUNT, "8+", "the CPUs of each, with + at least"),
@@ -121,16 +117,20 @@ _CLUSTER = Argument(
     ("--cluster", "-c"), "NAME", types.CLUSTER, "train", "which cluster (the current one)"
 )
 _PROVIDER = Argument(("--provider",), "NAME", types.PROVIDER, "aws", "also what this one needs")
-_STRANGER = Argument(("name",), "ID", types.WORD, "1f2e3d4c", "also this cluster of somebody's")
+_UNKNOWN_ID = Argument(
+    ("name",), "ID", types.WORD, "1f2e3d4c", "also this cluster of another registry"
+)
 _REMOVE = Argument(("--remove",), "NAME", types.WORD, "jupyter-sky-0f1e", "remove this one")
 _NAMES = Argument(("names",), "NAME", types.NAMES, "model", "which variables", required=True)
-_FROM = Argument(("--ranks",), "RANKS", types.RANKS, "0,2-3", "from which ranks (the head)")
+_SOURCE_RANKS = Argument(("--ranks",), "RANKS", types.RANKS, "0,2-3", "from which ranks (the head)")
 _RANK = Argument(("rank",), "RANK", types.RANK, "3", "which rank (the head)")
 _RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "which ranks (all)")
 _HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "machines to look at as well")
 _NODES = Argument(("nodes",), "N", types.NODES, "8", "how many it shall have; the last ones leave")
 _MORE_HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu3,gpu4", "machines to take for more")
-_ON = Argument(("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "machines to clean up as well")
+_CLEANED_HOSTS = Argument(
+    ("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "machines to clean up as well"
+)
 _UNUSED = Argument(
     ("--unused-for",), "TIME", types.TIME, "30d", "how long nothing used an environment (14d)"
 )
@@ -153,7 +153,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "status": ("show the clusters and what they do", (_JSON,)),
     "logs": ("show what a rank wrote", (_RANK, _FOLLOW, _TAIL, _SAVE, _CLUSTER)),
     "push": ("send variables to all ranks", (_NAMES,)),
-    "pull": ("bring back the values of variables", (_NAMES, _FROM)),
+    "pull": ("bring back the values of variables", (_NAMES, _SOURCE_RANKS)),
     "attach": ("connect to a cluster that is up", (_NAME,)),
     "panel": ("show the panel of a cluster here", (_NAME,)),
     "interrupt": ("stop what runs", (_CLUSTER,)),
@@ -168,23 +168,23 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS, _PROVIDER)),
     "gc": (
         "end and remove what was left behind, and what nobody uses",
-        (_STRANGER, _ON, _UNUSED),
+        (_UNKNOWN_ID, _CLEANED_HOSTS, _UNUSED),
     ),
 }
 
 
 @dataclass(frozen=True)
 class CellOptions:
-    """The options of one ``%%sky``. What was left open is None, empty or False.
+    """The options of one ``%%sky``; those that were left out are None, empty or False.
 
     Attributes
     ----------
     stdout
-        None stands for the head, or for the first rank where the head takes no part.
+        None means the head, or the first rank of a run without the head.
     plugin
         Empty for ``none``.
     in_names
-        Empty for ``none``; None for what the cell reads.
+        Empty for ``none``; None for the names that the cell reads.
     timeout, idle_timeout
         Seconds.
     max_price, max_cost
@@ -218,121 +218,3 @@ class CellOptions:
     gather: tuple[str, ...] = ()
     background: bool = False
     timeout: float | None = None
-
-
-@lru_cache(maxsize=64)  # a cell comes again and again, and argparse costs as much as a round trip
-def parse_cell(line: str, defaults: CellOptions | None = None) -> CellOptions:
-    """Read the line of a ``%%sky``.
-
-    Parameters
-    ----------
-    line
-        What follows ``%%sky``.
-    defaults
-        What holds where the line says nothing.
-
-    Raises
-    ------
-    UsageError
-        Something cannot be used; the sentence says what to type instead.
-    HelpRequested
-        The line has ``-h``.
-    """
-    parser = Parser("%%sky", "run this cell on a cluster", CELL_OPTIONS)
-    return _cell_options(parser.read(_words(line)), defaults)
-
-
-def parse_line(
-    line: str, defaults: CellOptions | None = None
-) -> tuple[str, CellOptions | Namespace]:
-    """Read the line of a ``%sky``.
-
-    Parameters
-    ----------
-    line
-        What follows ``%sky``.
-    defaults
-        What holds for ``up`` where the line says nothing.
-
-    Returns
-    -------
-    tuple
-        The command and its arguments: for ``up`` the options of a cluster, for others a namespace
-        with an attribute for each argument, None (of a switch: False) where it was left out.
-
-    Raises
-    ------
-    UsageError
-        Something cannot be used; the sentence says what to type instead.
-    HelpRequested
-        The line has ``-h``, or is empty.
-    """
-    return parse_words(_words(line), defaults)
-
-
-def parse_words(
-    given: Sequence[str], defaults: CellOptions | None = None
-) -> tuple[str, CellOptions | Namespace]:
-    """Read the words of a ``%sky``, as `parse_line` does."""
-    command, *words = given or ["-h"]
-    if command in ("-h", "--help"):
-        raise HelpRequested(_overview())
-    if command not in COMMANDS:
-        raise UsageError(_no_command(command, shlex.join(given)))
-    help, arguments = COMMANDS[command]
-    values = Parser(f"%sky {command}", help, arguments).read(words)
-    if command == "up":
-        return command, _cell_options(values, defaults)
-    for argument in arguments:
-        values.setdefault(argument.field, None if argument.kind else False)
-    return command, Namespace(**values)
-
-
-def as_line(options: CellOptions) -> str:
-    """Return what to type behind ``%%sky`` for a cluster like this one."""
-    words = []
-    for argument in CLUSTER_OPTIONS:
-        value = getattr(options, argument.field)
-        if value == getattr(CellOptions(), argument.field):
-            continue
-        words.append(argument.name)
-        if argument.kind is not None:
-            words.append(shlex.quote(_typed(value)))
-    return " ".join(words)
-
-
-def _typed(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(value) or "none"
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def _cell_options(values: Mapping[str, Any], defaults: CellOptions | None) -> CellOptions:
-    options = replace(defaults or CellOptions(), **values)
-    if options.hosts and options.provider not in (None, "ssh"):
-        raise UsageError(
-            f"--hosts are machines to reach over SSH, but the provider is {options.provider}: "
-            "type `--provider ssh`, or leave out --hosts."
-        )
-    return options
-
-
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError:
-        raise UsageError(f"a quotation mark is missing in `{line.strip()}`: close it.") from None
-
-
-def _overview() -> str:
-    parser = Parser("%%sky", "run a cell on a cluster", CELL_OPTIONS)
-    commands = "".join(f"  {name:<12}{help}\n" for name, (help, _) in COMMANDS.items())
-    return f"{parser.format_help()}\n%sky COMMAND (`%sky COMMAND -h` for more):\n{commands}"
-
-
-def _no_command(word: str, line: str) -> str:
-    if word.startswith("-"):
-        return f"options go above a cell or behind a command: `%%sky {line}` or `%sky up {line}`."
-    near = difflib.get_close_matches(word, COMMANDS, 1)
-    instead = f"did you mean `%sky {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}."
-    return f"%sky has no command {word}: {instead}"

@@ -1,4 +1,4 @@
-"""How a line is taken apart by a table of arguments, and what is said when it cannot be."""
+"""Parses a line by a table of arguments, and says in a sentence what to type instead."""
 
 from __future__ import annotations
 
@@ -9,48 +9,52 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.options.types import Kind, NotOfKind
+from jupyter_sky.notebook.options.types import InvalidValue, OptionType
 
 _DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")  # an editor may have made one dash of two hyphens
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One option, or one word that stands by itself.
+    """One option, or a positional argument.
 
     Attributes
     ----------
     names
-        All spellings, the one of our own first; without hyphens it stands by itself.
+        All spellings, the preferred one first; a positional argument has no hyphens.
     metavar
         What stands for its value in the help.
-    kind
-        What it takes; None for a switch.
+    type
+        The type of its value; None for a switch.
     example
-        A value of that kind.
+        A value of that type.
     help
         What it is for.
+    required
+        Whether a line without it is refused.
     """
 
     names: tuple[str, ...]
     metavar: str
-    kind: Kind | None
+    type: OptionType | None
     example: str
     help: str
     required: bool = False
 
     @property
     def name(self) -> str:
+        """The preferred spelling."""
         return self.names[0]
 
     @property
     def is_option(self) -> bool:
+        """Whether it is not positional."""
         return self.name.startswith("-")
 
     @property
     def field(self) -> str:
         """The attribute that holds its value."""
-        # `in` is a word of Python.
+        # `in` is a keyword of Python.
         return "in_names" if self.name == "--in" else self.name.lstrip("-").replace("-", "_")
 
 
@@ -63,7 +67,7 @@ class HelpRequested(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Finds out which argument each word belongs to; what the words mean, their kinds say.
+    """Assigns words to arguments with argparse, and converts them by the arguments' types.
 
     Parameters
     ----------
@@ -86,33 +90,32 @@ class Parser(argparse.ArgumentParser):
         )
         self.arguments = arguments
         self.by_name = {name: each for each in arguments for name in each.names}
-        words = [each for each in arguments if not each.is_option]
-        options = ["[options]"] if len(words) < len(arguments) else []
-        self.usage = " ".join(["%(prog)s", *(f"[{each.metavar}]" for each in words), *options])
+        positional = [each for each in arguments if not each.is_option]
+        options = ["[options]"] if len(positional) < len(arguments) else []
+        self.usage = " ".join(["%(prog)s", *(f"[{each.metavar}]" for each in positional), *options])
         for each in arguments:
-            self._declare(each, greedy=not words)
+            self._declare(each, greedy=not positional)
 
     def _declare(self, argument: Argument, *, greedy: bool) -> None:
-        kind, metavar, help = argument.kind, argument.metavar, argument.help
-        if kind is None:
+        metavar, help = argument.metavar, argument.help
+        if argument.type is None:
             self.add_argument(*argument.names, dest=argument.field, action="store_true", help=help)
         elif argument.is_option:
             self.add_argument(
                 *argument.names,
                 dest=argument.field,
                 action="extend",
-                # Beside words that stand by themselves, only commas can separate values.
-                nargs="+" if kind.many and greedy else 1,
+                # Beside positional arguments, only commas can separate values.
+                nargs="+" if argument.type.many and greedy else 1,
                 metavar=metavar,
                 help=help,
             )
         else:
-            self.add_argument(
-                argument.name, nargs="*" if kind.many else "?", metavar=metavar, help=help
-            )
+            nargs = "*" if argument.type.many else "?"
+            self.add_argument(argument.name, nargs=nargs, metavar=metavar, help=help)
 
     def read(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return the values of what is given, by field.
+        """Return the values of the arguments that were given, by field.
 
         Raises
         ------
@@ -126,48 +129,50 @@ class Parser(argparse.ArgumentParser):
         try:
             found, rest = self.parse_known_args(words)
         except argparse.ArgumentError as error:
-            raise UsageError(self._bare(error)) from None
+            raise UsageError(self._without_value(error)) from None
         if rest:
-            raise UsageError(self._stray(rest[0], words))
-        values = {each.field: self._value(each, vars(found)[each.field]) for each in self.arguments}
+            raise UsageError(self._unexpected(rest[0], words))
+        values = {
+            each.field: self._convert(each, vars(found)[each.field]) for each in self.arguments
+        }
         return {field: value for field, value in values.items() if value is not None}
 
     def error(self, message: str) -> NoReturn:
-        """Say it, where argparse would end the process."""
+        """Raise a UsageError, where argparse would end the process."""
         raise UsageError(message)
 
-    def _value(self, argument: Argument, given: Any) -> Any:
-        kind = argument.kind
-        if kind is None:
+    def _convert(self, argument: Argument, given: Any) -> Any:
+        if argument.type is None:
             return given or None
-        texts = kind.split([given] if isinstance(given, str) else given or [])
+        texts = argument.type.split([given] if isinstance(given, str) else given or [])
         if not texts and not given and not argument.required:
             return None
         if not texts:
             raise UsageError(self._takes(argument, "nothing is named"))
-        if len(texts) > 1 and not kind.many:
+        if len(texts) > 1 and not argument.type.many:
             raise UsageError(f"{argument.name} is given {len(texts)} times: keep one of them.")
         try:
-            return kind.value(texts)
-        except NotOfKind as wrong:
+            return argument.type.convert(texts)
+        except InvalidValue as wrong:
             raise UsageError(self._takes(argument, f'"{wrong}" is not one')) from None
 
     def _takes(self, argument: Argument, but: str) -> str:
         name = argument.name if argument.is_option else self.prog
-        takes = argument.kind.takes if argument.kind else "no value"
+        takes = argument.type.description if argument.type else "no value"
         return f"{name} takes {takes}, as in `{name} {argument.example}`; {but}."
 
-    def _bare(self, error: argparse.ArgumentError) -> str:
+    def _without_value(self, error: argparse.ArgumentError) -> str:
         argument = self.by_name[(error.argument_name or "").split("/")[0]]
-        if argument.kind is None:
+        if argument.type is None:
             return f"{argument.name} takes no value: type it alone."
         return self._takes(argument, "nothing stands behind it")
 
-    def _stray(self, word: str, words: Sequence[str]) -> str:
-        """Say what is wrong with a word that no argument takes."""
+    def _unexpected(self, word: str, words: Sequence[str]) -> str:
+        """Return what is wrong with a word that no argument takes."""
         if word.startswith(_DASHES):
-            near = self._near(word.partition("=")[0].lstrip("".join(_DASHES)), cutoff=0.6)
-            instead = f"did you mean `{near}`?" if near else f"`{self._help}` lists what is."
+            name = word.partition("=")[0].lstrip("".join(_DASHES))
+            similar = self._similar_option(name, cutoff=0.6)
+            instead = f"did you mean `{similar}`?" if similar else f"`{self._help}` lists what is."
             return f"{word} is not an option of {self.prog}: {instead}"
         before = [each.partition("=")[0] for each in words[: words.index(word)]]
         options = [self.by_name[each] for each in before if each in self.by_name]
@@ -175,14 +180,14 @@ class Parser(argparse.ArgumentParser):
             return f'{options[-1].name} takes {_how_many(options[-1])}: leave out "{word}".'
         if word.isdecimal() and "--nodes" in self.by_name:
             return f'"{word}" belongs to no option of {self.prog}: did you mean `--nodes {word}`?'
-        if near := self._near(word, cutoff=0.9):
-            return f'"{word}" is an option without its hyphens: type `{near}`.'
+        if similar := self._similar_option(word, cutoff=0.9):
+            return f'"{word}" is an option without its hyphens: type `{similar}`.'
         return f'{self.prog} has no use for "{word}": `{self._help}` shows what it takes.'
 
-    def _near(self, word: str, cutoff: float) -> str | None:
+    def _similar_option(self, word: str, cutoff: float) -> str | None:
         names = [name[2:] for name in self.by_name if name.startswith("--")]
-        near = difflib.get_close_matches(word, names, 1, cutoff)
-        return f"--{near[0]}" if near else None
+        similar = difflib.get_close_matches(word, names, 1, cutoff)
+        return f"--{similar[0]}" if similar else None
 
     @property
     def _help(self) -> str:
@@ -191,7 +196,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _how_many(option: Argument) -> str:
-    if option.kind is None:
+    if option.type is None:
         return "no value"
-    many = "values with commas between them" if option.kind.many else "one value"
+    many = "values with commas between them" if option.type.many else "one value"
     return f"{many}, as in `{option.name} {option.example}`"

@@ -1,4 +1,4 @@
-"""What the values of options are: how they are read, and what Tab offers for them."""
+"""The types of option values: how each is parsed, and what Tab completes for it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jupyter_sky.errors import UsageError
 
 _SWITCHES = ("on", "off", "status")
 _PROVIDERS = ("local", "ssh", "aws")
-_OF_IPYTHON = {"In", "Out", "exit", "get_ipython", "open", "quit"}
+_IPYTHON_NAMES = {"In", "Out", "exit", "get_ipython", "open", "quit"}
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What there is to choose from, where a line is typed.
+class CompletionContext:
+    """What values can be completed to, where a line is typed.
 
     Attributes
     ----------
@@ -42,64 +42,73 @@ class Surroundings:
     clusters: tuple[str, ...] = ()
 
 
-def _nothing(around: Surroundings) -> Iterable[str]:
+class InvalidValue(ValueError):
+    """A text is not a value of an option's type; the error's text is the part that is wrong."""
+
+
+def _no_completions(context: CompletionContext) -> Iterable[str]:
     return ()
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What an option takes.
+class OptionType:
+    """The type of an option's values.
 
     Attributes
     ----------
-    takes
-        In words, so that ``"four" is not one`` can follow.
-    read
-        Reads one value; a ValueError says that it is not of this kind, a UsageError why.
+    description
+        What the values are, in words that can stand behind "takes", like "a whole number".
+    parse
+        Parses one value. It raises a ValueError when the text is not one, or a UsageError that says
+        what to type instead.
     many
         Whether several values may follow, with commas or blanks between them.
     combine
-        Makes one of several values; a ValueError says that they do not go together.
+        Makes one value of several; it raises a ValueError when they exclude each other.
     separator
         What is between values in one word, as a regular expression.
-    offers
-        What Tab completes to.
+    completions
+        Returns what Tab completes to.
     """
 
-    takes: str
-    read: Callable[[str], Any]
+    description: str
+    parse: Callable[[str], Any]
     many: bool = False
     combine: Callable[[list[Any]], Any] = tuple
     separator: str = ","
-    offers: Callable[[Surroundings], Iterable[str]] = _nothing
+    completions: Callable[[CompletionContext], Iterable[str]] = _no_completions
 
     def split(self, texts: Iterable[str]) -> list[str]:
-        """Take apart what was typed as one word."""
+        """Split words at the separator, where several values are allowed."""
         if not self.many:
             return list(texts)
         parts = (part.strip() for text in texts for part in re.split(self.separator, text))
         return [part for part in parts if part]
 
-    def value(self, texts: list[str]) -> Any:
-        """Read values; NotOfKind says which of them is none of this kind."""
+    def convert(self, texts: list[str]) -> Any:
+        """Parse texts that `split` returned, and combine them if several are allowed.
+
+        Raises
+        ------
+        InvalidValue
+            When one of them, or their combination, is not of this type.
+        UsageError
+            When one of them is not, and the type itself knows what to type instead.
+        """
         values = []
         for text in texts:
             try:
-                values.append(self.read(text))
+                values.append(self.parse(text))
             except UsageError:
                 raise
             except ValueError:
-                raise NotOfKind(text) from None
+                raise InvalidValue(text) from None
         if not self.many:
             return values[0]
         try:
             return self.combine(values)
         except ValueError:
-            raise NotOfKind(",".join(texts)) from None
-
-
-class NotOfKind(ValueError):
-    """A text is not what an option takes."""
+            raise InvalidValue(",".join(texts)) from None
 
 
 def _matching(pattern: str, text: str) -> re.Match[str]:
@@ -151,7 +160,7 @@ def _positive(number: float) -> float:
 
 
 def _gpu(text: str) -> str:
-    accelerators.parse(text)  # its sentence names what is near
+    accelerators.parse(text)  # its UsageError names similar GPUs
     return text
 
 
@@ -185,16 +194,16 @@ def _ranks(text: str) -> str | range:
     return ranks
 
 
-def _shown(text: str) -> str | range:
+def _shown_ranks(text: str) -> str | range:
     return text if text == "none" else _ranks(text)
 
 
-def _one_selection(parts: list[Any]) -> Any:
+def _combine_ranks(parts: list[Any]) -> Any:
     words = [part for part in parts if isinstance(part, str)]
     if not words:
         return tuple(sorted({rank for ranks in parts for rank in ranks}))
     if len(parts) > 1:
-        raise ValueError("a word stands alone")
+        raise ValueError("`all` or `head` beside numbers")
     return words[0]
 
 
@@ -205,7 +214,7 @@ def _distinct(names: list[str]) -> tuple[str, ...]:
 def _distinct_or_none(names: list[str]) -> tuple[str, ...]:
     if "none" in names:
         if len(names) > 1:
-            raise ValueError("none stands alone")
+            raise ValueError("`none` beside names")
         return ()
     return _distinct(names)
 
@@ -216,61 +225,63 @@ def _switch(text: str) -> str:
     return text
 
 
-def _gpu_names(around: Surroundings) -> Iterable[str]:
+def _gpu_names(context: CompletionContext) -> Iterable[str]:
     return accelerators.names()
 
 
-def _plugin_names(around: Surroundings) -> Iterable[str]:
+def _plugin_names(context: CompletionContext) -> Iterable[str]:
     from jupyter_sky import plugins
 
     return [*plugins.__all__, "none"]
 
 
-def _variable_names(around: Surroundings) -> Iterable[str]:
+def _variable_names(context: CompletionContext) -> Iterable[str]:
     return [
         name
-        for name, value in around.variables.items()
+        for name, value in context.variables.items()
         if not name.startswith("_")
-        and name not in _OF_IPYTHON
+        and name not in _IPYTHON_NAMES
         and not isinstance(value, ModuleType)
     ]
 
 
-def _result_names(around: Surroundings) -> Iterator[str]:
-    """Offer what the cell defines, and then what there is."""
+def _result_names(context: CompletionContext) -> Iterator[str]:
+    """Complete to names that the cell binds, and then to those of the notebook."""
     with contextlib.suppress(SyntaxError):
-        yield from sorted(analyse(around.body).writes)
-    yield from _variable_names(around)
+        yield from sorted(analyse(context.body).writes)
+    yield from _variable_names(context)
 
 
-def _rank_numbers(around: Surroundings) -> list[str]:
-    return [str(rank) for ranks in around.nodes for rank in ranks]
+def _rank_numbers(context: CompletionContext) -> list[str]:
+    return [str(rank) for ranks in context.nodes for rank in ranks]
 
 
-def _rank_lists(around: Surroundings) -> Iterator[str]:
+def _rank_lists(context: CompletionContext) -> Iterator[str]:
     yield from ("all", "head")
-    numbers = _rank_numbers(around)
+    numbers = _rank_numbers(context)
     if len(numbers) > 1:
         yield f"{numbers[0]}-{numbers[-1]}"
-    yield from (f"{ranks[0]}-{ranks[-1]}" for ranks in around.nodes if len(ranks) > 1)
+    yield from (f"{ranks[0]}-{ranks[-1]}" for ranks in context.nodes if len(ranks) > 1)
     yield from numbers
 
 
-WHOLE = Kind("a whole number of at least 1", _whole)
-NODES = Kind("a whole number of at least 1 (`%sky down` ends the cluster)", _whole)
-RANK = Kind("the number of a rank", _rank, offers=_rank_numbers)
-SWITCH = Kind("`on`, `off` or `status`", _switch, offers=lambda around: _SWITCHES)
-AMOUNT = Kind('a number, with a + for "or more"', _amount)
-TIME = Kind("a time in seconds, or with s, m, h or d behind it", _seconds)
-SIZE = Kind("a size in bytes, or with MB or GB behind it", _bytes)
-DOLLARS = Kind("an amount in dollars", _dollars)
-WORD = Kind("a name of letters, digits, `.`, `_` and `-`", _word)
-FILE = Kind("the name of a file", lambda text: text)
-CLUSTER = replace(WORD, offers=lambda around: around.clusters)
-GPU = Kind("the name of a GPU, with :COUNT behind it for more than one", _gpu, offers=_gpu_names)
-PROVIDER = Kind("local, ssh or aws", _provider, offers=lambda around: _PROVIDERS)
-HOSTS = Kind("names of machines", _host, many=True, combine=_distinct)
-PACKAGES = Kind(
+WHOLE = OptionType("a whole number of at least 1", _whole)
+NODES = OptionType("a whole number of at least 1 (`%sky down` ends the cluster)", _whole)
+RANK = OptionType("the number of a rank", _rank, completions=_rank_numbers)
+SWITCH = OptionType("`on`, `off` or `status`", _switch, completions=lambda context: _SWITCHES)
+AMOUNT = OptionType('a number, with a + for "or more"', _amount)
+TIME = OptionType("a time in seconds, or with s, m, h or d behind it", _seconds)
+SIZE = OptionType("a size in bytes, or with MB or GB behind it", _bytes)
+DOLLARS = OptionType("an amount in dollars", _dollars)
+WORD = OptionType("a name of letters, digits, `.`, `_` and `-`", _word)
+FILE = OptionType("the name of a file", lambda text: text)
+CLUSTER = replace(WORD, completions=lambda context: context.clusters)
+GPU = OptionType(
+    "the name of a GPU, with :COUNT behind it for more than one", _gpu, completions=_gpu_names
+)
+PROVIDER = OptionType("local, ssh or aws", _provider, completions=lambda context: _PROVIDERS)
+HOSTS = OptionType("names of machines", _host, many=True, combine=_distinct)
+PACKAGES = OptionType(
     "packages as pip writes them",
     _package,
     many=True,
@@ -278,33 +289,35 @@ PACKAGES = Kind(
     # A comma within a requirement (`torch>=2,<3`, `uvicorn[standard,http]`) separates nothing.
     separator=r",(?![^\[]*\])(?=\s*[A-Za-z]|$)",
 )
-PLUGINS = Kind(
+PLUGINS = OptionType(
     "names of plugins, or `none`",
     _variable,
     many=True,
     combine=_distinct_or_none,
-    offers=_plugin_names,
+    completions=_plugin_names,
 )
-NAMES = Kind("names of variables", _variable, many=True, combine=_distinct, offers=_variable_names)
-RESULTS = replace(NAMES, offers=_result_names)
-NAMES_OR_NONE = Kind(
+NAMES = OptionType(
+    "names of variables", _variable, many=True, combine=_distinct, completions=_variable_names
+)
+RESULTS = replace(NAMES, completions=_result_names)
+NAMES_OR_NONE = OptionType(
     "names of variables, or `none`",
     _variable,
     many=True,
     combine=_distinct_or_none,
-    offers=_variable_names,
+    completions=_variable_names,
 )
-RANKS = Kind(
+RANKS = OptionType(
     "`all`, `head`, or numbers of ranks",
     _ranks,
     many=True,
-    combine=_one_selection,
-    offers=_rank_lists,
+    combine=_combine_ranks,
+    completions=_rank_lists,
 )
-SHOWN = Kind(
+SHOWN = OptionType(
     "`all`, `head`, `none`, or numbers of ranks",
-    _shown,
+    _shown_ranks,
     many=True,
-    combine=_one_selection,
-    offers=lambda around: ["none", *_rank_lists(around)],
+    combine=_combine_ranks,
+    completions=lambda context: ["none", *_rank_lists(context)],
 )

@@ -1,4 +1,4 @@
-"""A run in the background: the cell is done at once, the run goes on and can be asked after."""
+"""The handle of a run in the background: the cell ends at once, and the run goes on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from IPython import get_ipython
 from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.transport import event_loop
+from jupyter_sky.notebook.throttle import Throttle, call_in_loop
 from jupyter_sky.transport.events import Display, Output
 
-_KEPT = 64 * 1024  # bytes of output that the display shows, at most
+_KEPT = 64 * 1024  # bytes of output, at most
 _SHOWN_LINES = 40
-_EVERY = 0.25  # seconds between two updates of the display
+_UPDATE_DELAY = 0.25  # seconds until new output is shown, with all that comes meanwhile
 
 Bind = Callable[[dict[int, Any]], dict[str, Any]]
 
@@ -27,8 +27,19 @@ Bind = Callable[[dict[int, Any]], dict[str, Any]]
 class BackgroundRun:
     """A run that goes on while the notebook does other things.
 
-    Await it, or ask for its ``result()``; both raise what the ranks raised. Wherever it is
-    displayed, it shows its state and the end of its output, live.
+    Await it, or ask for its ``result()``; both raise what the ranks raised. Each display of it
+    shows its state and the end of its output, live.
+
+    Parameters
+    ----------
+    run
+        The run; it is started here.
+    title
+        What its display begins with.
+    bind
+        Binds what the run was asked for, and returns it; called in the user's thread.
+    timeout
+        Seconds after which the run is stopped.
     """
 
     def __init__(self, run: Run, title: str, bind: Bind, timeout: float | None) -> None:
@@ -40,13 +51,15 @@ class BackgroundRun:
         self._output: deque[bytes] = deque()
         self._size = 0
         self._handles: list[DisplayHandle] = []
-        self._due = False
         self._ended: float | None = None
-        run.listen(self._take, self._finish, timeout)
+        self._throttle = Throttle(
+            self._update, interval=0.0, delay=_UPDATE_DELAY, later=call_in_loop
+        )
+        run.listen(self._on_output, self._on_end, timeout)
 
     @property
     def done(self) -> bool:
-        """Whether the run is over."""
+        """Whether the run has ended."""
         return self._future.done()
 
     @property
@@ -64,22 +77,22 @@ class BackgroundRun:
         KeyboardInterrupt
             When it was cancelled.
         TimeoutError
-            When it is not over after ``timeout`` seconds; it goes on.
+            When it has not ended after ``timeout`` seconds; it goes on.
         """
         self._future.result(timeout)
         return self._values()
 
     def cancel(self) -> None:
-        """Stop the run; one that waits for its turn does not begin."""
+        """Stop the run; one that waits for its turn is not started."""
         self._run.stop()
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
-        # Who stops waiting does not stop the run.
+        # Cancelling what awaits it does not stop the run.
         yield from asyncio.shield(asyncio.wrap_future(self._future)).__await__()
         return self._values()
 
     def _values(self) -> dict[str, Any]:
-        # Who runs notebooks without a page, like papermill, passes over what comes from threads.
+        # Programs that run notebooks, like papermill, ignore displays that come from threads.
         self._update()
         return self._bind(self._run.values())
 
@@ -89,13 +102,13 @@ class BackgroundRun:
     def _ipython_display_(self) -> None:
         handle = DisplayHandle()
         handle.display(self._bundle(), raw=True)
-        # A terminal cannot change what it has shown, and would show it again and again.
+        # A terminal cannot replace what it has shown: each update would be shown below.
         if hasattr(get_ipython(), "kernel"):
             self._handles.append(handle)
 
     # In the background thread
 
-    def _take(self, event: Output | Display) -> None:
+    def _on_output(self, event: Output | Display) -> None:
         if isinstance(event, Display):
             text = str(event.data.get("text/plain", "")).encode() + b"\n"
         else:
@@ -104,20 +117,14 @@ class BackgroundRun:
         self._size += len(text)
         while self._size > _KEPT and len(self._output) > 1:
             self._size -= len(self._output.popleft())
-        self._update_soon()
+        self._throttle.request()
 
-    def _finish(self) -> None:
+    def _on_end(self) -> None:
         self._ended = time.monotonic()
         self._future.set_result(None)
         self._update()
 
-    def _update_soon(self) -> None:
-        if not self._due:
-            self._due = True
-            event_loop.loop().call_later(_EVERY, self._update)
-
     def _update(self) -> None:
-        self._due = False
         for handle in self._handles:
             handle.update(self._bundle(), raw=True)
 

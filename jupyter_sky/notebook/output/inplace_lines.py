@@ -1,7 +1,7 @@
-"""Lines that are drawn over and over: a bar, several at once, a table that rich keeps up to date.
+"""Lines that a program overwrites again and again: tqdm's bars, rich's tables.
 
-A terminal moves its cursor for that. A notebook's stream knows no way up, and a notebook's file
-keeps every state of a bar. So these lines are a display of their own, which is updated.
+A terminal moves its cursor up for that. A notebook's stream cannot, and a notebook's file would
+keep every state of a bar. So these lines become a display of their own, which is updated.
 """
 
 from __future__ import annotations
@@ -12,30 +12,35 @@ import time
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
-_EVERY = 0.05  # seconds between two updates
-_MOST = 40  # lines; more are no bars
-_HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor, as rich does while it draws
+_INTERVAL = 0.05  # seconds between two updates
+_LARGEST_BLOCK = 40  # lines; more are not bars
+_HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"  # rich hides the cursor while it draws
 
-# To the beginning of the line, to the next, up and down, erasing a line.
+# To the beginning of the line, to the next one, up and down, erase a line, hide the cursor.
 _MOVES = re.compile(r"(\r(?!\n)|\r?\n|\x1b\[\d*[AB]|\x1b\[[02]?K|\x1b\[\?25[hl])")
 _BEGIN = re.compile(r"\r(?!\n)|\x1b\[(\d*A|[02]?K|\?25l)")
 
 
-def beginning(text: str) -> int | None:
-    """Return where the first line begins that is drawn over, if one is."""
+def overwriting_start(text: str) -> int | None:
+    """Return where the first line begins that is overwritten; ``None`` if there is none."""
     found = _BEGIN.search(text)
     return text.rfind("\n", 0, found.start()) + 1 if found else None
 
 
 class InPlaceLines:
-    """A block of lines in a cell, over which a rank draws.
+    """A block of lines in a cell, with a cursor that a rank's output moves.
 
     Parameters
     ----------
     shell
         The shell of the notebook.
     line
-        What the first line has so far.
+        The text that the first line has already.
+
+    Attributes
+    ----------
+    over
+        Whether an ordinary line has come below the block, which ends it.
     """
 
     def __init__(self, shell: InteractiveShell, line: str = "") -> None:
@@ -43,61 +48,64 @@ class InPlaceLines:
         self._id = DisplayHandle().display_id
         self._rows = [line]
         self._row = 0
-        self._anew = False
-        self._fresh = False
-        self._hidden = False
+        self._overwrites = False  # the next text replaces the line
+        self._at_line_start = False
+        self._cursor_hidden = False
         self._shown: str | None = None
         self._next = 0.0
         self.over = False
 
     def draw(self, text: str) -> str:
-        """Draw; return what comes behind the end of the block, and belongs to it no longer."""
+        """Apply text to the block; return the part of it that comes below the block's end."""
         parts = _MOVES.split(text)
         for at, part in enumerate(parts):
-            if self._is_behind(part):
+            if self._ends_with(part):
                 self.over = True
                 self.show()
                 return "".join(parts[at:])
-            self._take(part)
+            self._apply(part)
         if time.monotonic() >= self._next:
             self.show()
         return ""
 
     def show(self) -> None:
-        """Show it as it is."""
+        """Publish the block, if it has changed."""
         text = "\n".join(row.rstrip() for row in self._rows).rstrip("\n")
         if text != self._shown:
             first, self._shown = self._shown is None, text
             transient = {"display_id": self._id}
             data = {"text/plain": text}
             self._publisher.publish(data, transient=transient, update=not first)
-        self._next = time.monotonic() + _EVERY
+        self._next = time.monotonic() + _INTERVAL
 
-    def _is_behind(self, part: str) -> bool:
-        """Whether what comes next is an ordinary line below the block."""
-        below = self._row == len(self._rows) - 1 and self._fresh and not self._hidden
-        return len(self._rows) > _MOST or (below and bool(part) and not _MOVES.fullmatch(part))
+    def _ends_with(self, part: str) -> bool:
+        """Return whether the next part is an ordinary line below the block."""
+        if len(self._rows) > _LARGEST_BLOCK:
+            return True
+        below = self._row == len(self._rows) - 1 and self._at_line_start and not self._cursor_hidden
+        return below and bool(part) and not _MOVES.fullmatch(part)
 
-    def _take(self, part: str) -> None:
-        self._fresh = part in ("\n", "\r\n") or (self._fresh and part in ("", _HIDE, _SHOW))
-        if part in ("\n", "\r\n"):
-            self._go(self._row + 1)
+    def _apply(self, part: str) -> None:
+        is_newline = part in ("\n", "\r\n")
+        self._at_line_start = is_newline or (self._at_line_start and part in ("", _HIDE, _SHOW))
+        if is_newline:
+            self._move_to(self._row + 1)
         elif part == "\r":
-            self._anew = True
+            self._overwrites = True
         elif part in (_HIDE, _SHOW):
-            self._hidden = part == _HIDE
+            self._cursor_hidden = part == _HIDE
         elif part.startswith("\x1b[") and part[-1] in "AB":
             count = int(part[2:-1] or 1)
-            self._go(self._row + (count if part[-1] == "B" else -count))
+            self._move_to(self._row + (count if part[-1] == "B" else -count))
         elif part.startswith("\x1b[") and part.endswith("K"):
-            # Up to the end of the line: without columns, that is all or nothing of it.
-            if self._anew or part == "\x1b[2K":
+            # Up to the end of the line: columns are not tracked, so that is all or nothing of it.
+            if self._overwrites or part == "\x1b[2K":
                 self._rows[self._row] = ""
         elif part:
-            self._rows[self._row] = part if self._anew else self._rows[self._row] + part
-            self._anew = False
+            self._rows[self._row] = part if self._overwrites else self._rows[self._row] + part
+            self._overwrites = False
 
-    def _go(self, row: int) -> None:
+    def _move_to(self, row: int) -> None:
         self._row = max(0, row)
         self._rows += [""] * (self._row + 1 - len(self._rows))
-        self._anew = True
+        self._overwrites = True

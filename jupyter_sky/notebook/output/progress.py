@@ -1,4 +1,4 @@
-"""Progress while the user waits, for a start or an upload: text that changes in place, or lines."""
+"""Progress while the user waits for a start or an upload: text that changes in place, or lines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.progress import Preparation
 
-_AGAIN_AFTER = 1.0  # seconds; what takes long shows that it goes on
+_REDRAW_INTERVAL = 1.0  # seconds; a step that takes long shows that it goes on
 
 
 class NoticeLine:
-    """A line that is there as soon as there is something to say.
+    """A line that appears with the first notice.
 
     Parameters
     ----------
@@ -35,19 +35,19 @@ class NoticeLine:
         self._title = title
         self._line: ProgressLine | None = None
 
-    def say(self, text: str) -> None:
-        """Replace what the line says."""
+    def update(self, text: str) -> None:
+        """Replace the text of the line."""
         if self._line is None:
             self._line = ProgressLine(self._shell, self._title)
-        self._line.say(text)
+        self._line.update(text)
 
 
 class ProgressLine:
-    """Says what is going on while a cluster comes up; a context manager around that.
+    """Shows what is going on while a cluster starts; a context manager around that.
 
-    It is a line, and while nodes are prepared a bar for each of them below it. In a notebook that
-    is one output which changes, in a terminal the bars are drawn over; in a file there is a line
-    whenever a node has got on.
+    It is a line, and while nodes are prepared a bar for each of them below it. A notebook has one
+    output for it that is replaced, a terminal draws the bars again and again at one place, and a
+    file gets a line whenever a node has got on.
 
     Parameters
     ----------
@@ -60,13 +60,13 @@ class ProgressLine:
     def __init__(self, shell: InteractiveShell, title: str) -> None:
         self._title = title
         self._started = time.monotonic()
-        self._place = _Output() if hasattr(shell, "kernel") else _Terminal()
+        self._display = _NotebookDisplay() if hasattr(shell, "kernel") else _TerminalDisplay()
         self._lock = threading.Lock()
-        self._said: str | Preparation = ""
-        self._over = threading.Event()
+        self._progress: str | Preparation = ""
+        self._ended = threading.Event()
 
     def __enter__(self) -> ProgressLine:
-        threading.Thread(target=self._go_on, daemon=True, name="sky-progress").start()
+        threading.Thread(target=self._redraw, daemon=True, name="sky-progress").start()
         return self
 
     def __exit__(
@@ -75,40 +75,42 @@ class ProgressLine:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._over.set()
+        self._ended.set()
         if error is None:
             return
         word = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         with self._lock:
-            bars = [*self._said.bars()][1:] if isinstance(self._said, Preparation) else []
-            self._place.show([f"{self._title}: {word}", *bars], f"{self._title}: {word}")
+            progress = self._progress
+            bars = [*progress.bars()][1:] if isinstance(progress, Preparation) else []
+            self._display.show([f"{self._title}: {word}", *bars], f"{self._title}: {word}")
 
     @property
     def seconds(self) -> float:
         """Seconds since it began."""
         return time.monotonic() - self._started
 
-    def say(self, text: str | Preparation) -> None:
-        """Replace what it says; from any thread."""
+    def update(self, progress: str | Preparation) -> None:
+        """Replace what is shown; from any thread."""
         with self._lock:
-            self._said = text
+            self._progress = progress
             self._show()
 
     def _show(self) -> None:
-        bars = self._said.bars() if isinstance(self._said, Preparation) else [self._said]
+        progress = self._progress
+        bars = progress.bars() if isinstance(progress, Preparation) else [progress]
         first, *others = bars
-        self._place.show([f"{self._title}: {first}", *others], f"{self._title}: {self._said}")
+        self._display.show([f"{self._title}: {first}", *others], f"{self._title}: {progress}")
 
-    def _go_on(self) -> None:
-        """Show bars again while nothing new is said, with the seconds that they are at."""
-        while not self._over.wait(_AGAIN_AFTER):
+    def _redraw(self) -> None:
+        """Show bars again while there is no news: they have the seconds that a step has taken."""
+        while not self._ended.wait(_REDRAW_INTERVAL):
             with self._lock:
-                if isinstance(self._said, Preparation) and not self._over.is_set():
+                if isinstance(self._progress, Preparation) and not self._ended.is_set():
                     self._show()
 
 
-class _Output:
-    """One output of a cell, which changes."""
+class _NotebookDisplay:
+    """One output of a cell, which is replaced; the single line is not used."""
 
     def __init__(self) -> None:
         self._handle = DisplayHandle()
@@ -125,8 +127,8 @@ class _Output:
         self._shown = lines
 
 
-class _Terminal:
-    """Bars that are drawn over on a screen, and lines; in a file, each line that is new."""
+class _TerminalDisplay:
+    """Bars that are drawn over on a screen; in a file, each single line that is new."""
 
     def __init__(self) -> None:
         self._drawn = 0
@@ -138,22 +140,20 @@ class _Terminal:
                 print(line, flush=True)
             self._line = line
             return
-        # Up to the first line of the bars, and erase all below. After a line of text there may be
-        # something else that was printed.
+        # Up to the first line of the bars, and erase all below. A single line stays: something else
+        # may have been printed below it.
         over = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
         columns = shutil.get_terminal_size().columns
         print(over + "\n".join(each[: columns - 1] for each in lines), flush=True)
         self._drawn = len(lines) if len(lines) > 1 else 0
 
 
-LARGE = 32_000_000
-"""Bytes above which a person is told that something is on its way."""
-
+_LARGE = 32_000_000  # bytes from which on an upload is shown
 _STEPS = 10
 
 
 class SendingLine:
-    """Says which names are sent, how large they are, and how far that is.
+    """Shows which names are being sent, how large they are, and how much of them has left.
 
     Parameters
     ----------
@@ -162,25 +162,26 @@ class SendingLine:
     cluster
         The cluster.
     sizes
-        What leaves for each name, in bytes.
+        The bytes that leave for each name; if they are few in all, nothing is shown.
     """
 
     def __init__(self, shell: InteractiveShell, cluster: Cluster, sizes: Mapping[str, int]) -> None:
         total = sum(sizes.values())
         self._cluster = cluster
-        self._line = ProgressLine(shell, cluster.name) if total >= LARGE else None
+        self._line = ProgressLine(shell, cluster.name) if total >= _LARGE else None
         largest = sorted(sizes, key=lambda name: -sizes[name])
-        # What is small beside the rest is not what takes the time.
+        # Names that are small beside the rest are not what takes the time.
         named = [name for name in largest if sizes[name] >= total / 20]
-        self._what = ", ".join(f"{name} ({format_bytes(sizes[name])})" for name in named)
+        self._names = ", ".join(f"{name} ({format_bytes(sizes[name])})" for name in named)
         self._step = -1
+        self.update(0, total)
 
     def update(self, sent: int, total: int) -> None:
-        """Say how many bytes have left of all; called as often as anything has."""
+        """Show how many bytes of ``total`` have left; cheap enough to be called for each part."""
         step = _STEPS * sent // total if total else _STEPS
         if self._line is None or step == self._step:
             return
         self._step = step
         done = f"sent in {self._line.seconds:.1f} s" if sent >= total else f"{sent / total:.0%}"
         note = self._cluster.sending_note
-        self._line.say(f"sending {self._what}: {done}{f' ({note})' if note else ''}")
+        self._line.update(f"sending {self._names}: {done}{f' ({note})' if note else ''}")

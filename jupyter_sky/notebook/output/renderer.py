@@ -1,4 +1,4 @@
-"""Rendering of what ranks print and display, into the cell that started the run."""
+"""Renders what ranks print and display into the cell that follows the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, beginning
+from jupyter_sky.formatting import format_bytes
+from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
 from jupyter_sky.transport.events import Display, Output
 
 
@@ -23,7 +24,7 @@ class Renderer:
     shell
         The shell of the notebook.
     ranks
-        The ranks whose output is shown. If there are several, each line says whose it is.
+        The ranks whose output is shown. If there are several, each line begins with its rank.
     """
 
     def __init__(self, shell: InteractiveShell, ranks: Sequence[int]) -> None:
@@ -45,7 +46,7 @@ class Renderer:
             self.flush()
 
     def finish(self) -> None:
-        """Show what has no end of line yet."""
+        """Show the last lines, which have no end of line."""
         for (rank, stream), text in self._unfinished.items():
             if text and self._width:
                 self._unflushed = True
@@ -57,14 +58,14 @@ class Renderer:
         self.flush()
 
     def flush(self) -> None:
-        """Have the frontend show it now, if there is anything."""
+        """Flush stdout and stderr, if anything was written since the last time."""
         if self._unflushed:
             sys.stdout.flush()
             sys.stderr.flush()
         self._unflushed = False
 
     def _decode(self, event: Output) -> str:
-        # A character can be cut in two by the end of a piece.
+        # A character can be cut in two by the end of an event.
         key = (event.rank, event.stream)
         decoder = self._decoders.get(key)
         if decoder is None:
@@ -74,7 +75,7 @@ class Renderer:
     def _write(self, event: Output, text: str) -> None:
         key = (event.rank, event.stream)
         if not self._width:
-            text = self._draw(event, text)
+            text = self._draw_in_place(event, text)
             self._stream(event.stream).write(text)
             self._unfinished[key] = (self._unfinished.get(key, "") + text).rpartition("\n")[2][
                 -1000:
@@ -82,31 +83,31 @@ class Renderer:
             return
         *lines, rest = (self._unfinished.get(key, "") + text).split("\n")
         self._unfinished[key] = rest
-        # Bars of several ranks would draw over each other: each is shown when it is full. While
-        # they move, the panel has them.
+        # Bars of several ranks would draw over each other, so only the last state of each is shown;
+        # the panel shows them while they move.
         label = self._label(event.rank)
         ends = (line.rstrip("\r").rpartition("\r")[2] for line in lines)
         self._stream(event.stream).write("".join(f"{label}{line}\n" for line in ends))
 
-    def _draw(self, event: Output, text: str) -> str:
-        """Draw what is to be drawn over, and return the rest; a terminal does that by itself."""
+    def _draw_in_place(self, event: Output, text: str) -> str:
+        """Draw lines that overwrite others, and return the rest; a terminal does that by itself."""
         bars = self._bars.get(event.stream)
         if bars is None:
-            start = beginning(text) if hasattr(self._shell, "kernel") else None
+            start = overwriting_start(text) if hasattr(self._shell, "kernel") else None
             if start is None:
                 return text
             stream, line = self._stream(event.stream), ""
             if start:
                 stream.write(text[:start])
             elif line := self._unfinished.pop((event.rank, event.stream), ""):
-                stream.write(f"\r{' ' * len(line)}\r")  # it goes on in the block
+                stream.write(f"\r{' ' * len(line)}\r")  # the block begins with this line
             self.flush()
             text = text[start:]
             bars = self._bars[event.stream] = InPlaceLines(self._shell, line)
         rest = bars.draw(text)
         if bars.over:
             del self._bars[event.stream]
-            rest = self._draw(event, rest)
+            rest = self._draw_in_place(event, rest)
         return rest
 
     def _label(self, rank: int) -> str:
@@ -129,7 +130,7 @@ class Renderer:
             sys.stdout.write(f"{self._label(event.rank)}\n")
             self.flush()
         self._shell.display_pub.publish(
-            data={kind: _text(value) for kind, value in event.data.items()},
+            data={mime: _as_text(value) for mime, value in event.data.items()},
             metadata=event.metadata,
             transient=event.transient,
             update=event.kind == "update",
@@ -137,26 +138,27 @@ class Renderer:
 
 
 def _gap(event: Output) -> str:
+    """Return a line in place of output that was skipped before this event."""
     if not event.skipped_bytes:
         return ""
     lines, size = event.skipped_lines, event.skipped_bytes
     what = f"{lines:,} lines, " if lines else ""
     where = f"`%sky logs {event.rank} --save FILE` has all of them"
-    return f"\n[… {what}{size / 1e6:,.1f} MB not shown here: {where} …]\n"
+    return f"\n[… {what}{format_bytes(size)} not shown here: {where} …]\n"
 
 
 def _overwritten(text: str) -> str:
-    """Leave out what a carriage return overwrites at once: the former states of a bar."""
+    """Return text without what a carriage return in it overwrites: the earlier states of a bar."""
     if "\r" not in text:
         return text
     return _OVERWRITTEN.sub("", text)
 
 
-# Of the states of a line that come in one piece, the last counts; the first return has to stay,
-# as it overwrites what was shown before. An escape may lead to another line.
+# The first carriage return has to stay, as it overwrites what was shown before this text. Text with
+# an escape sequence stays, as that may move to another line.
 _OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n\x1b]*\r(?!\n)")
 
 
-def _text(value: Any) -> Any:
-    """Return image bytes as notebooks hold them."""
+def _as_text(value: Any) -> Any:
+    """Return image bytes in base64, as notebooks hold them."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value

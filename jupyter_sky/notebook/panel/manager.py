@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -19,44 +19,51 @@ if TYPE_CHECKING:
 
 
 class PanelManager:
-    """Shows panels and keeps them up to date."""
+    """Shows panels, and saves their final state.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    """
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._panels: dict[str, Panel] = {}
-        self._possible = hasattr(shell, "kernel")
+        self._available = hasattr(shell, "kernel")
 
     def prepare(self) -> None:
-        """Begin to import what panels need: ipywidgets takes a while, as does a cluster's start."""
-        if self._possible:
+        """Begin to import ipywidgets: it takes about as long as a cluster takes to start."""
+        if self._available:
             threading.Thread(target=self._import, daemon=True).start()
 
     def show(self, cluster: Cluster) -> bool:
-        """Show the panel of a cluster in the present cell; say whether one can be shown."""
-        if not self._possible or not self._import():
+        """Show the panel of a cluster in the current cell; return whether one can be shown."""
+        if not self._available or not self._import():
             return False
         from jupyter_sky.notebook.panel.widget import Panel
 
         panel = self._panels.get(cluster.id)
         if panel is None:
             panel = self._panels[cluster.id] = Panel(_ClusterSource(cluster))
-            cluster.listen(panel.update)
         panel.show()
         return True
 
-    def take(self, request: Mapping[str, Any]) -> None:
-        """Do what a page asks of one of the panels; from any thread."""
+    def handle_request(self, request: Mapping[str, Any]) -> None:
+        """Pass what a page asks on to the panel whose key it names; from any thread."""
+        message = dict(request)
+        key = message.pop("panel", None)
         for panel in list(self._panels.values()):
-            if panel.key == request.get("panel"):
-                panel.take({name: request[name] for name in request if name != "panel"})
+            if panel.key == key:
+                panel.handle_message(message)
 
     def finish(self, cluster: Cluster, run: Run) -> None:
-        """Have the panel show how a run ended, before its cell is over."""
+        """Show how a run ended at once, so that it is saved with its cell."""
         panel = self._panels.get(cluster.id)
         if panel and run.seconds > panel.worth_saving:
             panel.finish()
 
     def settle(self, cluster: Cluster) -> None:
-        """Leave a picture where the panel of a cluster was that has ended."""
+        """Replace the panel of a cluster that has ended by a static view."""
         panel = self._panels.pop(cluster.id, None)
         if panel:
             panel.finish()
@@ -66,13 +73,13 @@ class PanelManager:
         try:
             importlib.import_module("jupyter_sky.notebook.panel.widget")
         except (ImportError, SkyError):
-            # Without ipywidgets, or in a checkout where it was not built: text does.
-            self._possible = False
-        return self._possible
+            # Without ipywidgets, or in a checkout where the panel was not built, there is text.
+            self._available = False
+        return self._available
 
 
 class _ClusterSource:
-    """What a panel shows: a cluster."""
+    """A cluster as the source of its panel."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -80,5 +87,8 @@ class _ClusterSource:
     def snapshot(self, rank: int) -> Snapshot:
         return self._cluster.snapshot(rank)
 
-    def on_stop(self) -> None:
+    def stop(self) -> None:
         self._cluster.interrupt()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self._cluster.listen(listener)

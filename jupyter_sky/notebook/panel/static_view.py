@@ -1,4 +1,4 @@
-"""A still picture of a cluster: what a saved notebook, an export or a terminal shows of it."""
+"""A static view of a cluster: what a saved notebook, an export or a terminal shows of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from jupyter_sky.cluster.snapshot import Rank, Snapshot
-from jupyter_sky.formatting import format_bytes, format_count, format_dollars, format_ranks
+from jupyter_sky.formatting import aligned, format_bytes, format_count, format_dollars, format_ranks
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
@@ -28,20 +28,15 @@ _LONGEST = 120
 
 
 def as_text(snapshot: Snapshot) -> str:
-    """Return the picture as plain text."""
+    """Return the view as plain text."""
     rows = [_cells(snapshot, rank) for rank in snapshot["ranks"]]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [_heading(snapshot), _run(snapshot)]
-    for row in rows:
-        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append("  " + "  ".join(padded).rstrip())
-    return "\n".join(lines)
+    return "\n".join([_heading(snapshot), _run(snapshot), *(f"  {row}" for row in aligned(rows))])
 
 
 def as_html(snapshot: Snapshot, key: str | None = None) -> str:
-    """Return the picture as HTML without script and style sheet, fit for any page.
+    """Return the view as HTML without script and style sheet, fit for any page.
 
-    A page that has the panel with this ``key`` shows it in the picture's place.
+    A page that has the panel with this ``key`` shows the panel in its place.
     """
     return "".join(_html(snapshot, f' data-jsky="{escape(key)}"' if key else ""))
 

@@ -1,15 +1,15 @@
-"""The panel of a cluster in the notebook: a widget that is fed while a cell runs.
+"""The panel of a cluster in the notebook: a widget that is updated while a cell runs.
 
-ipywidgets takes its time to import, so nothing imports this module before a panel is shown.
+ipywidgets is slow to import, so nothing imports this module before a panel is shown.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypedDict
 
 import anywidget
 from IPython.display import DisplayHandle
@@ -18,13 +18,13 @@ from traitlets import Dict, Int, List, Unicode
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.panel.static_view import as_html, as_text
-from jupyter_sky.notebook.panel.throttle import Throttle
+from jupyter_sky.notebook.throttle import Throttle
 
 INTERVAL = 0.1
-"""Seconds between two updates, so that 64 ranks which print a lot stay cheap."""
+"""Seconds between two updates: they cost the same however much the ranks print."""
 
 LINES = 200
-"""Lines of output that are shown; what is above them is in the rank's log."""
+"""Lines of output that are shown; the rank's log has those above them."""
 
 LONGEST = 2000
 """Characters of a line that are shown."""
@@ -35,38 +35,59 @@ if not _STATIC.exists():
     raise SkyError("the panel is not built here: run `make views` in the folder of jupyter_sky.")
 
 
-class Source(Protocol):
-    """Where a panel has its data from."""
+class SelectMessage(TypedDict):
+    """The user has selected the rank whose output is shown."""
+
+    kind: Literal["select"]
+    rank: int
+
+
+class StopMessage(TypedDict):
+    """The user has pressed Stop for a run, by its id."""
+
+    kind: Literal["stop"]
+    run: str
+
+
+PanelMessage = SelectMessage | StopMessage
+"""What a page sends; ``Action`` of ``labextension/src/snapshot.ts``."""
+
+
+class PanelSource(Protocol):
+    """What a panel shows."""
 
     def snapshot(self, rank: int) -> Snapshot:
         """Return what is to be shown, with the output of ``rank``; called from any thread."""
 
-    def on_stop(self) -> None:
-        """Stop the present run."""
+    def stop(self) -> None:
+        """Stop the current run."""
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever the snapshot has changed, from any thread."""
 
 
 class Panel(anywidget.AnyWidget):
     """The panel of one cluster.
 
-    The snapshot travels in parts, each of them a trait: ipywidgets sends those that changed, in one
-    message, and a page that is opened later gets them all. Each rank is a part, and of the output
-    that grows, what was added since ``output`` was sent whole.
+    Each part of the snapshot is a trait: ipywidgets sends those that changed in one message, and a
+    page that is opened later gets them all. Each rank is a part. The output is sent whole as
+    ``output`` now and then, and in between only what was added, as ``more``.
 
     Parameters
     ----------
     source
-        Where its data comes from.
+        What it shows.
     timing
-        Of the `Throttle` that keeps updates apart, for tests.
+        Arguments of the `Throttle` that limits updates, for tests.
     """
 
     worth_saving = 0.5
-    """Seconds of a run, above which the notebook's file gets its final state."""
+    """Seconds that a run has to take for its end to be saved in the notebook's file."""
 
     _esm = _STATIC / "panel.js"
     _css = _STATIC / "panel.css"
 
-    key = Unicode(help="By which a page finds the picture of this panel.").tag(sync=True)
+    key = Unicode(help="By which a page finds the static view of this panel.").tag(sync=True)
     cluster = Dict().tag(sync=True)
     run = Dict(allow_none=True).tag(sync=True)
     sent_bytes = Int().tag(sync=True)
@@ -75,41 +96,37 @@ class Panel(anywidget.AnyWidget):
     output: Dict[str, Any] = Dict({"rank": 0, "lines": []}).tag(sync=True)
     more = Dict(help="What to drop and keep of `output`, and what to add.").tag(sync=True)
 
-    def __init__(self, source: Source, **timing: Any) -> None:
+    def __init__(self, source: PanelSource, **timing: Any) -> None:
         self._source = source
         self._selected = 0
         self._lock = threading.Lock()
         self._throttle = Throttle(self._refresh, INTERVAL, **timing)
         self._handle: DisplayHandle | None = None
         self._saved: str | None = None
-        # Before there is a link to the page, so that it gets everything in one message.
+        # Before the widget opens its comm, so that the first message to the page has everything.
         self._refresh()
         super().__init__(key=uuid.uuid4().hex)
-        self.on_msg(lambda widget, content, buffers: self.take(content))
-
-    @property
-    def selected(self) -> int:
-        """The rank whose output is shown."""
-        return self._selected
+        self.on_msg(lambda widget, content, buffers: self.handle_message(content))
+        source.listen(self.update)
 
     def show(self) -> None:
-        """Show the panel in the present cell; where it was before, a picture stays."""
+        """Show the panel in the current cell; where it was before, a static view stays."""
         self.settle()
         self._handle = DisplayHandle()
         self._handle.display(self)
 
     def update(self) -> None:
-        """Show soon what the source has now. Returns at once, from any thread, however often."""
+        """Show soon what the source has now; returns at once, and may be called from any thread."""
         self._throttle.request()
 
     def finish(self) -> None:
-        """Show what the source has now, at the end of a run."""
+        """Show at once what the source has now, at the end of a run."""
         self._refresh()
 
     def settle(self) -> None:
-        """Leave a picture that stays as it is, because the panel goes on elsewhere or ends."""
+        """Replace the panel by a static view, because it is shown elsewhere or ends."""
         if self._handle is not None:
-            self._handle.update(self._picture(), raw=True)
+            self._handle.update(self._static_view(), raw=True)
             self._handle = None
 
     def _refresh(self) -> None:
@@ -120,17 +137,17 @@ class Panel(anywidget.AnyWidget):
             self._save(self._snapshot)
 
     def _save(self, snapshot: Snapshot) -> None:
-        """Leave the notebook a picture of a run that is over, once.
+        """Save a static view of a run that has ended in the notebook, once.
 
-        It needs no kernel to be seen; in Jupyter's own pages the panel takes its place for as long
-        as the kernel is there. A run may end after its cell, as one in the background does.
+        It can be seen without a kernel; in Jupyter's own pages the panel takes its place for as
+        long as the kernel exists. A run may end after its cell, as one in the background does.
         """
         run = snapshot["run"]
         if self._handle is None or run is None or run["state"] == "running":
             return
         if run["id"] != self._saved and run["seconds"] > self.worth_saving:
             self._saved = run["id"]
-            self._handle.update(self._picture(self.key), raw=True)
+            self._handle.update(self._static_view(self.key), raw=True)
 
     def _send_parts(self, snapshot: Snapshot) -> None:
         ranks = {f"rank_{at}": rank for at, rank in enumerate(snapshot["ranks"])}
@@ -154,26 +171,41 @@ class Panel(anywidget.AnyWidget):
             drop, keep = 0, len(lines)
         self.set_trait("more", {"drop": drop, "keep": keep, "added": lines[keep:]})
 
-    def take(self, content: Any) -> None:
-        """Do what the person wants of the panel; from any thread."""
-        match content:
-            case {"kind": "select", "rank": int(rank)} if 0 <= rank < self.size:
-                self._selected = rank
-                self.update()
-            # A message that waited until its run was over must not stop the next one.
-            case {"kind": "stop", "run": str(run)} if self.run and self.run["id"] == run:
-                self._source.on_stop()
+    def handle_message(self, content: object) -> None:
+        """Do what the user asks of the panel; anything that is no `PanelMessage` is ignored.
 
-    def _picture(self, key: str | None = None) -> dict[str, str]:
+        Called from any thread.
+        """
+        message = _parsed(content)
+        if message is None:
+            return
+        if message["kind"] == "select":
+            if 0 <= message["rank"] < self.size:
+                self._selected = message["rank"]
+                self.update()
+        elif self.run and self.run["id"] == message["run"]:
+            # A message that waited until its run had ended must not stop the next one.
+            self._source.stop()
+
+    def _static_view(self, key: str | None = None) -> dict[str, str]:
         return {"text/plain": as_text(self._snapshot), "text/html": as_html(self._snapshot, key)}
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        return {**data, **self._picture()}, metadata
+        return {**data, **self._static_view()}, metadata
+
+
+def _parsed(content: object) -> PanelMessage | None:
+    match content:
+        case {"kind": "select", "rank": int(rank)}:
+            return {"kind": "select", "rank": rank}
+        case {"kind": "stop", "run": str(run)}:
+            return {"kind": "stop", "run": run}
+    return None
 
 
 def shortened(text: str) -> list[str]:
-    """Return the last lines of a text, none of them very long."""
+    """Return the last `LINES` lines of a text, each of at most `LONGEST` characters."""
     return [line[-LONGEST:] for line in text.split("\n")[-LINES:]]
 
 

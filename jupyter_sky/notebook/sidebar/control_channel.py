@@ -1,7 +1,9 @@
-"""What pages ask of the kernel, also while a cell runs: requests on the control channel.
+"""Answers requests of panel and sidebar on the kernel's control channel, also while a cell runs.
 
-Messages to a widget wait until the cell is over. A message of the control channel does not, in any
-version of ipykernel; it is answered in a thread of its own.
+What is wanted: Stop, and other requests of pages, while the main thread is busy with a cell. What
+does not work: messages to a widget, because they wait on the shell channel until the cell is over.
+The solution: messages of our own type on the control channel, which every version of ipykernel
+reads in a thread of its own.
 """
 
 from __future__ import annotations
@@ -13,77 +15,76 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.cluster.inventory.kernel_files import CONTROL_MESSAGE_TYPE
 from jupyter_sky.errors import SkyError
 
-KIND = "sky_request"
 
-
-class Requests:
-    """Takes the requests of pages, where the shell is one of ipykernel.
+class ControlChannel:
+    """Handles our messages on the control channel; does nothing where there is no ipykernel.
 
     Parameters
     ----------
     shell
         The shell of the notebook.
-    take
-        Does soon what a panel asks for; called in the thread of the control channel.
-    act
-        Does what the sidebar asks for, and returns a sentence about it; called in a thread of its
-        own, as it may take its time.
+    handle_panel
+        Does what a panel asks for; called in the control channel's thread, so it has to be quick.
+    run_action
+        Does what the sidebar asks for, and returns a sentence about the result; called in a thread
+        of its own, so it may take long.
     """
 
     def __init__(
         self,
         shell: InteractiveShell,
-        take: Callable[[Mapping[str, Any]], None],
-        act: Callable[[Mapping[str, Any]], str],
+        handle_panel: Callable[[Mapping[str, Any]], None],
+        run_action: Callable[[Mapping[str, Any]], str],
     ) -> None:
         self._shell = shell
-        self._take = take
-        self._act = act
-        self._acting: set[asyncio.Task[None]] = set()
+        self._handle_panel = handle_panel
+        self._run_action = run_action
+        self._tasks: set[asyncio.Task[None]] = set()
         self._busy = False
         kernel = getattr(shell, "kernel", None)
         self._kernel: Any = kernel if hasattr(kernel, "control_handlers") else None
         if self._kernel is not None:
-            self._kernel.control_handlers[KIND] = self._answer
-            shell.events.register("pre_execute", self._begin)
-            shell.events.register("post_execute", self._end)
+            self._kernel.control_handlers[CONTROL_MESSAGE_TYPE] = self._handle
+            shell.events.register("pre_execute", self._on_pre_execute)
+            shell.events.register("post_execute", self._on_post_execute)
 
     def remove(self) -> None:
-        """Take no more."""
+        """Handle no more messages."""
         if self._kernel is not None:
-            del self._kernel.control_handlers[KIND]
-            self._shell.events.unregister("pre_execute", self._begin)
-            self._shell.events.unregister("post_execute", self._end)
+            del self._kernel.control_handlers[CONTROL_MESSAGE_TYPE]
+            self._shell.events.unregister("pre_execute", self._on_pre_execute)
+            self._shell.events.unregister("post_execute", self._on_post_execute)
 
-    def _begin(self) -> None:
+    def _on_pre_execute(self) -> None:
         self._busy = True
 
-    def _end(self) -> None:
+    def _on_post_execute(self) -> None:
         self._busy = False
 
-    async def _answer(self, stream: Any, identity: Any, message: Mapping[str, Any]) -> None:
+    async def _handle(self, stream: Any, identity: Any, message: Mapping[str, Any]) -> None:
         reply = partial(self._reply, stream, identity, message)
         if "action" in message["content"]:
-            # The control channel has Stop and the kernel's end to carry, and must not wait. Who
-            # asks hears at once that somebody is there, and in a second reply how it went.
+            # The control channel also carries Stop and the kernel's end, so it must not wait for
+            # the action. A first reply says that it has begun, a second one how it went.
             reply({"status": "begun"})
-            task = asyncio.get_running_loop().create_task(self._answer_later(message, reply))
-            self._acting.add(task)
-            task.add_done_callback(self._acting.discard)
+            task = asyncio.get_running_loop().create_task(self._act(message["content"], reply))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         else:
-            self._take(message["content"])
+            self._handle_panel(message["content"])
             reply({"status": "ok"})
-        # The kernel says after every control message that it is idle; pages and the server believe
-        # it, whatever the main thread does.
-        asyncio.get_running_loop().call_soon(self._say_what_is_true)
+        # The kernel publishes after every control message that it is idle; pages and the server
+        # believe it, whatever the main thread does.
+        asyncio.get_running_loop().call_soon(self._correct_status)
 
-    async def _answer_later(
-        self, message: Mapping[str, Any], reply: Callable[[Mapping[str, Any]], None]
+    async def _act(
+        self, content: Mapping[str, Any], reply: Callable[[Mapping[str, Any]], None]
     ) -> None:
         try:
-            said = await asyncio.to_thread(self._act, message["content"])
+            said = await asyncio.to_thread(self._run_action, content)
         except SkyError as error:
             reply({"status": "error", "message": str(error)})
         except Exception as error:
@@ -94,16 +95,16 @@ class Requests:
     def _reply(
         self, stream: Any, identity: Any, message: Mapping[str, Any], content: Mapping[str, Any]
     ) -> None:
-        session = self._kernel.session
-        session.send(stream, f"{KIND}_reply", content, parent=message, ident=identity)
+        reply_type = f"{CONTROL_MESSAGE_TYPE}_reply"
+        self._kernel.session.send(stream, reply_type, content, parent=message, ident=identity)
 
-    def _say_what_is_true(self) -> None:
+    def _correct_status(self) -> None:
         if self._busy:
-            self._say("busy")
-            if not self._busy:  # it was over in between
-                self._say("idle")
+            self._publish_status("busy")
+            if not self._busy:  # the cell has ended in between
+                self._publish_status("idle")
 
-    def _say(self, state: str) -> None:
+    def _publish_status(self, state: str) -> None:
         self._kernel.session.send(
             self._kernel.iopub_socket,
             "status",

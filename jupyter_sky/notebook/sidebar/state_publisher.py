@@ -1,11 +1,11 @@
-"""Telling the Jupyter server of this kernel's clusters, so that the sidebar need not ask for it."""
+"""Writes this kernel's clusters into a file that the Jupyter server reads for the sidebar.
+
+The sidebar is up to date while the kernel is busy, since nobody has to ask it.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,99 +13,88 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import kernel_files
+from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile
+from jupyter_sky.notebook.kernel import connection_file, notebook_path
+from jupyter_sky.notebook.throttle import Throttle, call_in_loop
 from jupyter_sky.transport import event_loop
 
 INTERVAL = 1.0
 """Seconds between two files, while something changes."""
 
-_SOON = 0.25  # a short run is over by then: nothing is written while a person waits for it
+_DELAY = 0.25  # seconds; a short run has ended by then, so that no user waits for a file
 
 
 class StatePublisher:
-    """Keeps this kernel's file up to date, from the background thread.
+    """Keeps this kernel's file up to date; a `jupyter_sky.notebook.session.SessionObserver`.
 
     Parameters
     ----------
     shell
         The shell of the notebook.
-    clusters
-        Returns the clusters that the notebook is connected to.
     """
 
-    def __init__(
-        self,
-        shell: InteractiveShell,
-        clusters: Callable[[], list[Cluster]],
-    ) -> None:
-        self._clusters = clusters
-        self._troubles: dict[str, str] = {}
-        self._notebook = str(
-            os.environ.get("JPY_SESSION_NAME") or shell.user_ns.get("__vsc_ipynb_file__") or ""
-        )
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._clusters: dict[str, Cluster] = {}
+        self._errors: dict[str, str] = {}
         self._idle_since: dict[str, float] = {}
-        self._due: asyncio.TimerHandle | None = None
-        self._over = False
-        self._next = 0.0
-        self._file = _connection_file(shell)
-        if self._file is not None:
-            event_loop.call(self._now)
+        self._notebook = notebook_path(shell)
+        self._closed = False
+        self._throttle = Throttle(self._write_soon, INTERVAL, _DELAY, later=call_in_loop)
+        # The server finds a kernel by this name; papermill's kernels and terminals have none.
+        file = Path(connection_file(shell))
+        self._runtime = file.parent if file.name.startswith("kernel-") else None
+        self._kernel = file.stem.removeprefix("kernel-")
+        if self._runtime is not None:
+            event_loop.call(self._throttle.call_now)
 
-    def add(self, cluster: Cluster, fresh: bool) -> None:
-        """Tell of a cluster from now on; ``fresh`` says that nothing has run on it yet."""
-        if self._file is None:
+    def connected(self, cluster: Cluster, is_new: bool) -> None:
+        """Publish a cluster from now on; ``is_new`` says that nothing has run on it yet."""
+        if self._runtime is None:
             return
-        if fresh:
+        self._clusters[cluster.id] = cluster
+        if is_new:
             self._idle_since[cluster.id] = time.time()
-        cluster.listen(self.soon)
-        event_loop.call(self._now)
+        cluster.listen(self._throttle.request)
+        event_loop.call(self._throttle.call_now)
 
-    def note(self, cluster: Cluster, trouble: str) -> None:
-        """Tell why the last thing that the sidebar asked for did not work; empty if it did."""
-        if self._troubles.get(cluster.id, "") != trouble:
-            self._troubles[cluster.id] = trouble
-            event_loop.call(self._now)
+    def disconnected(self, cluster: Cluster) -> None:
+        """Leave a cluster out of the next file."""
+        if self._clusters.get(cluster.id) is cluster:
+            del self._clusters[cluster.id]
 
-    def soon(self) -> None:
-        """Tell soon, and not too often; in the background thread."""
-        if self._due is None and not self._over:
-            loop = asyncio.get_running_loop()
-            when = max(loop.time() + _SOON, self._next)
-            self._due = loop.call_at(when, self._begin, loop)
+    def set_error(self, cluster: Cluster, error: str) -> None:
+        """Publish why the last action of the sidebar on a cluster failed; empty if it did not."""
+        if self._errors.get(cluster.id, "") != error:
+            self._errors[cluster.id] = error
+            event_loop.call(self._throttle.call_now)
 
     def close(self) -> None:
-        """Take back what was told, because the kernel ends."""
-        self._over = True
-        if self._file is not None:
-            kernel_files.remove(self._file.parent, _kernel(self._file))
+        """Remove the file, because the kernel ends."""
+        self._closed = True
+        if self._runtime is not None:
+            kernel_files.remove(self._runtime, self._kernel)
 
-    def _now(self) -> None:
-        """Tell what a person waits for."""
-        if self._due is not None:
-            self._due.cancel()
-        if not self._over:
-            self._begin(asyncio.get_running_loop())
+    # In the background thread
 
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._due = None
-        self._next = loop.time() + INTERVAL
-        # A file can take its time, on a home that comes over a network.
-        loop.run_in_executor(None, self._write)
+    def _write_soon(self) -> None:
+        # In a thread of its own: the folder may be on a slow network.
+        event_loop.loop().run_in_executor(None, self._write)
 
     def _write(self) -> None:
-        if self._over or self._file is None:
+        if self._closed or self._runtime is None:
             return
-        clusters = [each for each in self._clusters() if each.state.phase != "down"]
-        told = kernel_files.KernelFile(
-            _kernel(self._file), self._notebook, time.time(), tuple(map(self._told, clusters))
-        )
+        clusters = [each for each in list(self._clusters.values()) if each.state.phase != "down"]
+        reports = tuple(map(self._report, clusters))
         try:
-            kernel_files.write(self._file.parent, told)
+            kernel_files.write(
+                self._runtime, KernelFile(self._kernel, self._notebook, time.time(), reports)
+            )
         except OSError:
-            return  # a full disk is no reason to trouble a run
-        if self._over:  # in between
+            return  # a full disk is no reason to disturb a run
+        if self._closed:  # while the file was written
             self.close()
 
-    def _told(self, cluster: Cluster) -> kernel_files.ClusterReport:
+    def _report(self, cluster: Cluster) -> ClusterReport:
         snapshot: dict[str, Any] = dict(cluster.snapshot())
         run = snapshot["run"]
         idle_since = self._idle_since.get(cluster.id)
@@ -113,17 +102,4 @@ class StatePublisher:
             idle_since = None
         elif run and run["state"] != "running":
             idle_since = run["started"] + run["seconds"]
-        return kernel_files.ClusterReport(
-            cluster.id, snapshot, idle_since, self._troubles.get(cluster.id, "")
-        )
-
-
-def _connection_file(shell: InteractiveShell) -> Path | None:
-    """Return the file by which a server finds this kernel; papermill and terminals have none."""
-    config = getattr(getattr(shell, "kernel", None), "config", {}).get("IPKernelApp", {})
-    file = Path(str(config.get("connection_file") or "" if config else ""))
-    return file if file.name.startswith("kernel-") else None
-
-
-def _kernel(file: Path) -> str:
-    return file.stem.removeprefix("kernel-")
+        return ClusterReport(cluster.id, snapshot, idle_since, self._errors.get(cluster.id, ""))

@@ -1,4 +1,4 @@
-/* What is in the sidebar, as a widget: it looks at the clusters for as long as somebody sees it. */
+/* The content of the sidebar, as a widget: it is updated while it is visible. */
 
 import type { CommandRegistry } from '@lumino/commands';
 import type { Message } from '@lumino/messaging';
@@ -15,7 +15,7 @@ import { EnvironmentNote } from './environment.ts';
 import { follow } from './follow.ts';
 import type { Notebooks } from './notebooks.ts';
 
-/** Lines of output that come when one begins to follow a rank. */
+/** Lines of output that come first when a rank is followed. */
 const TAIL = 200;
 
 export class SidebarBody extends Widget {
@@ -50,7 +50,7 @@ export class SidebarBody extends Widget {
     const list = new ClusterList(tools, {
       act: (action, cluster) => void commands.execute(commandOf(action), { cluster }),
       go: (path) => notebooks.go(path),
-      follow: (cluster, rank, take) => follow(clusters.client, cluster, rank, TAIL, take)
+      follow: (cluster, rank, onChunk) => follow(clusters.client, cluster, rank, TAIL, onChunk)
     });
     closeForm();
     super({
@@ -78,35 +78,35 @@ export class SidebarBody extends Widget {
 
   protected override onAfterShow(message: Message): void {
     super.onAfterShow(message);
-    this.#look();
+    this.#onVisible();
   }
 
   protected override onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
-    this.#look();
+    this.#onVisible();
   }
 
   protected override onBeforeHide(message: Message): void {
-    this.#leave();
+    this.#onHidden();
     super.onBeforeHide(message);
   }
 
   protected override onBeforeDetach(message: Message): void {
-    this.#leave();
+    this.#onHidden();
     super.onBeforeDetach(message);
   }
 
-  #look(): void {
+  #onVisible(): void {
     if (this.isVisible) {
       this.#clusters.seen = true;
-      this.#environment.look();
+      this.#environment.start();
       this.#show();
     }
   }
 
-  #leave(): void {
+  #onHidden(): void {
     this.#clusters.seen = false;
-    this.#environment.leave();
+    this.#environment.stop();
     this.#list.pause();
   }
 

@@ -26,7 +26,7 @@ export class Client {
     return this.#request('POST', ['clusters', cluster, 'interrupt']);
   }
 
-  /** Starts ranks anew, all of them with null. */
+  /** Restarts ranks, all of them with null. */
   restart(cluster: string, ranks: number[] | null): Promise<ActionResult> {
     return this.#request('POST', ['clusters', cluster, 'restart'], { ranks });
   }
@@ -53,7 +53,7 @@ export class Client {
     return this.#request('GET', ['offers'], undefined, query);
   }
 
-  /** Opens what a rank writes, from its last `tail` lines on. */
+  /** Opens the live log of a rank, from its last `tail` lines on. */
   live(cluster: string, rank: number, tail: number): WebSocket {
     const { wsUrl, token, appendToken, WebSocket } = this.#settings;
     const query = { tail: String(tail), ...(appendToken && token ? { token } : {}) };
@@ -92,7 +92,7 @@ export class Client {
     }
   }
 
-  /** What a status means that came without a sentence of ours. */
+  /** The sentence for a status that came without one. */
   #messageFor(status: number): string {
     if (status === 404) {
       return this.#trans.__(

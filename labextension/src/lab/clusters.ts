@@ -1,4 +1,4 @@
-/* The clusters as the server last told them: one model for all places of Lab that show some. */
+/* The clusters of the server's last answer: one model for all places of Lab that show some. */
 
 import { Token } from '@lumino/coreutils';
 import { Poll } from '@lumino/polling';
@@ -7,26 +7,26 @@ import type { Entry } from '../api.ts';
 import type { Client } from './client.ts';
 import type { Settings } from './settings.ts';
 
-/** How much more rarely the server is asked while nobody looks at the sidebar. */
+/** How many times less often the server is asked while the sidebar is not visible. */
 const UNSEEN = 5;
 
-/** Milliseconds between two tries, at most, while the server has no answer. */
+/** Milliseconds between two requests, at most, while the server does not answer. */
 const RARELY = 30_000;
 
 export interface IClusters {
   readonly client: Client;
   readonly settings: Settings;
-  /** Of the last answer; null before the first. */
+  /** The clusters of the last answer; null before the first. */
   readonly entries: readonly Entry[] | null;
   /** The server's version of jupyter_sky; null before the first answer. */
   readonly version: string | null;
-  /** What kept us from seeing all clusters, in a sentence. */
+  /** Why some clusters may be missing, in a sentence. */
   readonly trouble: string | null;
   /** Emitted after each answer. */
   readonly changed: ISignal<IClusters, void>;
   /** Emitted after an answer with a cluster that is new, gone, or in another state. */
   readonly statesChanged: ISignal<IClusters, void>;
-  /** Whether somebody looks, as at the sidebar; otherwise the server is asked more rarely. */
+  /** Whether the sidebar is visible; otherwise the server is asked less often. */
   seen: boolean;
   find(id: string): Entry | undefined;
   /** Asks the server now. */
@@ -35,7 +35,7 @@ export interface IClusters {
 
 export const IClusters = new Token<IClusters>(
   'jupyter-sky:IClusters',
-  'The clusters of this person, as the server extension of jupyter_sky tells them.'
+  'The clusters of the user, as the server extension of jupyter_sky lists them.'
 );
 
 export class Clusters implements IClusters {
@@ -59,8 +59,8 @@ export class Clusters implements IClusters {
       factory: () => this.#ask(),
       standby: 'when-hidden'
     });
-    this.#pace();
-    settings.changed.connect(() => this.#pace());
+    this.#setFrequency();
+    settings.changed.connect(() => this.#setFrequency());
   }
 
   get seen(): boolean {
@@ -70,7 +70,7 @@ export class Clusters implements IClusters {
   set seen(seen: boolean) {
     if (seen !== this.#seen) {
       this.#seen = seen;
-      this.#pace();
+      this.#setFrequency();
     }
   }
 
@@ -83,7 +83,7 @@ export class Clusters implements IClusters {
     await this.#poll.tick;
   }
 
-  #pace(): void {
+  #setFrequency(): void {
     const interval = 1000 * this.settings.values.refresh * (this.#seen ? 1 : UNSEEN);
     this.#poll.frequency = { interval, backoff: true, max: Math.max(interval, RARELY) };
     void this.#poll.refresh();
@@ -100,11 +100,11 @@ export class Clusters implements IClusters {
       this.trouble = (trouble as Error).message;
       throw trouble;
     } finally {
-      this.#tell();
+      this.#emitChanges();
     }
   }
 
-  #tell(): void {
+  #emitChanges(): void {
     this.changed.emit();
     const parts = this.entries?.map(({ id, state, nodes, line }) => [id, state, nodes, line]);
     const states = JSON.stringify(parts);

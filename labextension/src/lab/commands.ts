@@ -1,4 +1,4 @@
-/* What can be done to a cluster, as commands of Lab: for buttons, the palette, and other extensions. */
+/* The actions on a cluster as commands of Lab: for buttons, the palette, and other extensions. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Clipboard, ICommandPalette, InputDialog, Notification } from '@jupyterlab/apputils';
@@ -13,7 +13,7 @@ import { iconOf } from './icons.ts';
 import { openLog } from './log.ts';
 import { Notebooks } from './notebooks.ts';
 
-/** Of the commands that do something to a cluster, whose id is their argument `cluster`. */
+/** The id of an action's command; the cluster's id is its argument `cluster`. */
 export const commandOf = (action: Action) => `jupyter-sky:${action}`;
 
 const ARGUMENTS = {
@@ -59,7 +59,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
 
 export default plugin;
 
-/** Does to clusters what a person asks for. */
+/** Runs the user's actions on clusters. */
 class Actions {
   readonly #app: JupyterFrontEnd;
   readonly #clusters: IClusters;
@@ -80,7 +80,7 @@ class Actions {
     this.#confirm = new Confirm(clusters.settings, trans);
   }
 
-  /** The clusters to which it can be done, of which `cluster` is asked for. */
+  /** The clusters on which an action is possible; only `cluster`, if it is given. */
   candidates(action: Action, cluster?: string): Entry[] {
     const possible = (this.#clusters.entries ?? []).filter((entry) => isPossible(action, entry));
     return cluster ? possible.filter(({ id }) => id === cluster) : possible;
@@ -102,7 +102,7 @@ class Actions {
     await this.#clusters.refresh();
   }
 
-  /** Returns the cluster of the present notebook, the only one, or the one that the person picks. */
+  /** Returns the cluster of the current notebook, the only one, or the one that the user picks. */
   async #choose(entries: Entry[]): Promise<Entry | undefined> {
     const kernel = this.#notebooks.kernel;
     const own = entries.filter(({ kernels }) => kernels.some(({ id }) => id === kernel));
@@ -116,7 +116,7 @@ class Actions {
     return value === null ? undefined : entries[names.indexOf(value)];
   }
 
-  /** Does it; returns what was done in a sentence, where that is not plain to see. */
+  /** Runs an action; returns a sentence about the result, where it is not visible on the page. */
   async #do(action: Action, entry: Entry): Promise<string | void> {
     const { client } = this.#clusters;
     switch (action) {

@@ -1,4 +1,4 @@
-/* Questions before something is lost or gets dearer, as far as the person wants to be asked. */
+/* Questions before something is lost or costs more, unless the user's settings turn them off. */
 
 import { Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
@@ -18,15 +18,15 @@ export class Confirm {
 
   restart(entry: Entry): Promise<boolean> {
     const title = this.#trans.__('Restart the ranks of %1?', plain(entry.name));
-    return this.#loses(title, this.#lossOf(entry), this.#trans.__('Restart'));
+    return this.#confirmLoss(title, this.#lossOf(entry), this.#trans.__('Restart'));
   }
 
   down(entry: Entry): Promise<boolean> {
     const title = this.#trans.__('End the cluster %1?', plain(entry.name));
-    return this.#loses(title, this.#lossOf(entry), this.#trans.__('End'));
+    return this.#confirmLoss(title, this.#lossOf(entry), this.#trans.__('End'));
   }
 
-  /** Asks how many nodes the cluster shall have; returns null where it stays as it is. */
+  /** Asks for the number of nodes; returns null if it stays as it is. */
   async scale(entry: Entry): Promise<number | null> {
     const { name, nodes, price } = entry;
     const { value } = await InputDialog.getNumber({
@@ -40,7 +40,7 @@ export class Confirm {
     if (nodes !== null && value < nodes) {
       const title = this.#trans.__('Take nodes from %1?', plain(name));
       const body = this.#trans.__('Variables on the ranks of those nodes are lost.');
-      return (await this.#loses(title, body, this.#trans.__('Take'))) ? value : null;
+      return (await this.#confirmLoss(title, body, this.#trans.__('Take'))) ? value : null;
     }
     const dearer = nodes && price !== null ? (price / nodes) * value : 0;
     if (dearer > this.#settings.values.confirmAbove) {
@@ -57,7 +57,7 @@ export class Confirm {
       : this.#trans.__('All variables on its ranks are lost.');
   }
 
-  async #loses(title: string, body: string, label: string): Promise<boolean> {
+  async #confirmLoss(title: string, body: string, label: string): Promise<boolean> {
     return (
       !this.#settings.values.confirmLoss ||
       this.#ask(title, body, Dialog.warnButton({ label }))

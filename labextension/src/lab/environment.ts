@@ -1,4 +1,4 @@
-/* Says what the present notebook's kernel lacks of jupyter_sky, and what to type. */
+/* Shows what the current notebook's kernel lacks of jupyter_sky, and what to type. */
 
 import { element } from '../dom.ts';
 import { setSentence } from '../sidebar/sentence.ts';
@@ -9,7 +9,7 @@ export class EnvironmentNote {
   readonly element = element('div', 'jsky-notice', { role: 'status' });
   readonly #clusters: IClusters;
   readonly #notebooks: Notebooks;
-  #looking = false;
+  #active = false;
   #kernel: string | null = null;
 
   constructor(clusters: IClusters, notebooks: Notebooks) {
@@ -19,28 +19,28 @@ export class EnvironmentNote {
     notebooks.kernelChanged.connect(() => void this.#ask());
   }
 
-  look(): void {
-    this.#looking = true;
+  start(): void {
+    this.#active = true;
     void this.#ask();
   }
 
-  leave(): void {
-    this.#looking = false;
+  stop(): void {
+    this.#active = false;
   }
 
   async #ask(): Promise<void> {
     const kernel = this.#notebooks.kernel;
-    // As long as something is missing, each cell may have brought it.
-    if (!this.#looking || (kernel === this.#kernel && this.element.hidden)) {
+    // While something is missing, it is asked for again after each cell, which may have installed it.
+    if (!this.#active || (kernel === this.#kernel && this.element.hidden)) {
       return;
     }
     this.#kernel = kernel;
-    // Where the server cannot say, the list of clusters says why.
+    // If the server does not answer, the list of clusters says why.
     const found = kernel
       ? await this.#clusters.client.environment(kernel).catch(() => null)
       : null;
     if (kernel === this.#kernel) {
-      // That it is not loaded yet needs no word: who starts a cluster from here loads it.
+      // That it is not loaded yet is not worth a note: the form for a new cluster loads it.
       const version = this.#clusters.version ?? found?.jupyter_sky;
       const fits = found === null || (found.jupyter_sky !== null && found.jupyter_sky === version);
       setSentence(this.element, fits ? null : found.note);

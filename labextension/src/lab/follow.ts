@@ -1,41 +1,41 @@
-/* What a rank writes, live. A connection that breaks is made again, for as long as somebody looks. */
+/* Follows the live log of a rank; a connection that breaks is opened again. */
 
 import type { LogChunk } from '../api.ts';
 import type { Client } from './client.ts';
 
-/** Milliseconds before another try. */
+/** Milliseconds before a connection is opened again. */
 const PAUSE = 2000;
 
-/** Follows a rank from its last `tail` lines on, until what this returns is called. After a break
-    the last lines come again, announced by `anew`. */
+/** Follows a rank from its last `tail` lines on, until the function that is returned is called. After
+    a break the last lines come again; the chunk that `isFirst` begins with them. */
 export function follow(
   client: Client,
   cluster: string,
   rank: number,
   tail: number,
-  take: (chunk: LogChunk, anew: boolean) => void
+  onChunk: (chunk: LogChunk, isFirst: boolean) => void
 ): () => void {
   let socket: WebSocket | null = null;
   let later: ReturnType<typeof setTimeout> | undefined;
-  let over = false;
+  let ended = false;
   const open = () => {
-    let anew = true;
+    let isFirst = true;
     socket = client.live(cluster, rank, tail);
     socket.onmessage = ({ data }) => {
       const chunk: LogChunk = JSON.parse(data);
-      over ||= chunk.end !== null;
-      take(chunk, anew);
-      anew = false;
+      ended ||= chunk.end !== null;
+      onChunk(chunk, isFirst);
+      isFirst = false;
     };
     socket.onclose = () => {
-      if (!over) {
+      if (!ended) {
         later = setTimeout(open, PAUSE);
       }
     };
   };
   open();
   return () => {
-    over = true;
+    ended = true;
     clearTimeout(later);
     socket?.close();
   };

@@ -1,4 +1,4 @@
-/* The notebook that the person works in: where lines are put, and which kernel is theirs. */
+/* The user's current notebook: where lines are inserted, and its kernel. */
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { Clipboard, Notification } from '@jupyterlab/apputils';
@@ -10,7 +10,7 @@ import type { Place } from '../sidebar/form.ts';
 const LOAD = '%load_ext jupyter_sky';
 
 export class Notebooks {
-  /** Emitted when the person goes to another notebook, and when its kernel changes or becomes idle. */
+  /** Emitted when the current notebook changes, and when its kernel changes or becomes idle. */
   readonly kernelChanged = new Signal<this, void>(this);
   readonly #app: JupyterFrontEnd;
   readonly #tracker: INotebookTracker | null;
@@ -32,7 +32,7 @@ export class Notebooks {
     return this.#tracker?.currentWidget ?? null;
   }
 
-  /** The id of the kernel of the person's notebook. */
+  /** The id of the kernel of the current notebook. */
   get kernel(): string | null {
     return this.current?.sessionContext.session?.kernel?.id ?? null;
   }
@@ -42,7 +42,7 @@ export class Notebooks {
     void this.#app.commands.execute('docmanager:open', { path });
   }
 
-  /** Puts `%sky` or `%%sky` with these words into the notebook; the person runs it. */
+  /** Inserts `%sky` or `%%sky` with these words into the notebook, for the user to run. */
   insert(words: string, place: Place): void {
     const panel = this.current;
     if (!panel) {
@@ -67,7 +67,7 @@ export class Notebooks {
     content.mode = 'edit';
   }
 
-  /** Puts what loads the extension above the active cell, where no cell does so. */
+  /** Inserts a cell that loads the extension above the active cell, unless a cell does so. */
   #loadBefore({ content }: NotebookPanel): void {
     const loads = content.widgets.some(({ model }) =>
       model.sharedModel.getSource().includes(LOAD)

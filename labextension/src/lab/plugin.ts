@@ -1,4 +1,4 @@
-/* The plugin that the others ask for clusters. */
+/* The plugin that provides the clusters to the other plugins. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';

@@ -56,7 +56,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
         }
       },
       refreshRunning: () => void clusters.refresh(),
-      // Lab draws its list anew each time, which takes the focus away.
+      // Not `changed`: Lab renders its list again each time, which takes the focus away.
       runningChanged: clusters.statesChanged,
       shutdownLabel: trans.__('End'),
       shutdownAllLabel: trans.__('End All'),

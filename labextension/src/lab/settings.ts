@@ -1,4 +1,4 @@
-/* The person's settings; `schema/clusters.json` says what each is for. */
+/* The user's settings; `schema/clusters.json` says what each is for. */
 
 import type { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { Signal } from '@lumino/signaling';
@@ -13,7 +13,7 @@ export interface Values {
   statusBar: boolean;
 }
 
-/* What holds where the page has no settings. */
+/* The defaults, for a page without settings. */
 const DEFAULTS: Values = {
   refresh: 1.5,
   confirmLoss: true,
@@ -34,11 +34,11 @@ export class Settings {
 
   async load(registry: ISettingRegistry, plugin: string): Promise<void> {
     const settings = await registry.load(plugin);
-    const take = () => {
+    const update = () => {
       this.#values = { ...DEFAULTS, ...(settings.composite as Partial<Values>) };
       this.changed.emit();
     };
-    settings.changed.connect(take);
-    take();
+    settings.changed.connect(update);
+    update();
   }
 }

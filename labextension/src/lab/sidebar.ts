@@ -1,4 +1,4 @@
-/* The sidebar: all clusters of the person, whichever notebook started them. */
+/* The sidebar: all clusters of the user, whichever notebook started them. */
 
 import {
   ILayoutRestorer,
@@ -49,7 +49,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     sidebar.node.setAttribute('aria-label', trans.__('Clusters'));
 
     const args = { type: 'object', properties: {} } as const;
-    // Notebook 7.2 hides what is shown already.
+    // Notebook 7.2 hides a sidebar that is visible already.
     const show = () => sidebar.isVisible || shell.activateById(sidebar.id);
     commands.addCommand(SHOW, {
       label: trans.__('Show Clusters'),

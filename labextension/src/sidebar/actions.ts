@@ -1,4 +1,4 @@
-/* What a person can do to a cluster, and the row of buttons for it. */
+/* The actions of the user on a cluster, and the row of buttons for them. */
 
 import type { Entry } from '../api.ts';
 import { element, setAttribute } from '../dom.ts';
@@ -18,7 +18,7 @@ export const ACTIONS: readonly Action[] = [
   'down'
 ];
 
-/** What it is called. */
+/** The label of an action. */
 export function labelOf(trans: Translation, action: Action): string {
   switch (action) {
     case 'interrupt':
@@ -38,7 +38,7 @@ export function labelOf(trans: Translation, action: Action): string {
   }
 }
 
-/** Whether a cluster is in a state in which this can be done. */
+/** Whether an action is possible in the state of a cluster. */
 export function isPossible(action: Action, { state, line }: Entry): boolean {
   switch (action) {
     case 'interrupt':
@@ -55,7 +55,7 @@ export function isPossible(action: Action, { state, line }: Entry): boolean {
   }
 }
 
-/** Those in the row of buttons; the other two are beside the name. */
+/** The actions in the row of buttons; the other two are beside the name. */
 const IN_BAR: readonly Action[] = ['restart', 'scale', 'attach', 'log', 'copy'];
 
 export class ActionBar {

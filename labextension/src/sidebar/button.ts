@@ -21,7 +21,7 @@ export function iconButton(
   return button;
 }
 
-/** Returns a button with words; the `important` one is what most people want. */
+/** Returns a button with words; the `important` one is the usual choice. */
 export function wordButton(label: string, important: boolean, press: () => void): HTMLButtonElement {
   const name = `jp-mod-styled ${important ? 'jp-mod-accept' : 'jp-mod-reject'}`;
   const button = element('button', name, { ...OWN_KEYS, type: 'button' }, label);

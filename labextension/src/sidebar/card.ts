@@ -9,7 +9,7 @@ import { Ranks, type Follow } from './ranks.ts';
 import { setSentence } from './sentence.ts';
 import type { Tools } from './tools.ts';
 
-/** What a card asks of the page. */
+/** What a card needs of the page. */
 export interface Page {
   act(action: Action, cluster: string): void;
   /** Shows a notebook. */

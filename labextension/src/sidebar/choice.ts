@@ -1,4 +1,4 @@
-/* A choice of names, of which more may come to be known. */
+/* A choice of names, to which names can be added later. */
 
 import { element, OWN_KEYS } from '../dom.ts';
 import { plain } from '../text.ts';
@@ -26,7 +26,7 @@ export class Choice {
     this.#select.append(option);
   }
 
-  /** Adds names, those that are not there. */
+  /** Adds those names that are not there yet. */
   offer(names: readonly string[]): void {
     const known = new Set([...this.#select.options].map(({ value }) => value));
     for (const name of new Set(names)) {

@@ -1,10 +1,10 @@
-/* What is said of a cluster in few words. */
+/* The facts of a cluster, in few words each. */
 
 import type { Entry } from '../api.ts';
 import { plain } from '../text.ts';
 import { money, type Translation } from '../words.ts';
 
-/** Seconds before a cluster ends itself from which on this is worth a warning. */
+/** Seconds before a cluster ends itself, from which on there is a warning. */
 const SOON = 300;
 
 /** What it is made of: "4 nodes × A100 · aws". */
@@ -48,7 +48,7 @@ export function endOf(trans: Translation, entry: Entry): { text: string; soon: b
   return null;
 }
 
-/** The seconds until an idle cluster ends; null where it works, or where nobody knows. */
+/** The seconds until an idle cluster ends; null while it is busy, or if they are not known. */
 export function leftOf({ state, idle }: Entry): number | null {
   return idle && state !== 'running' ? idle.left : null;
 }
@@ -80,7 +80,7 @@ export function totalOf(trans: Translation, entries: readonly Entry[]): string {
   return parts.join(' · ');
 }
 
-/** Seconds as a person says them: "42 s", "12 min", "3 h 05 min", "2 d 3 h". */
+/** Seconds as a time: "42 s", "12 min", "3 h 05 min", "2 d 3 h". */
 export function span(trans: Translation, seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
   const [minutes, hours, days] = [60, 3600, 86400].map((unit) => Math.floor(whole / unit));

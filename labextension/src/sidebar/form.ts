@@ -1,5 +1,5 @@
-/* "New cluster": what it shall be, what that costs, and the line for it. The line goes into the
-   notebook, where the person sees it, can change it, and runs it. */
+/* "New cluster": a form for what it is made of, offers with prices, and the line that starts it. The
+   line goes into the notebook, where the user sees it, can change it, and runs it. */
 
 import type { Offers } from '../api.ts';
 import { element, OWN_KEYS, setOptional } from '../dom.ts';
@@ -10,7 +10,7 @@ import { OfferList } from './offers.ts';
 import { setSentence } from './sentence.ts';
 import type { Tools } from './tools.ts';
 
-/** What is asked for; an empty text leaves it open. */
+/** What is asked for; an empty text means any. */
 export interface Wanted {
   provider: string;
   nodes: number;
@@ -98,7 +98,7 @@ export class NewCluster {
     this.#showLine();
   }
 
-  /** Shows the form anew, with what most of the person's clusters are made of. */
+  /** Shows the form with the user's defaults for a new cluster. */
   open(wanted: Wanted): void {
     this.#nodes.value = String(wanted.nodes);
     this.#provider.choose(wanted.provider);

@@ -1,4 +1,4 @@
-/* All clusters, one card each. What changed is touched, and nothing else. */
+/* All clusters, one card each; only elements that have changed are updated. */
 
 import type { Entry } from '../api.ts';
 import { element, setShown } from '../dom.ts';
@@ -38,7 +38,7 @@ export class ClusterList {
     setShown(this.#empty, false);
   }
 
-  /** Shows clusters as they are `now`; `trouble` is what kept us from seeing all of them. */
+  /** Shows clusters as they are `now`; `trouble` says why some may be missing. */
   show(entries: readonly Entry[], trouble: string | null, now: number): void {
     setSentence(this.#notice, trouble);
     setShown(this.#empty, entries.length === 0 && !trouble);
@@ -68,7 +68,7 @@ export class ClusterList {
     }
   }
 
-  /** Pauses what is live while nobody looks. */
+  /** Stops live output while the sidebar is not visible. */
   pause(): void {
     for (const card of this.#cards.values()) {
       card.release();

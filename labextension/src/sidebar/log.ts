@@ -1,4 +1,4 @@
-/* The log of one rank after another, as the person chooses. */
+/* The live log of a rank that the user chooses. */
 
 import type { LogChunk } from '../api.ts';
 import { element } from '../dom.ts';
@@ -7,10 +7,10 @@ import { Choice } from './choice.ts';
 import { setSentence } from './sentence.ts';
 import type { Tools } from './tools.ts';
 
-/** Characters that are kept. */
+/** Characters that are kept, at most. */
 const MOST = 1_000_000;
 
-type Follow = (rank: number, take: (chunk: LogChunk, anew: boolean) => void) => () => void;
+type Follow = (rank: number, onChunk: (chunk: LogChunk, isFirst: boolean) => void) => () => void;
 
 export class LogPane {
   /** How many lines are shown. */
@@ -46,11 +46,11 @@ export class LogPane {
       drawing = false;
       this.#output.show(rank, { rank, text: this.#text }, '');
     };
-    const unfollow = this.#follow(rank, ({ text, end }, anew) => {
+    const unfollow = this.#follow(rank, ({ text, end }, isFirst) => {
       if (this.#unfollow !== unfollow) {
         return;
       }
-      this.#text = (anew ? text : this.#text + text).slice(-MOST);
+      this.#text = (isFirst ? text : this.#text + text).slice(-MOST);
       setSentence(this.#end, end);
       if (!drawing) {
         drawing = true;

@@ -5,7 +5,7 @@ import { element, OWN_KEYS, setShown } from '../dom.ts';
 import { plain } from '../text.ts';
 import { money, type Translation } from '../words.ts';
 
-/** More are no help in choosing. */
+/** Offers that are shown, at most: more are no help in choosing. */
 const MOST = 30;
 
 export class OfferList {

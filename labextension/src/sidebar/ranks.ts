@@ -1,4 +1,4 @@
-/* The ranks of an opened cluster: the notebook's own view, with the chosen rank's output live. */
+/* The ranks of an opened cluster: the panel's view, with live output of the selected rank. */
 
 import type { Entry, LogChunk } from '../api.ts';
 import { element } from '../dom.ts';
@@ -7,14 +7,15 @@ import { release, render } from '../view.ts';
 import type { Translation } from '../words.ts';
 import { setSentence } from './sentence.ts';
 
-/** Characters of output that are kept; the log has it all. */
+/** Characters of output that are kept; the log has all of it. */
 const MOST = 100_000;
 
-/** Follows what a rank writes, until what it returns is called; `anew` pieces begin from the top. */
+/** Follows a rank's log until the function that it returns is called. A chunk that `isFirst` comes
+    after a (re)connection, and begins with lines that may have come before. */
 export type Follow = (
   cluster: string,
   rank: number,
-  take: (chunk: LogChunk, anew: boolean) => void
+  onChunk: (chunk: LogChunk, isFirst: boolean) => void
 ) => () => void;
 
 export class Ranks {
@@ -40,19 +41,19 @@ export class Ranks {
     this.element = element('div', '', {}, this.#view, this.#note);
   }
 
-  /** Shows the ranks of a cluster; with null it shows nothing, follows nothing and costs nothing. */
+  /** Shows the ranks of a cluster; with null it shows and follows nothing. */
   show(entry: Entry | null): void {
     this.#entry = entry;
     if (entry?.snapshot) {
       const run = entry.snapshot.run?.id;
-      // What has come to its end begins again with the next run.
+      // A log that has ended is followed again when the next run begins.
       if (!this.#unfollow || (this.#end !== null && run !== this.#run)) {
-        this.#watch(this.#rank ?? entry.snapshot.output.rank);
+        this.#startFollowing(this.#rank ?? entry.snapshot.output.rank);
       }
       this.#run = run;
       this.#draw();
     } else {
-      this.#forget();
+      this.#stopFollowing();
       release(this.#view);
       setSentence(this.#note, entry && this.#trans.__('Nothing is known of its ranks now.'));
     }
@@ -63,7 +64,7 @@ export class Ranks {
     if (snapshot && this.#rank !== null) {
       const own = snapshot.output.rank === this.#rank ? snapshot.output.text : '';
       const output = { rank: this.#rank, text: this.#text || own };
-      // What it costs is said of the cluster as a whole.
+      // The card shows the cost already.
       const cluster = { ...snapshot.cluster, price: null, cost: null };
       render(this.#view, { ...snapshot, cluster, output }, (action) => this.#act(action), this.#trans);
       setSentence(this.#note, this.#end);
@@ -74,20 +75,20 @@ export class Ranks {
     if (action.kind === 'stop') {
       this.#stop();
     } else {
-      this.#watch(action.rank);
+      this.#startFollowing(action.rank);
       this.#draw();
     }
   }
 
-  #watch(rank: number): void {
-    this.#forget();
+  #startFollowing(rank: number): void {
+    this.#stopFollowing();
     this.#rank = rank;
     let drawing = false;
-    const unfollow = this.#follow(this.#cluster, rank, ({ text, end }, anew) => {
+    const unfollow = this.#follow(this.#cluster, rank, ({ text, end }, isFirst) => {
       if (this.#unfollow !== unfollow) {
         return;
       }
-      this.#text = (anew ? text : this.#text + text).slice(-MOST);
+      this.#text = (isFirst ? text : this.#text + text).slice(-MOST);
       this.#end = end;
       if (!drawing) {
         drawing = true;
@@ -100,7 +101,7 @@ export class Ranks {
     this.#unfollow = unfollow;
   }
 
-  #forget(): void {
+  #stopFollowing(): void {
     this.#unfollow?.();
     this.#unfollow = null;
     this.#text = '';

@@ -1,11 +1,11 @@
-/* Sentences for the person, as the server says them: what is to be typed stands between backticks. */
+/* Sentences of the server for the user: what is to be typed stands between backticks. */
 
 import { element, setShown } from '../dom.ts';
 import { plain } from '../text.ts';
 
 const shown = new WeakMap<HTMLElement, string>();
 
-/** Shows a sentence, or nothing at all where there is none. */
+/** Shows a sentence, or hides the element if there is none. */
 export function setSentence(node: HTMLElement, sentence: string | null): void {
   const text = plain(sentence ?? '');
   if (shown.get(node) === text) {

@@ -1,4 +1,4 @@
-/* What the page lends to the pieces of the sidebar, which know nothing of Jupyter themselves. */
+/* What the page provides to the parts of the sidebar, which know nothing of Jupyter. */
 
 import type { Translation } from '../words.ts';
 

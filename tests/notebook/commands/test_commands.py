@@ -20,6 +20,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_duration
+from jupyter_sky.notebook.commands.dispatch import HANDLERS
 from jupyter_sky.notebook.options.definitions import COMMANDS
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
@@ -49,6 +50,10 @@ def table(text: str) -> dict[str, list[str]]:
     """Return the words of each line of the table, by the cluster's name."""
     rows = (line.lstrip("* ").split() for line in text.splitlines()[1:])
     return {row[0]: row[1:] for row in rows if row[0] != "rank"}
+
+
+def test_each_command_has_a_handler() -> None:
+    assert list(HANDLERS) == list(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

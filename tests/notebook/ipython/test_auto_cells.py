@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.ipython.auto_cells import belongs_here
+from jupyter_sky.notebook.ipython.auto_cells import runs_locally
 from tests.notebook.conftest import Kernel, Notebook
 
 
@@ -31,7 +31,7 @@ from tests.notebook.conftest import Kernel, Notebook
     ],
 )
 def test_some_cells_belong_to_the_notebook(cell: str) -> None:
-    assert belongs_here(cell)
+    assert runs_locally(cell)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_some_cells_belong_to_the_notebook(cell: str) -> None:
     ],
 )
 def test_others_go_to_the_cluster(cell: str) -> None:
-    assert not belongs_here(cell)
+    assert not runs_locally(cell)
 
 
 WHERE = "import os\nprint(os.environ.get('SKYPILOT_NODE_RANK'))"

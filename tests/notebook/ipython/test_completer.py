@@ -12,9 +12,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.manager import start_new_kernel
 
 from jupyter_sky.notebook.ipython.completer import completions
-from jupyter_sky.notebook.options.types import Surroundings
+from jupyter_sky.notebook.options.types import CompletionContext
 
-AROUND = Surroundings(
+CONTEXT = CompletionContext(
     variables={"model": 1, "momentum": 2, "data": 3, "_mine": 4, "math": math, "In": []},
     body="losses = [model.step() for _ in range(3)]\nmodel = None\n",
     nodes=((0, 1), (2, 3)),
@@ -61,18 +61,18 @@ AROUND = Surroundings(
     ],
 )
 def test_what_a_word_can_become(line: str, text: str, expected: list[str]) -> None:
-    found = completions(text, line, AROUND)
+    found = completions(text, line, CONTEXT)
     assert [word for word in found if word in expected] == expected
     assert all(word.startswith("-") for word in found if word not in expected)
 
 
 def test_without_a_cluster_there_are_words_only() -> None:
-    assert completions("", "%sky restart ", Surroundings()) == ["all", "head", "--cluster"]
+    assert completions("", "%sky restart ", CompletionContext()) == ["all", "head", "--cluster"]
 
 
 def test_a_cell_that_does_not_compile_yet_offers_what_there_is() -> None:
-    around = Surroundings(variables={"model": 1}, body="losses = [")
-    assert completions("", "%%sky --out ", around)[:1] == ["model"]
+    context = CompletionContext(variables={"model": 1}, body="losses = [")
+    assert completions("", "%%sky --out ", context)[:1] == ["model"]
 
 
 @pytest.fixture(params=[False, True], ids=["without jedi", "with jedi"])

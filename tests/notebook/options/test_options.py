@@ -11,15 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.options.definitions import (
-    CELL_OPTIONS,
-    COMMANDS,
-    CellOptions,
-    HelpRequested,
-    as_line,
-    parse_cell,
-    parse_line,
-)
+from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, COMMANDS, CellOptions
+from jupyter_sky.notebook.options.lines import as_line, parse_cell, parse_line
+from jupyter_sky.notebook.options.parser import HelpRequested
 
 
 def given_in(line: str) -> dict[str, Any]:
@@ -163,7 +157,6 @@ def test_any_options_are_read_or_refused(words: list[str]) -> None:
 def test_defaults_hold_where_the_line_says_nothing() -> None:
     defaults = CellOptions(nodes=2, provider="ssh", timeout=60.0)
     assert parse_cell("--nodes 4", defaults) == CellOptions(nodes=4, provider="ssh", timeout=60.0)
-    assert parse_line("up --nodes 4", defaults)[1] == parse_cell("--nodes 4", defaults)
 
 
 def test_each_option_has_a_field_and_each_field_an_option() -> None:

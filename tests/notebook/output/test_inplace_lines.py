@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, beginning
+from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
 from tests.notebook.kernels import LiveNotebook
 
 ERASE = "\x1b[2K"
@@ -60,9 +60,9 @@ def _whole(text: str, size: int) -> list[str]:
 
 
 def test_where_a_block_begins() -> None:
-    assert beginning("line\nother\n") is None
-    assert beginning("windows\r\n") is None
-    assert beginning("line\n50 %\r60 %") == len("line\n")
+    assert overwriting_start("line\nother\n") is None
+    assert overwriting_start("windows\r\n") is None
+    assert overwriting_start("line\n50 %\r60 %") == len("line\n")
 
 
 def test_bars_are_lines_in_the_file(pair: LiveNotebook) -> None:

@@ -58,8 +58,11 @@ class Bench:
         self.asked.append(rank)
         return self.shown
 
-    def on_stop(self) -> None:
+    def stop(self) -> None:
         self.stops += 1
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Ignore the panel's wish: tests say themselves when it has to update."""
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         self.due.append((self.now + seconds, action))
@@ -74,7 +77,7 @@ class Bench:
         self.now = until
 
     def say(self, content: dict[str, Any]) -> None:
-        """Have the page send a message."""
+        """Send a message as the page does."""
         message = {"content": {"data": {"method": "custom", "content": content}}, "buffers": []}
         self.panel.comm.handle_msg(message)
 

@@ -70,7 +70,7 @@ def open_page(chromium: Any) -> Iterator[Callable[..., Page]]:
 
 @pytest.fixture(scope="session")
 def shots() -> Path:
-    """Where screenshots go, for a person to look at."""
+    """Where screenshots go, to look at."""
     folder = ROOT / "build" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""A person at a notebook in JupyterLab or Notebook 7: what they type, see and press."""
+"""A user of a notebook in JupyterLab or Notebook 7: what they type, see and press."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def serve(home: Path) -> Iterator[Server]:
         process.communicate(timeout=30)
 
 
-class Person:
-    """A person with a notebook on their screen.
+class NotebookUser:
+    """A user with a notebook on their screen.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The panel as a person sees and uses it: the built module in Chromium."""
+"""The panel as a user sees and uses it: the built module in Chromium."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_it_follows_the_cluster(open_page: Open) -> None:
     assert page.browser.get_by_role("option").nth(2).inner_text().endswith("epoch 300")
 
 
-def test_a_person_scrolls_up_to_read(open_page: Open) -> None:
+def test_a_user_scrolls_up_to_read(open_page: Open) -> None:
     bench = Bench(changed(snapshot(), output={"text": "\n".join(epochs(100)) + "\n"}))
     page = open_page(bench)
     text = page.browser.get_by_role("log")

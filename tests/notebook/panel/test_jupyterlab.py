@@ -1,4 +1,4 @@
-"""Clusters in real JupyterLab and Notebook 7: what a person types, sees and presses."""
+"""Clusters in real JupyterLab and Notebook 7: what a user types, sees and presses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from tests.notebook.panel.bench import LEGIBLE
-from tests.notebook.panel.jupyter import Person, Server, serve
+from tests.notebook.panel.jupyter import NotebookUser, Server, serve
 from tests.notebook.panel.samples import HOSTILE
 
 pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
@@ -47,66 +47,66 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def open_notebook(chromium: Any, server: Server, shots: Path) -> Iterator[Callable[..., Person]]:
+def open_notebook(
+    chromium: Any, server: Server, shots: Path
+) -> Iterator[Callable[..., NotebookUser]]:
     """Open notebooks; their clusters end with the test, and none may have run what ranks print."""
-    people: list[Person] = []
+    users: list[NotebookUser] = []
 
-    def open_notebook(place: str, name: str, *cells: Any) -> Person:
-        people.append(Person(chromium, server, place, name, *cells))
-        return people[-1]
+    def open_notebook(place: str, name: str, *cells: Any) -> NotebookUser:
+        users.append(NotebookUser(chromium, server, place, name, *cells))
+        return users[-1]
 
     yield open_notebook
-    for person in people:
-        person.page.screenshot(path=shots / f"{person.notebook.stem}-end.png")
-        person.close()
-        assert person.alerts == []
+    for user in users:
+        user.page.screenshot(path=shots / f"{user.notebook.stem}-end.png")
+        user.close()
+        assert user.alerts == []
 
 
 @pytest.mark.parametrize("place", ["lab", "notebook"])
-def test_a_person_follows_a_run_and_stops_it(
-    open_notebook: Callable[..., Person], shots: Path, place: str
+def test_a_user_follows_a_run_and_stops_it(
+    open_notebook: Callable[..., NotebookUser], shots: Path, place: str
 ) -> None:
-    person = open_notebook(place, f"training-{place}")
-    person.run("%load_ext jupyter_sky")
-    cell, panel = person.start(TRAINING), person.panel
+    user = open_notebook(place, f"training-{place}")
+    user.run("%load_ext jupyter_sky")
+    cell, panel = user.start(TRAINING), user.panel
 
     # What the head prints is there while the cell runs: in the cell, and in the panel.
     cell.locator(".jp-RenderedText").get_by_text("epoch   3").wait_for()
     panel.get_by_role("log", name="Output of rank 0").get_by_text("epoch   3").wait_for()
     assert panel.get_by_role("option").count() == 4
-    person.page.screenshot(path=shots / f"{place}-running.png")
+    user.page.screenshot(path=shots / f"{place}-running.png")
 
     # A click shows what another rank prints, also now.
     panel.get_by_role("option", name="rank 2,").click()
     text = panel.get_by_role("log", name="Output of rank 2")
     text.get_by_text("rank 2 of 4 has the model").wait_for()
-    person.page.keyboard.press("ArrowDown")
-    person.page.keyboard.press("Enter")
+    user.page.keyboard.press("ArrowDown")
+    user.page.keyboard.press("Enter")
     text = panel.get_by_role("log", name="Output of rank 3")
     text.get_by_text("rank 3 of 4 has the model").wait_for()
-    person.page.screenshot(path=shots / f"{place}-rank-3.png")
-    assert person.is_busy(cell)
-    person.page.wait_for_function(
+    user.page.screenshot(path=shots / f"{place}-rank-3.png")
+    assert user.is_busy(cell)
+    user.page.wait_for_function(
         "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'busy'"
     )
 
     panel.get_by_role("button", name="Stop").click()
     cell.get_by_text("KeyboardInterrupt: ranks 0-3 stopped after").wait_for()
     panel.get_by_text("Stopped", exact=True).wait_for()
-    after = person.run("%%sky --stdout all\nprint(rank, 'goes on at epoch', epoch > 3)")
+    after = user.run("%%sky --stdout all\nprint(rank, 'goes on at epoch', epoch > 3)")
     for rank in range(4):
         after.get_by_text(f"{rank} │ {rank} goes on at epoch True").wait_for()
 
     for theme in ("Dark", "Light"):
-        person.choose_theme(theme)
+        user.choose_theme(theme)
         panel.scroll_into_view_if_needed()
         assert panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
-        person.page.screenshot(path=shots / f"{place}-stopped-{theme.lower()}.png")
+        user.page.screenshot(path=shots / f"{place}-stopped-{theme.lower()}.png")
 
     # Who opens what was saved, with a kernel that knows nothing of it, sees the end of the run.
-    [_, picture, *_] = next(
-        each.outputs for each in person.saved().cells if each.source == TRAINING
-    )
+    [_, picture, *_] = next(each.outputs for each in user.saved().cells if each.source == TRAINING)
     assert picture.data.keys() == {"text/html", "text/plain"}
     saved = nbformat.v4.new_code_cell("", outputs=[picture])
     reader = open_notebook(place, f"saved-{place}", saved)
@@ -115,65 +115,65 @@ def test_a_person_follows_a_run_and_stops_it(
 
 
 def test_output_looks_as_in_the_notebook_and_does_no_harm(
-    open_notebook: Callable[..., Person], shots: Path
+    open_notebook: Callable[..., NotebookUser], shots: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    person = open_notebook("lab", "output")
-    person.run("%load_ext jupyter_sky\n%sky up --nodes 2")
-    rich = person.run(RICH)
+    user = open_notebook("lab", "output")
+    user.run("%load_ext jupyter_sky\n%sky up --nodes 2")
+    rich = user.run(RICH)
     rich.locator(".jp-OutputArea-output img").wait_for()
     rich.locator("table.dataframe").wait_for()
     assert rich.get_by_text("steps: 100%").count() == 1
-    person.page.screenshot(path=shots / "lab-rich.png")
+    user.page.screenshot(path=shots / "lab-rich.png")
 
-    hostile = person.run(f"%%sky --stdout all\nprint({HOSTILE!r})\nraise ValueError({HOSTILE!r})")
+    hostile = user.run(f"%%sky --stdout all\nprint({HOSTILE!r})\nraise ValueError({HOSTILE!r})")
     hostile.get_by_text("onerror=alert(1)").first.wait_for()
     assert hostile.locator("img, script").count() == 0
-    assert person.panel.locator("img, script").count() == 0
-    person.page.screenshot(path=shots / "lab-hostile.png")
+    assert user.panel.locator("img, script").count() == 0
+    user.page.screenshot(path=shots / "lab-hostile.png")
 
-    flood = person.run(FLOOD)
+    flood = user.run(FLOOD)
     flood.get_by_text("line 999999").wait_for()
     flood.get_by_text("not shown here").first.wait_for()
-    person.panel.get_by_role("log").get_by_text("line 999999").wait_for()
-    person.page.screenshot(path=shots / "lab-flood.png")
+    user.panel.get_by_role("log").get_by_text("line 999999").wait_for()
+    user.page.screenshot(path=shots / "lab-flood.png")
     assert len(flood.inner_text()) < 3_000_000
 
 
 def test_a_background_run_is_followed_and_stopped_beside_a_busy_cell(
-    open_notebook: Callable[..., Person], shots: Path
+    open_notebook: Callable[..., NotebookUser], shots: Path
 ) -> None:
-    person = open_notebook("lab", "background")
-    person.run("%load_ext jupyter_sky\n%config Sky.plugin = 'none'")
-    cell = person.run(
+    user = open_notebook("lab", "background")
+    user.run("%load_ext jupyter_sky\n%config Sky.plugin = 'none'")
+    cell = user.run(
         "%%sky --nodes 2 --background\nimport itertools, time\n"
         "for step in itertools.count():\n    print('step', step)\n    time.sleep(0.1)"
     )
     shown = cell.locator("pre", has_text="running for")
     shown.get_by_text("step 5").wait_for()
-    other = person.start("import time\ntime.sleep(600)")
+    other = user.start("import time\ntime.sleep(600)")
     shown.get_by_text("step 15").wait_for()
-    person.panel.get_by_role("log").get_by_text("step 15").wait_for()
-    person.page.screenshot(path=shots / "lab-background.png")
-    person.panel.get_by_role("button", name="Stop").click()
-    person.panel.get_by_text("Stopped", exact=True).wait_for()
+    user.panel.get_by_role("log").get_by_text("step 15").wait_for()
+    user.page.screenshot(path=shots / "lab-background.png")
+    user.panel.get_by_role("button", name="Stop").click()
+    user.panel.get_by_text("Stopped", exact=True).wait_for()
     cell.get_by_text("stopped after").first.wait_for()
-    assert person.is_busy(other)
+    assert user.is_busy(other)
 
 
-def test_sixty_four_ranks(open_notebook: Callable[..., Person], shots: Path) -> None:
-    person = open_notebook("lab", "many")
-    person.run("%load_ext jupyter_sky")
-    cell = person.run(
+def test_sixty_four_ranks(open_notebook: Callable[..., NotebookUser], shots: Path) -> None:
+    user = open_notebook("lab", "many")
+    user.run("%load_ext jupyter_sky")
+    cell = user.run(
         "%%sky --nodes 16 --procs-per-node 4 --plugin none\n"
         "import jupyter_sky as sky\nprint('I am', sky.instance_info().rank)"
     )
     cell.get_by_text("I am 0").first.wait_for()
-    assert person.panel.get_by_role("option").count() == 64
-    person.panel.get_by_role("option").first.click()
-    person.page.keyboard.press("End")
-    person.page.keyboard.press("Enter")
-    person.panel.get_by_role("log", name="Output of rank 63").get_by_text("I am 63").wait_for()
-    person.panel.scroll_into_view_if_needed()
-    assert person.panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
-    person.page.screenshot(path=shots / "lab-many.png")
+    assert user.panel.get_by_role("option").count() == 64
+    user.panel.get_by_role("option").first.click()
+    user.page.keyboard.press("End")
+    user.page.keyboard.press("Enter")
+    user.panel.get_by_role("log", name="Output of rank 63").get_by_text("I am 63").wait_for()
+    user.panel.scroll_into_view_if_needed()
+    assert user.panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
+    user.page.screenshot(path=shots / "lab-many.png")

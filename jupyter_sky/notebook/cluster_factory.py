@@ -1,0 +1,242 @@
+"""From a cell's options and the settings to what a cluster starts with: its provider and spec."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from dataclasses import fields, replace
+
+from jupyter_sky.api import accelerators
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.api.plugin import Plugin
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runtime_env import RuntimeEnv
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.lines import parse_cell
+from jupyter_sky.providers import providers
+from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec, Image
+from jupyter_sky.providers.ssh import SSH
+
+_SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts", "plugin")
+"""The options that say what a cluster is made of; no cluster is started without any of them."""
+
+_AWS_OPTIONS = (
+    "region",
+    "zone",
+    "instance_type",
+    "image_id",
+    "spot",
+    "max_price",
+    "max_cost",
+)
+
+_MEANINGLESS = {
+    "local": ("hosts", *_AWS_OPTIONS),
+    "ssh": _AWS_OPTIONS,
+    "aws": ("hosts",),
+}
+"""The options that a provider has no use for; they are refused rather than ignored."""
+
+
+class ClusterFactory:
+    """Makes providers and cluster specs.
+
+    Parameters
+    ----------
+    settings
+        The defaults of options.
+    """
+
+    def __init__(self, settings: Sky) -> None:
+        self._settings = settings
+
+    def complete(self, options: CellOptions) -> CellOptions:
+        """Return options to start a cluster with: those of a cell, completed by the settings.
+
+        Raises
+        ------
+        UsageError
+            When neither says what the cluster is made of, or when the cell has options that the
+            provider has no use for.
+        """
+        completed = self._settings.with_cluster_defaults(options)
+        if not describes_cluster(options) and not (
+            completed.nodes or completed.gpu or completed.hosts
+        ):
+            raise UsageError(
+                "no cluster is running yet: say how many nodes it should have, as in "
+                "`%%sky --nodes 4`."
+            )
+        check_provider_options(options, completed)
+        return completed
+
+    def provider(self, options: CellOptions) -> Provider:
+        """Return the provider that completed options name."""
+        name = _provider_name(options)
+        if name == "local":
+            return Local(grace=self._settings.grace)
+        if name == "aws":
+            return self.aws(options)
+        return SSH(
+            hosts=self._settings.expand_groups(options.hosts),
+            python=self._settings.python,
+            interface=self._settings.interface,
+        )
+
+    def aws(self, options: CellOptions | None = None) -> AWS:
+        """Return AWS with completed options; by default with the settings alone.
+
+        Raises
+        ------
+        UsageError
+            When the setting ``Sky.aws`` has a key that `sky.AWS` does not take.
+        """
+        options = options or self._settings.with_cluster_defaults(CellOptions())
+        known = {field.name for field in fields(AWS)}
+        if wrong := sorted(set(self._settings.aws) - known):
+            known -= set(_AWS_OPTIONS)
+            raise UsageError(f"Sky.aws has no {wrong[0]}: there are {', '.join(sorted(known))}.")
+        chosen = {name: value for name in _AWS_OPTIONS if (value := getattr(options, name))}
+        return AWS(**{"python": self._settings.python, **self._settings.aws, **chosen})
+
+    def new_spec(
+        self, name: str, options: CellOptions, provider: Provider
+    ) -> tuple[ClusterSpec, RuntimeEnv]:
+        """Return what a new cluster starts with, as `Cluster.start` takes it.
+
+        Parameters
+        ----------
+        name
+            The name of the cluster.
+        options
+            Completed options.
+        provider
+            Where its nodes come from.
+        """
+        spec = ClusterSpec(
+            name=name,
+            nodes=options.nodes or provider.default_nodes,
+            procs_per_node=options.procs_per_node,
+            accelerator=accelerators.parse(options.gpu) if options.gpu else None,
+            cpus=options.cpus,
+            memory=options.memory,
+            image=Image(pip=options.pip or ()),
+            idle_timeout=options.idle_timeout,
+            replace=options.replace,
+        )
+        return assemble(spec, _plugins(options.plugin))
+
+
+def describes_cluster(options: CellOptions) -> bool:
+    """Return whether options say anything of what a cluster is made of."""
+    return any(getattr(options, field) not in (None, ()) for field in _SHAPE)
+
+
+def check_provider_options(options: CellOptions, completed: CellOptions) -> None:
+    """Check that the options of a cell have a meaning for its provider.
+
+    Settings are not checked: those for other providers may stay where they are.
+
+    Parameters
+    ----------
+    options
+        What the cell says.
+    completed
+        What the cluster starts with.
+
+    Raises
+    ------
+    UsageError
+        When an option has no meaning, or when there is no such provider.
+    """
+    provider = _provider_name(completed)
+    if provider not in _MEANINGLESS:
+        raise UsageError(
+            f"provider {provider} is not there yet: this version has {' and '.join(_MEANINGLESS)}."
+        )
+    for field in _MEANINGLESS[provider]:
+        if getattr(options, field):
+            option = f"--{field.replace('_', '-')}"
+            raise UsageError(f"{option} has no meaning for {provider} nodes: leave it out.")
+
+
+# A cluster that is up already: what its row in the registry says it was started with
+
+
+def attached_provider(row: registry.Row) -> Provider:
+    """Return the provider of a cluster that is up.
+
+    Raises
+    ------
+    SkyError
+        When this version does not know it.
+    """
+    if row.provider not in providers():
+        raise SkyError(
+            f"cluster {row.name} is of the provider {row.provider}, which this version of "
+            "jupyter_sky does not know: use the version that started it."
+        )
+    return providers()[row.provider]
+
+
+def attached_spec(row: registry.Row) -> tuple[ClusterSpec, RuntimeEnv]:
+    """Return image and plugins of a cluster that is up; its registry row has the rest."""
+    image = Image(pip=_line_options(row).pip)
+    spec = ClusterSpec(name=row.name, accelerator=row.spec["accelerator"], image=image)
+    return assemble(spec, _plugins(tuple(row.spec.get("plugins", ()))))
+
+
+def attached_options(row: registry.Row) -> CellOptions:
+    """Return the options with which a cluster that is up would be started anew."""
+    typed = _line_options(row)
+    return replace(
+        typed,
+        nodes=row.spec["nodes"],
+        gpu=row.spec["accelerator"],
+        cpus=row.spec["cpus"],
+        memory=row.spec["memory"],
+        procs_per_node=row.spec["procs_per_node"],
+        plugin=tuple(row.spec.get("plugins", ())),
+        provider=row.provider,
+        hosts=typed.hosts or (attached_hosts(row) if row.provider == "ssh" else ()),
+        idle_timeout=row.spec.get("idle_timeout"),
+        replace=row.spec.get("replace", False),
+    )
+
+
+def attached_hosts(row: registry.Row) -> tuple[str, ...]:
+    """Return the hosts of a cluster as ``--hosts`` takes them, each with its number of ranks."""
+    return tuple(
+        f"{machine['host']}:{len(machine['nodes'][0]['ranks'])}"
+        for machine in row.machines
+        if "host" in machine
+    )
+
+
+def _line_options(row: registry.Row) -> CellOptions:
+    """Return the options of the line that started a cluster, as far as the registry has it."""
+    with contextlib.suppress(UsageError):
+        return parse_cell(row.spec.get("line", ""))
+    return CellOptions()
+
+
+def _provider_name(options: CellOptions) -> str:
+    return options.provider or ("ssh" if options.hosts else "local")
+
+
+def _plugins(names: tuple[str, ...] | None) -> list[Plugin]:
+    """Return plugins by their names; by default torch, where it is installed."""
+    from jupyter_sky import plugins
+
+    if names is None:
+        names = ("torch",) if importlib.util.find_spec("torch") else ()
+    if unknown := [name for name in names if name not in plugins.__all__]:
+        raise UsageError(
+            f"there is no plugin {unknown[0]}: there are {', '.join(plugins.__all__)}, and `none`."
+        )
+    return [getattr(plugins, name)() for name in names]

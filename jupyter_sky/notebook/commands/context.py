@@ -1,0 +1,73 @@
+"""What the commands share: the notebook's shell and session, and which cluster is meant."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.cluster_factory import attached_hosts
+from jupyter_sky.notebook.ipython.auto_cells import AutoCells
+from jupyter_sky.notebook.session import Session, no_cluster
+from jupyter_sky.providers.ssh.connection.targets import Target, parse
+
+
+@dataclass(frozen=True)
+class CommandContext:
+    """What every command is given.
+
+    Attributes
+    ----------
+    shell
+        The shell of the notebook, or of the terminal.
+    session
+        Its clusters.
+    auto
+        Switches ``%sky auto`` on and off.
+    """
+
+    shell: InteractiveShell
+    session: Session
+    auto: AutoCells
+
+    def cluster(self, name: str | None = None) -> Cluster:
+        """Return a running cluster, which the session is connected to from now on.
+
+        Parameters
+        ----------
+        name
+            The cluster; by default the current one.
+
+        Raises
+        ------
+        UsageError
+            When it is not running.
+        """
+        cluster = self.session.find(name)
+        if cluster is None and name:
+            raise UsageError(no_cluster(name))
+        if cluster is None:
+            raise UsageError("no cluster is running: `%%sky --nodes 4` above a cell starts one.")
+        return cluster
+
+    @contextlib.contextmanager
+    def visited_cluster(self, name: str | None) -> Iterator[Cluster]:
+        """Give a cluster for a moment; one that is named is not connected afterwards."""
+        if name is None:
+            yield self.cluster()
+            return
+        with self.session.visit(name) as cluster:
+            yield cluster
+
+    def hosts(self, named: tuple[str, ...] | None) -> tuple[Target, ...]:
+        """Return hosts: those that are named, or else the settings', or the current cluster's."""
+        settings = self.session.settings
+        hosts = named or settings.hosts or ()
+        if not hosts and (row := registry.find(self.session.current_name)):
+            hosts = attached_hosts(row)
+        return parse(settings.expand_groups(hosts))

@@ -1,0 +1,42 @@
+"""``%sky up``, ``%sky attach`` and ``%sky down``: how a notebook gets a cluster, and ends it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.output.follow import follow
+from jupyter_sky.notebook.results import bind, select_requested
+from jupyter_sky.notebook.session import describe
+
+
+def up(context: CommandContext, options: CellOptions) -> None:
+    """Start a cluster, unless it is up."""
+    context.session.cluster(options)
+
+
+def down(context: CommandContext, options: Namespace) -> None:
+    """End a cluster."""
+    print(context.session.down(options.name))
+
+
+def attach(context: CommandContext, options: Namespace) -> None:
+    """Make a cluster the current one, and follow the run that another kernel has left there."""
+    cluster = context.session.find(options.name)
+    if cluster is None:
+        raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to attach.")
+    context.session.make_current(cluster)
+    print(f"{cluster.name}: {describe(cluster)}; cells without --cluster use it now")
+    if run := cluster.take_up():
+        _follow_unseen(context, cluster, run)
+
+
+def _follow_unseen(context: CommandContext, cluster: Cluster, run: Run) -> None:
+    """Show what a run of another kernel has printed and prints, and bind its values."""
+    print(f"{cluster.name}: `{run.task.title or 'a run'}` was begun before this kernel")
+    follow(context.shell, context.session.panels, cluster, run)
+    bind(context.shell, cluster, run, select_requested(run.values(), run.task))

@@ -1,0 +1,134 @@
+"""Parses the lines of ``%%sky`` and ``%sky``, and writes the line that starts a cluster."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.options.definitions import (
+    CELL_OPTIONS,
+    CLUSTER_OPTIONS,
+    COMMANDS,
+    CellOptions,
+)
+from jupyter_sky.notebook.options.parser import HelpRequested, Parser
+
+_NO_OPTIONS = CellOptions()
+
+
+@lru_cache(maxsize=64)  # a cell is run again and again; argparse costs as much as a round trip
+def parse_cell(line: str, defaults: CellOptions = _NO_OPTIONS) -> CellOptions:
+    """Parse the line of a ``%%sky``.
+
+    Parameters
+    ----------
+    line
+        What follows ``%%sky``.
+    defaults
+        The options that the line leaves out.
+
+    Raises
+    ------
+    UsageError
+        Something cannot be used; the sentence says what to type instead.
+    HelpRequested
+        The line has ``-h``.
+    """
+    parser = Parser("%%sky", "run this cell on a cluster", CELL_OPTIONS)
+    return _cell_options(parser.read(_words(line)), defaults)
+
+
+def parse_line(line: str) -> tuple[str, CellOptions | Namespace]:
+    """Parse the line of a ``%sky``.
+
+    Parameters
+    ----------
+    line
+        What follows ``%sky``.
+
+    Returns
+    -------
+    tuple
+        The command and its arguments: for ``up`` the options of a cluster, for others a namespace
+        with an attribute for each argument; None, or False for a switch, where it was left out.
+
+    Raises
+    ------
+    UsageError
+        Something cannot be used; the sentence says what to type instead.
+    HelpRequested
+        The line has ``-h``, or is empty.
+    """
+    return parse_words(_words(line))
+
+
+def parse_words(given: Sequence[str]) -> tuple[str, CellOptions | Namespace]:
+    """Parse the words of a ``%sky``, as `parse_line` does."""
+    command, *words = given or ["-h"]
+    if command in ("-h", "--help"):
+        raise HelpRequested(_overview())
+    if command not in COMMANDS:
+        raise UsageError(_unknown_command(command, shlex.join(given)))
+    help, arguments = COMMANDS[command]
+    values = Parser(f"%sky {command}", help, arguments).read(words)
+    if command == "up":
+        return command, _cell_options(values)
+    for argument in arguments:
+        values.setdefault(argument.field, None if argument.type else False)
+    return command, Namespace(**values)
+
+
+def as_line(options: CellOptions) -> str:
+    """Return the line behind ``%%sky`` that starts a cluster with these options."""
+    words = []
+    for argument in CLUSTER_OPTIONS:
+        value = getattr(options, argument.field)
+        if value == getattr(_NO_OPTIONS, argument.field):
+            continue
+        words.append(argument.name)
+        if argument.type is not None:
+            words.append(shlex.quote(_as_text(value)))
+    return " ".join(words)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value) or "none"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _cell_options(values: Mapping[str, Any], defaults: CellOptions = _NO_OPTIONS) -> CellOptions:
+    options = replace(defaults, **values)
+    if options.hosts and options.provider not in (None, "ssh"):
+        raise UsageError(
+            f"--hosts are machines to reach over SSH, but the provider is {options.provider}: "
+            "type `--provider ssh`, or leave out --hosts."
+        )
+    return options
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        raise UsageError(f"a quotation mark is missing in `{line.strip()}`: close it.") from None
+
+
+def _overview() -> str:
+    parser = Parser("%%sky", "run a cell on a cluster", CELL_OPTIONS)
+    commands = "".join(f"  {name:<12}{help}\n" for name, (help, _) in COMMANDS.items())
+    return f"{parser.format_help()}\n%sky COMMAND (`%sky COMMAND -h` for more):\n{commands}"
+
+
+def _unknown_command(word: str, line: str) -> str:
+    if word.startswith("-"):
+        return f"options go above a cell or behind a command: `%%sky {line}` or `%sky up {line}`."
+    near = difflib.get_close_matches(word, COMMANDS, 1)
+    instead = f"did you mean `%sky {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}."
+    return f"%sky has no command {word}: {instead}"

@@ -1,0 +1,69 @@
+"""Follows a run in a cell: what its ranks print and display is rendered there until it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.notebook.kernel import is_ending
+from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
+from jupyter_sky.notebook.output.renderer import Renderer
+from jupyter_sky.notebook.panel.manager import PanelManager
+
+
+def follow(
+    shell: InteractiveShell,
+    panels: PanelManager,
+    cluster: Cluster,
+    run: Run,
+    timeout: float | None = None,
+    sending: SendingLine | None = None,
+    leaves_on_interrupt: Callable[[], bool] | None = None,
+) -> None:
+    """Follow a run, and render what comes.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    panels
+        Its panels, of which the cluster's shows the end of the run.
+    cluster
+        The cluster of the run.
+    run
+        The run.
+    timeout
+        Seconds after which it is stopped.
+    sending
+        Shows how much data has left.
+    leaves_on_interrupt
+        Returns after Ctrl-C whether the run goes on without us; by default whether the kernel is
+        ending.
+
+    Raises
+    ------
+    Interrupted
+        When Ctrl-C stopped the run, or left it.
+    TimedOut
+        When ``timeout`` was over.
+    """
+    renderer = Renderer(shell, run.task.show)
+    try:
+        run.follow(
+            lambda event: renderer.render(event, flush=run.nothing_waits),
+            timeout=timeout,
+            sending=sending.update if sending else _show_no_sending,
+            notice=NoticeLine(shell, cluster.name).update,
+            is_leaving=leaves_on_interrupt or partial(is_ending, shell),
+        )
+    finally:
+        renderer.finish()
+        panels.finish(cluster, run)
+
+
+def _show_no_sending(sent: int, total: int) -> None:
+    """Do nothing: the run that is followed has sent its data before."""

@@ -1,0 +1,90 @@
+"""Calls a function soon after each request, but not more often than is of use."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from jupyter_sky.transport import event_loop
+
+
+def call_in_thread(seconds: float, action: Callable[[], None]) -> None:
+    """Call ``action`` after ``seconds``, in a thread of its own."""
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+
+
+def call_in_loop(seconds: float, action: Callable[[], None]) -> None:
+    """Call ``action`` after ``seconds`` in the background loop; to be called from there.
+
+    It is cheaper than a thread, and good for actions that do not block.
+    """
+    event_loop.loop().call_later(seconds, action)
+
+
+class Throttle:
+    """Calls ``action`` soon after each request, at most once in ``interval`` seconds.
+
+    The action starts after the request that it answers, so it sees what the request was about; and
+    never in the thread that requests it, which goes on at once.
+
+    Parameters
+    ----------
+    action
+        What is called.
+    interval
+        Seconds between two calls, at least.
+    delay
+        Seconds between a request and its call, at least.
+    clock, later
+        The time, and what calls a function after some seconds; tests bring their own.
+    """
+
+    def __init__(
+        self,
+        action: Callable[[], None],
+        interval: float,
+        delay: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], None] = call_in_thread,
+    ) -> None:
+        self._action = action
+        self._interval = interval
+        self._delay = delay
+        self._clock = clock
+        self._later = later
+        self._lock = threading.Lock()
+        self._requested = False
+        self._next = clock()
+        self._calls = 0
+
+    def request(self) -> None:
+        """Let the action be called soon, unless it is going to be anyway."""
+        with self._lock:
+            if self._requested:
+                return
+            self._requested = True
+            wait = max(self._delay, self._next - self._clock())
+            call = partial(self._answer, self._calls)
+        self._later(wait, call)
+
+    def call_now(self) -> None:
+        """Call the action at once, in this thread; it answers what was requested before."""
+        with self._lock:
+            self._begin_call()
+        self._action()
+
+    def _answer(self, calls: int) -> None:
+        with self._lock:
+            if calls != self._calls:
+                return  # `call_now` has answered this request
+            self._begin_call()
+        self._action()
+
+    def _begin_call(self) -> None:
+        self._requested = False
+        self._calls += 1
+        self._next = self._clock() + self._interval

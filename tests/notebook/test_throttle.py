@@ -1,0 +1,63 @@
+"""Requests that are answered soon, and not more often than is of use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jupyter_sky.notebook.throttle import Throttle
+
+
+class Clock:
+    """Time that passes when a test says so, and what is called meanwhile."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.due: list[tuple[float, Callable[[], None]]] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        self.due.append((self.now + seconds, action))
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.now + seconds
+        while ripe := [each for each in self.due if each[0] <= end]:
+            self.due.remove(ripe[0])
+            self.now, action = ripe[0]
+            action()
+        self.now = end
+
+
+def throttled(clock: Clock) -> tuple[Throttle, list[float]]:
+    """A throttle with an interval of 1 s and a delay of 0.25 s, and when its action was called."""
+    calls: list[float] = []
+    throttle = Throttle(
+        lambda: calls.append(clock()), interval=1.0, delay=0.25, clock=clock, later=clock.later
+    )
+    return throttle, calls
+
+
+def test_requests_share_a_call_and_calls_keep_their_distance() -> None:
+    clock = Clock()
+    throttle, calls = throttled(clock)
+    for _ in range(3):
+        throttle.request()
+    clock.wait(0.5)
+    throttle.request()
+    clock.wait(5.0)
+    throttle.request()
+    clock.wait(5.0)
+    assert calls == [0.25, 1.25, 5.75]
+
+
+def test_a_call_at_once_answers_what_was_requested() -> None:
+    clock = Clock()
+    throttle, calls = throttled(clock)
+    throttle.request()
+    throttle.call_now()
+    clock.wait(0.5)
+    throttle.request()
+    clock.wait(5.0)
+    assert calls == [0.0, 1.0]
