@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -73,24 +74,28 @@ class Lab:
             Whether it stays when this process ends. If not, the next lab removes it.
         """
         _PLACE.mkdir(parents=True, exist_ok=True)
-        for lab in labs():
-            if lab.is_left_over:
-                lab.stop()
-        lab = _first_free()
+        with _locked():
+            for lab in labs():
+                if lab.is_left_over:
+                    lab._remove()
+            lab = _first_free()
+            lab._own(keep)
         try:
-            lab._make(count, keep)
+            lab._make(count)
         except BaseException:
             lab.stop()
             raise
         return lab
 
-    def _make(self, count: int, keep: bool) -> None:
-        # Whoever looks finds the folder with its owner in it, or none.
+    def _own(self, keep: bool) -> None:
+        # A process that reads the folder finds it with its owner in it, or does not find it.
         new = self.folder.with_name(f"new-{self.index}")
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         (new / "owner").write_text("" if keep else _mark(os.getpid()))
         new.rename(self.folder)
+
+    def _make(self, count: int) -> None:
         command(["ip", "address", "add", f"{self.address}/24", "dev", self.bridge])
         if HAS_IPV6:
             address = f"fd00:214:{self.index + 1}::1/64"
@@ -231,6 +236,10 @@ class Lab:
 
     def stop(self) -> None:
         """End every process of every host and remove what there was of the lab."""
+        with _locked():
+            self._remove()
+
+    def _remove(self) -> None:
         for folder in self.folder.glob("lab*"):
             host = self._host(int(folder.name.removeprefix("lab")))
             with contextlib.suppress(FileNotFoundError):
@@ -251,6 +260,18 @@ def labs() -> Iterator[Lab]:
     """Find the labs of this machine, whoever started them."""
     for folder in sorted(_PLACE.glob("[0-9]*")):
         yield Lab(int(folder.name)).find()
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    """Let one process at a time take a number or give one back.
+
+    Another one could take a lab that is half removed for one that is left over, and remove the
+    bridge of the lab that has its number next.
+    """
+    with (_PLACE / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _first_free() -> Lab:
