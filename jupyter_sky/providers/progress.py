@@ -1,4 +1,4 @@
-"""How far nodes are on their way to be ready: what a bar for each of them is drawn from."""
+"""The progress of nodes that are being prepared, as text and as a bar for each."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from jupyter_sky.formatting import format_count
 
 _BAR = 20  # characters
 _MOST = 16  # nodes with a bar; of more, those that are behind
-_WORTH_SAYING = 2.0  # seconds that a node is at one thing
+_SHOW_SECONDS_AFTER = 2.0  # seconds that a node is at one thing
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one node is at.
+    """The step that one node is at.
 
     Attributes
     ----------
     node
-        What a person calls it.
+        What the user calls it.
     text
         What is done there, or went wrong.
     share
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What all nodes of a cluster are at while it comes up.
+    """The steps of all nodes of a cluster while it starts.
 
     As text it is one line, which changes when a node is done and when the last one comes on.
     """
@@ -66,7 +66,7 @@ class Preparation:
         return ", ".join(parts)
 
     def bars(self) -> Iterator[str]:
-        """Yield the lines of a picture of it: one that says how many are ready, and their bars."""
+        """Yield lines to show: one that says how many are ready, and a bar for each node."""
         yield self._headline
         # What is wrong comes first, and what is ready goes first.
         shown = sorted(self.steps, key=lambda step: (not step.failed, step.is_over))[:_MOST]
@@ -84,7 +84,7 @@ def _said(step: Step) -> str:
     seconds = time.monotonic() - step.since
     if step.failed:
         return f"failed: {step.text}"
-    if step.is_over or seconds < _WORTH_SAYING:
+    if step.is_over or seconds < _SHOW_SECONDS_AFTER:
         return step.text
     return f"{step.text}, {seconds:.0f} s"
 

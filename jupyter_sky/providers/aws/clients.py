@@ -36,14 +36,14 @@ class AWSError(SkyError):
     ----------
     code
         AWS's code for the reason, like ``"InsufficientInstanceCapacity"``.
-    said
+    message
         AWS's own sentence.
     """
 
-    def __init__(self, text: str, code: str = "", said: str = "") -> None:
+    def __init__(self, text: str, code: str = "", message: str = "") -> None:
         super().__init__(text)
         self.code = code
-        self.said = said
+        self.message = message
 
 
 class Clients:
@@ -140,7 +140,7 @@ def _kept(region: str | None, profile: str | None, settings: object) -> Clients:
 
 def _settings() -> tuple[object, ...]:
     """Return what changes when the user logs in anew, or as another user."""
-    said = sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
+    values = sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
     files = (
         Path(os.environ.get(name, usual)).expanduser()
         for name, usual in (
@@ -148,7 +148,7 @@ def _settings() -> tuple[object, ...]:
             ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
         )
     )
-    return (*said, *(path.stat().st_mtime if path.exists() else None for path in files))
+    return (*values, *(path.stat().st_mtime if path.exists() else None for path in files))
 
 
 def check_installed() -> None:
@@ -203,23 +203,25 @@ def explain_errors() -> Iterator[None]:
 
 def _refusal(error: Any) -> AWSError:
     code = error.response["Error"].get("Code", "")
-    said = _one_line(error.response["Error"].get("Message", ""))
+    message = _one_line(error.response["Error"].get("Message", ""))
     if code in ("ExpiredToken", "ExpiredTokenException", "RequestExpired"):
-        return AWSError(f"{_EXPIRED}.", code, said)
+        return AWSError(f"{_EXPIRED}.", code, message)
     if code in ("AuthFailure", "InvalidClientTokenId", "SignatureDoesNotMatch") or code.startswith(
         "UnrecognizedClient"
     ):
-        return AWSError(f"{_REFUSED}.", code, said)
+        return AWSError(f"{_REFUSED}.", code, message)
     if code in ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException"):
-        action = re.search(r"\b[a-z0-9-]+:[A-Z]\w+", said)
+        action = re.search(r"\b[a-z0-9-]+:[A-Z]\w+", message)
         name = action[0] if action else error.operation_name
         return AWSError(
             f"your AWS user may not do {name}: ask for the policy that "
             "`%sky doctor --provider aws` prints.",
             code,
-            said,
+            message,
         )
-    return AWSError(f"AWS says {code} to {error.operation_name}: {said.rstrip('.')}.", code, said)
+    return AWSError(
+        f"AWS says {code} to {error.operation_name}: {message.rstrip('.')}.", code, message
+    )
 
 
 def _one_line(text: object) -> str:

@@ -1,4 +1,4 @@
-"""What an image asks for and this process's own environment does not have."""
+"""How the notebook's own environment differs from what an image asks for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jupyter_sky.providers.spec import Image
 
 
 def differences(image: Image) -> tuple[str, ...]:
-    """Return what a person should know of it, a sentence each."""
+    """Return how this environment differs from an image, a sentence each."""
     return (*_python(image.python), *_packages(image))
 
 

@@ -11,8 +11,8 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.node_defaults import ENOUGH_SHARED_MEMORY
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
+from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import Target
-from jupyter_sky.providers.ssh.errors import HostError
 from jupyter_sky.providers.ssh.setup.code_package import check_python
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
 

@@ -18,8 +18,8 @@ import jupyter_sky
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.ssh.connection.connection import pool
+from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import Target
-from jupyter_sky.providers.ssh.errors import HostError
 from jupyter_sky.providers.ssh.setup.facts import gather_facts
 
 _PROGRAM = Path(jupyter_sky.__file__).parent / "node" / "network" / "port_check.py"

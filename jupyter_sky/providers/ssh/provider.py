@@ -18,8 +18,8 @@ from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.connection import targets as ssh_targets
 from jupyter_sky.providers.ssh.connection.connection import pool
+from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import Target
-from jupyter_sky.providers.ssh.errors import HostError
 from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
 from jupyter_sky.providers.ssh.setup.agent import (
     AgentFolders,

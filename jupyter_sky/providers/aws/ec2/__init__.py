@@ -1,1 +1,1 @@
-"""What is made at EC2 and given back: instances, network, keys, images."""
+"""What is rented and released at EC2: instances, network, keys, images."""

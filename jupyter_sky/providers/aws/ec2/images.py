@@ -70,15 +70,17 @@ def find_image(
             f"there is no image {number} in {clients.region} that you may use: images belong to "
             "one region each."
         )
-    [said] = found
-    if said["Architecture"] != machine.architecture:
+    [described] = found
+    if described["Architecture"] != machine.architecture:
         raise UsageError(
-            f"the image {number} is for {said['Architecture']}, and {machine.name} is "
+            f"the image {number} is for {described['Architecture']}, and {machine.name} is "
             f"{machine.architecture}: name another image, or another --instance-type."
         )
     # A snapshot of ours has its name as a tag, also where it is asked for by its number.
-    snapshot = tags_of(said).get(ID, "")
-    return MachineImage(number, user or _user(said), said["RootDeviceName"], _size(said), snapshot)
+    snapshot = tags_of(described).get(ID, "")
+    return MachineImage(
+        number, user or _user(described), described["RootDeviceName"], _size(described), snapshot
+    )
 
 
 def _newest(clients: Clients, machine: InstanceType) -> str:
@@ -92,15 +94,15 @@ def _newest(clients: Clients, machine: InstanceType) -> str:
         return str(clients.ssm.get_parameter(Name=name)["Parameter"]["Value"])
 
 
-def _user(said: dict[str, Any]) -> str:
-    about = f"{said.get('Name', '')} {said.get('Description', '')}".lower()
+def _user(described: dict[str, Any]) -> str:
+    about = f"{described.get('Name', '')} {described.get('Description', '')}".lower()
     if "ubuntu" in about:
         return "ubuntu"
     return "admin" if "debian" in about else "ec2-user"
 
 
-def _size(said: dict[str, Any]) -> int:
-    for mapping in said.get("BlockDeviceMappings", ()):
-        if mapping.get("DeviceName") == said["RootDeviceName"]:
+def _size(described: dict[str, Any]) -> int:
+    for mapping in described.get("BlockDeviceMappings", ()):
+        if mapping.get("DeviceName") == described["RootDeviceName"]:
             return int(mapping.get("Ebs", {}).get("VolumeSize") or 0)
     return 0

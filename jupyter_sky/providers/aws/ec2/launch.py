@@ -153,9 +153,9 @@ def _try_all(
                     clients.ec2.terminate_instances(InstanceIds=made)
             if error.code in QUOTAS:
                 used_up.add(quota)
-                refusals.append(f"{kind.name}: {error.said} (the quota is `{quota}`)")
+                refusals.append(f"{kind.name}: {error.message} (the quota is `{quota}`)")
             else:
-                refusals.append(f"{kind.name} in {subnet.zone}: {error.said}")
+                refusals.append(f"{kind.name} in {subnet.zone}: {error.message}")
     raise SkyError(_no_capacity(request, refusals))
 
 
@@ -202,8 +202,8 @@ def wait_until_running(
             if each["State"]["Name"] not in ("pending", "running"):
                 reason = each.get("StateReason", {})
                 code = reason.get("Code", "").rpartition(".")[2]
-                said = reason.get("Message", "AWS does not say why")
-                raise AWSError(f"an instance ended while it started: {said}.", code, said)
+                message = reason.get("Message", "AWS does not say why")
+                raise AWSError(f"an instance ended while it started: {message}.", code, message)
         where = "PrivateIpAddress" if request.private else "PublicIpAddress"
         if len(found) == len(ids) and all(
             each["State"]["Name"] == "running" and each.get(where) for each in found

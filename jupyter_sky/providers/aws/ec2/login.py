@@ -9,9 +9,9 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys
 from jupyter_sky.providers.aws.ec2.user_data import renew_host_key_script
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
+from jupyter_sky.providers.ssh.connection.errors import HostError, HostKeyError
 from jupyter_sky.providers.ssh.connection.ssh_config import Login
 from jupyter_sky.providers.ssh.connection.targets import parse_one
-from jupyter_sky.providers.ssh.errors import HostError, HostKeyError
 
 LOGIN_WITHIN = 300.0
 """Seconds for an instance to let us in, once AWS says that it runs."""

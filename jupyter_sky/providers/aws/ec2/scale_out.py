@@ -35,7 +35,7 @@ def rent(
     ----------
     request
         How many, of one type in one zone.
-    say
+    report
         Called between the steps; raising from it ends the matter.
     """
     [wanted] = request.offers
@@ -63,7 +63,7 @@ def rent(
         quota = f" (the quota is `{wanted.type.quota(wanted.spot)}`)"
         raise SkyError(
             f"AWS has no {request.nodes} more × {wanted.type.name} in {like.zone}, where the "
-            f"others are: {error.said.rstrip('.')}{quota * (error.code in launch.QUOTAS)}."
+            f"others are: {error.message.rstrip('.')}{quota * (error.code in launch.QUOTAS)}."
         ) from None
     made = [each["InstanceId"] for each in answer["Instances"]]
     try:

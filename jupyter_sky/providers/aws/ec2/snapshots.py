@@ -79,7 +79,7 @@ def content(image: Image, python: str | None, given: str | None) -> str:
     python
         The interpreter that is used, in place of an environment for the image.
     given
-        The id of the person's own AMI.
+        The id of the user's own AMI.
     """
     installed = recipe_for(image).digest("") if python is None else python
     text = json.dumps([installed, sorted(image.apt), given])
@@ -108,17 +108,17 @@ def every(clients: Clients) -> list[NodeSnapshot]:
             OwnerIds=["self"], Filters=[{"Name": f"tag:{_KEY}", "Values": ["*"]}]
         )
         disks = [each for page in pages for each in page["Snapshots"]]
-    for said in disks:
-        tags = tags_of(said)
+    for described in disks:
+        tags = tags_of(described)
         name = tags[ID]
         rest = NodeSnapshot(name, tags.get(_KEY, ""), tags.get(_USER, ""))
         snapshot = found.setdefault(name, rest)
-        snapshot.disks[said["SnapshotId"]] = _gigabytes(said)
+        snapshot.disks[described["SnapshotId"]] = _gigabytes(described)
     return sorted(found.values(), key=lambda each: each.made)
 
 
 def make(
-    clients: Clients, instance: str, wanted: str, user: str, say: Callable[[str], None]
+    clients: Clients, instance: str, wanted: str, user: str, report: Callable[[str], None]
 ) -> NodeSnapshot:
     """Make a snapshot of an instance that goes on running; return when it can be used.
 
@@ -147,7 +147,7 @@ def make(
         )["ImageId"]
     start = time.monotonic()
     while True:
-        say(f"AWS makes the snapshot {name}; the cluster can be used meanwhile")
+        report(f"AWS makes the snapshot {name}; the cluster can be used meanwhile")
         found = [each for each in every(clients) if each.name == name]
         state = found[0].state if found else "pending"
         if state == "available":
@@ -182,29 +182,29 @@ def _images(clients: Clients, wanted: str) -> list[NodeSnapshot]:
     ours = [{"Name": f"tag:{_KEY}", "Values": [wanted]}]
     with explain_errors():
         found = clients.ec2.describe_images(Owners=["self"], Filters=ours)["Images"]
-    return [_read(said) for said in found]
+    return [_read(described) for described in found]
 
 
-def _read(said: dict[str, Any]) -> NodeSnapshot:
-    tags = tags_of(said)
+def _read(described: dict[str, Any]) -> NodeSnapshot:
+    tags = tags_of(described)
     disks = {
         ebs["SnapshotId"]: int(ebs.get("VolumeSize") or 0)
-        for mapping in said.get("BlockDeviceMappings", ())
+        for mapping in described.get("BlockDeviceMappings", ())
         if "SnapshotId" in (ebs := mapping.get("Ebs", {}))
     }
     return NodeSnapshot(
-        name=said["Name"],
+        name=described["Name"],
         key=tags[_KEY],
         user=tags.get(_USER, ""),
-        image=said["ImageId"],
-        state=said["State"],
-        device=said["RootDeviceName"],
-        made=said["CreationDate"],
+        image=described["ImageId"],
+        state=described["State"],
+        device=described["RootDeviceName"],
+        made=described["CreationDate"],
         disks=disks,
     )
 
 
-def _gigabytes(said: dict[str, Any]) -> int:
+def _gigabytes(described: dict[str, Any]) -> int:
     """Return what a disk holds, or what it can hold where AWS does not tell."""
-    size = said.get("FullSnapshotSizeInBytes")
-    return -(-size // 2**30) if size else int(said["VolumeSize"])
+    size = described.get("FullSnapshotSizeInBytes")
+    return -(-size // 2**30) if size else int(described["VolumeSize"])

@@ -35,6 +35,6 @@ def tag_specification(
     return [{"ResourceType": kind, "Tags": pairs} for kind in kinds]
 
 
-def tags_of(said: Mapping[str, Any]) -> dict[str, str]:
+def tags_of(described: Mapping[str, Any]) -> dict[str, str]:
     """Return the tags of a resource that AWS has described."""
-    return {tag["Key"]: tag["Value"] for tag in said.get("Tags", ())}
+    return {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}

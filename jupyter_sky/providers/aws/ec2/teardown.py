@@ -84,8 +84,8 @@ def find_resources(clients: Clients, identity: str | None = None) -> list[EC2Res
         The cluster that is looked for; ``None`` looks for all.
     """
     found: dict[str, EC2Resources] = {}
-    for kind, name, said in _tagged(clients.ec2, identity or "*"):
-        tags = tags_of(said)
+    for kind, name, described in _tagged(clients.ec2, identity or "*"):
+        tags = tags_of(described)
         resources = found.setdefault(tags[ID], EC2Resources(tags[ID], clients.region))
         resources.name = resources.name or tags.get(NAME, "")
         resources.owner = resources.owner or tags.get(OWNER, "")

@@ -124,9 +124,9 @@ def _ask(ec2: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _read(said: Mapping[str, Any]) -> InstanceType:
-    name, count, size, is_cuda = _accelerator(said)
-    network = said.get("NetworkInfo", {})
+def _read(described: Mapping[str, Any]) -> InstanceType:
+    name, count, size, is_cuda = _accelerator(described)
+    network = described.get("NetworkInfo", {})
     special = (
         "GpuInfo",
         "NeuronInfo",
@@ -135,10 +135,10 @@ def _read(said: Mapping[str, Any]) -> InstanceType:
         "MediaAcceleratorInfo",
     )
     return InstanceType(
-        name=said["InstanceType"],
-        cpus=said["VCpuInfo"]["DefaultVCpus"],
-        memory=said["MemoryInfo"]["SizeInMiB"] / 1024,
-        architecture=_architecture(said["ProcessorInfo"]["SupportedArchitectures"]),
+        name=described["InstanceType"],
+        cpus=described["VCpuInfo"]["DefaultVCpus"],
+        memory=described["MemoryInfo"]["SizeInMiB"] / 1024,
+        architecture=_architecture(described["ProcessorInfo"]["SupportedArchitectures"]),
         gpu=name,
         gpus=count,
         gpu_memory=size,
@@ -147,19 +147,20 @@ def _read(said: Mapping[str, Any]) -> InstanceType:
             network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
             network.get("MaximumNetworkCards", 1),
         ),
-        clusters="cluster" in said.get("PlacementGroupInfo", {}).get("SupportedStrategies", ()),
-        has_spot="spot" in said.get("SupportedUsageClasses", ()),
-        is_plain=said["CurrentGeneration"]
-        and not said["BareMetal"]
-        and not said["BurstablePerformanceSupported"]
-        and not any(said.get(each) for each in special),
+        clusters="cluster"
+        in described.get("PlacementGroupInfo", {}).get("SupportedStrategies", ()),
+        has_spot="spot" in described.get("SupportedUsageClasses", ()),
+        is_plain=described["CurrentGeneration"]
+        and not described["BareMetal"]
+        and not described["BurstablePerformanceSupported"]
+        and not any(described.get(each) for each in special),
     )
 
 
-def _accelerator(said: Mapping[str, Any]) -> tuple[str | None, int, float, bool]:
+def _accelerator(described: Mapping[str, Any]) -> tuple[str | None, int, float, bool]:
     """Return name, count and GiB of a machine's accelerators, and whether they run CUDA."""
-    gpus = said.get("GpuInfo", {}).get("Gpus", ())
-    neurons = (said.get("NeuronInfo") or {}).get("NeuronDevices", ())
+    gpus = described.get("GpuInfo", {}).get("Gpus", ())
+    neurons = (described.get("NeuronInfo") or {}).get("NeuronDevices", ())
     for each in (*gpus, *neurons):
         size = round(each.get("MemoryInfo", {}).get("SizeInMiB", 0) / 1024, 1)
         name = _NAMES.get((each["Name"], round(size)), each["Name"].replace(" ", ""))

@@ -79,7 +79,7 @@ def select(
     Raises
     ------
     UsageError
-        When nothing does; the sentence says what comes did_you_mean.
+        When nothing does; the sentence says what comes near.
     """
     fitting = _fitting(required, catalog)
     if required.spot and not (fitting := [each for each in fitting if each.has_spot]):

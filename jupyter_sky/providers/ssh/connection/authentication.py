@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jupyter_sky.providers.ssh.connection.errors import LoginError
 from jupyter_sky.providers.ssh.connection.ssh_config import Login
-from jupyter_sky.providers.ssh.errors import LoginError
 from jupyter_sky.transport import event_loop
 
 if TYPE_CHECKING:

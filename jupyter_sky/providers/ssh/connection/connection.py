@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection.channel_socket import PIECE, as_socket
+from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, Login, read_login
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
-from jupyter_sky.providers.ssh.errors import CommandError, HostError
 from jupyter_sky.transport.bridge_protocol import MARK, NO_AGENT
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ ANSWER_WITHIN = 60.0
 _WINDOW = 8 * 1024 * 1024
 _TEST_WITHIN = 2.0
 
-# What goes wrong is said by exceptions; paramiko's own words are for those who ask for them.
+# Exceptions say what goes wrong; paramiko's own log is for those who configure it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
@@ -158,9 +158,9 @@ class SSHConnection:
         Parameters
         ----------
         script
-            The script. Without ``data`` it stands in no argument list.
+            The script. Without ``data`` it is on no command line, where others could read it.
         data
-            What it reads.
+            What it reads from standard input.
         within
             Seconds in which it has to print something, or to end.
         sent

@@ -7,8 +7,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from jupyter_sky.providers.ssh.connection import authentication, host_keys
+from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.ssh_config import Login
-from jupyter_sky.providers.ssh.errors import HostError
 
 if TYPE_CHECKING:
     import paramiko

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jupyter_sky.providers.ssh.connection.errors import HostKeyError
 from jupyter_sky.providers.ssh.connection.ssh_config import Login
-from jupyter_sky.providers.ssh.errors import HostKeyError
 
 if TYPE_CHECKING:
     import paramiko

@@ -159,7 +159,7 @@ def _lines(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
                 place = folder / Path(pattern).expanduser()
                 for each in sorted(glob.glob(str(place))):  # noqa: PTH207 - absolute patterns
                     yield from _lines(Path(each), folder, depth + 1)
-            # What follows belongs to where it stands, whatever the files have begun.
+            # What follows belongs to the block around the Include, whatever the files have begun.
             yield scope
             continue
         if word.lower() in ("host", "match"):

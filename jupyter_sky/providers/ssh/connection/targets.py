@@ -1,4 +1,4 @@
-"""Hosts as a person types them: `gpu1`, `ada@gpu1`, `gpu1:4` (ranks), `gpu1:2222` (port)."""
+"""Hosts as the user types them: ``gpu1``, ``ada@gpu1``, ``gpu1:4`` (ranks), ``gpu1:2222``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _HOST = re.compile(
 
 @dataclass(frozen=True)
 class Target:
-    """A machine to reach over SSH.
+    """A host to reach over SSH.
 
     Attributes
     ----------
     name
         A name of ``~/.ssh/config``, of the network, or an address.
     user, port
-        As the person said; ``None`` leaves them to the configuration.
+        As the user typed them; ``None`` leaves them to the configuration.
     ranks
         How many ranks it should have; ``None`` means one for each GPU.
     """
@@ -53,7 +53,7 @@ def parse(texts: str | Iterable[str]) -> tuple[Target, ...]:
     Raises
     ------
     UsageError
-        When one is none, or is there twice.
+        When one cannot be read, or is there twice.
     """
     if isinstance(texts, str):
         texts = texts.split(",")

@@ -14,7 +14,7 @@ import blake3
 
 import jupyter_sky
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
-from jupyter_sky.providers.ssh.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 
 _LEFT_OUT = {"__pycache__", "static"}
@@ -90,12 +90,12 @@ def code_package() -> CodePackage:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=6) as archive:
         for path in sorted(root.rglob("*")):
-            place = path.relative_to(root.parent)
-            if not path.is_file() or _LEFT_OUT & set(place.parts):
+            name = path.relative_to(root.parent)
+            if not path.is_file() or _LEFT_OUT & set(name.parts):
                 continue
             content = path.read_bytes()
-            hasher.update(f"{place.as_posix()}\0{len(content)}\0".encode() + content)
-            entry = tarfile.TarInfo(place.as_posix())
+            hasher.update(f"{name.as_posix()}\0{len(content)}\0".encode() + content)
+            entry = tarfile.TarInfo(name.as_posix())
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     return CodePackage(hasher.hexdigest()[:32], stream.getvalue())

@@ -20,7 +20,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.spec import Image, PipIndex
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
-from jupyter_sky.providers.ssh.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 from jupyter_sky.providers.ssh.setup.uv import find_uv
@@ -28,7 +28,7 @@ from jupyter_sky.providers.ssh.setup.uv import find_uv
 _LEAST_DISK = 2**30
 INSTALL_WITHIN = 3600.0  # CUDA's wheels have gigabytes, and nothing is printed while they come
 
-# What is pickled in one place and unpickled in the other: the same version understands it best.
+# What is pickled here and unpickled there, or the other way: the same version understands it.
 _SAME = ("cloudpickle", "numpy")
 
 Report = Callable[[str], None]
@@ -46,11 +46,11 @@ class Recipe:
     project
         A ``pyproject.toml`` whose dependencies are installed.
     requirements
-        The texts of requirements files.
+        The content of requirements files.
     wheels
         Wheels that are sent along.
     no_index
-        Whether nothing but those is looked at.
+        Whether no package index is used beside them.
     """
 
     python: str

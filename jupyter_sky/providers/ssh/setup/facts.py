@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
-from jupyter_sky.providers.ssh.errors import HostError
+from jupyter_sky.providers.ssh.connection.errors import HostError
 
 _SCRIPT = r"""
 say() { printf '%s\t%s\n' "$1" "$2"; }

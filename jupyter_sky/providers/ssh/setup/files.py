@@ -12,7 +12,7 @@ from pathlib import Path
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
-from jupyter_sky.providers.ssh.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 
 
 def check_files(image: Image) -> None:

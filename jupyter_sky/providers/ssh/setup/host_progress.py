@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.progress import Preparation, Step
-from jupyter_sky.providers.ssh.errors import HostError
+from jupyter_sky.providers.ssh.connection.errors import HostError
 
 
 class HostProgress:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from jupyter_sky.providers.base import Node, RunningCluster
 from jupyter_sky.providers.node_defaults import thread_variables
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import Target
-from jupyter_sky.providers.ssh.errors import HostError
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 from jupyter_sky.transport.agent_spec import RankSpec
 

@@ -21,8 +21,8 @@ _KINDS = {
 }
 
 # The time of a folder is when it was used last: who starts an agent sets it, the agent each hour.
-# Beside that, nothing is touched that a process has open or was told of. Files with other names, as
-# those that uv has in its cache, stay on the disk when the folder goes.
+# Beside that, nothing is removed that a process has open or in its arguments. Files with other
+# names, as those that uv has in its cache, stay on the disk when the folder goes.
 _SCRIPT = r"""
 umask 077
 old="-mmin +{minutes}"

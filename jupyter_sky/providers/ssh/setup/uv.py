@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jupyter_sky.paths import home
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
-from jupyter_sky.providers.ssh.errors import HostError
+from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 
 _DOWNLOAD_WITHIN = 300.0

@@ -6,7 +6,7 @@
     ├── HostError           a host cannot be used
     │   └── CommandError    a command failed there
     ├── HostKeyError        its key is not known, or not the known one
-    └── LoginError          it lets nobody in with these keys
+    └── LoginError          it accepts none of these keys
 """
 
 from __future__ import annotations
@@ -27,4 +27,4 @@ class HostKeyError(SkyError):
 
 
 class LoginError(SkyError):
-    """The host lets nobody in with these keys."""
+    """The host accepts none of these keys."""
