@@ -12,6 +12,9 @@ VIEWS := $(PANEL) $(SIDEBAR)
 VIEW_SOURCES := $(shell find labextension/src labextension/style labextension/schema -type f) \
     $(wildcard labextension/*.json labextension/*.?js labextension/yarn.lock)
 INSTALLED := $(VENV)/share/jupyter/labextensions/jupyter-sky
+# The environment's own Jupyter shows the sidebar as it was built last: what pip copies gets old.
+SHOW_SIDEBAR := rm -rf $(INSTALLED) && mkdir -p $(dir $(INSTALLED)) && \
+    ln -s $(CURDIR)/jupyter_sky/labextension $(INSTALLED)
 JLPM := cd labextension && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" jlpm
 
 # The last version before subshells and much else: tests put it before the newer one on the path of
@@ -22,9 +25,12 @@ IPYKERNEL_6 := build/ipykernel6
 # the panel is looked at in a browser.
 SYSTEM_PACKAGES := iproute2 iptables openssh-server tcpdump chromium fonts-dejavu-core
 
+# Tests start hundreds of processes, each of which would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo views test lint format bench system-packages clean
+.PHONY: help demo views test test-environment check lint format bench system-packages clean
 
 help:
 	@echo "make demo     run notebooks/quickstart.ipynb without a browser and print what it shows"
@@ -36,15 +42,22 @@ help:
 	@echo "make clean    remove the environment and everything built"
 
 demo: $(VENV)/.with-demo $(VIEWS)
+	@$(SHOW_SIDEBAR)
 	$(PY) notebooks/headless.py notebooks/quickstart.ipynb $(DEMO)/quickstart.ipynb
 	@echo
 	@echo "The notebook with these outputs is $(DEMO)/quickstart.ipynb. To work in it:"
 	@echo "    $(PY) -m pip install jupyterlab && $(PY) -m jupyterlab $(DEMO)/quickstart.ipynb"
 
 views: $(VIEWS)
+	@$(SHOW_SIDEBAR)
 
-test: $(VENV)/.with-test $(VIEWS) $(IPYKERNEL_6) system-packages
-	$(PY) -m pytest $(ARGS)
+test:
+	@$(MAKE) --no-print-directory --jobs 4 test-environment
+	@$(SHOW_SIDEBAR)
+	$(PY) -m pytest -n auto $(ARGS)
+
+# The parts are made side by side: most of each is waiting for files to arrive.
+test-environment: $(VENV)/.with-test $(VIEWS) $(IPYKERNEL_6) system-packages
 
 lint: $(VENV)/.with-lint labextension/node_modules
 	$(PY) -m ruff check .
@@ -64,11 +77,8 @@ clean:
 	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find jupyter_sky tests -name __pycache__ -prune -exec rm -rf {} +
 
-# The environment's own Jupyter shows the sidebar as it was built last: what pip copies gets old.
 $(VIEWS) &: $(VIEW_SOURCES) labextension/node_modules
 	$(JLPM) build
-	@rm -rf $(INSTALLED) && mkdir -p $(dir $(INSTALLED))
-	@ln -s $(CURDIR)/jupyter_sky/labextension $(INSTALLED)
 
 labextension/node_modules: labextension/package.json labextension/yarn.lock | $(VENV)/.with-panel
 	$(JLPM) install
@@ -79,8 +89,12 @@ $(IPYKERNEL_6): | $(PY)
 
 # One stamp for each extra: a second run installs nothing, a changed requirement installs again.
 $(VENV)/.with-%: pyproject.toml constraints.txt | $(PY)
+	@rm -rf $(INSTALLED)  # pip would write through the link, to what is being built meanwhile
 	HATCH_BUILD_NO_HOOKS=true $(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
 	@touch $@
+
+# One pip at a time in the environment; what builds the views comes first, as that takes longest.
+$(VENV)/.with-test: | $(VENV)/.with-panel
 
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,8 +1,10 @@
-"""What every test stands on: a registry of its own, and nothing left behind."""
+"""What every test stands on: a registry of its own, and nothing left behind.
+
+Several processes may run tests at a time; what is said here for a session holds for each of them.
+"""
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import tempfile
@@ -13,6 +15,17 @@ import psutil
 import pytest
 
 from tests.lab import Lab, missing
+from tests.schedule import (
+    pytest_collection_modifyitems,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+)
+
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_xdist_auto_num_workers",
+    "pytest_xdist_make_scheduler",
+]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,15 +37,13 @@ def stop_key() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def home() -> Iterator[Path]:
-    """Keep clusters, logs and sockets of the tests in a folder of their own."""
+    """Keep what clusters and kernels write, and their sockets, in a folder of the tests' own."""
     folder = Path(tempfile.mkdtemp(prefix="sky-"))
-    before = os.environ.get("JUPYTER_SKY_HOME")
-    os.environ["JUPYTER_SKY_HOME"] = str(folder)
-    yield folder
-    if before is None:
-        del os.environ["JUPYTER_SKY_HOME"]
-    else:
-        os.environ["JUPYTER_SKY_HOME"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_SKY_HOME", str(folder))
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "jupyter"))
+        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        yield folder
     left = processes_of(folder)
     for process in left:
         process.kill()
