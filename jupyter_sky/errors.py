@@ -1,10 +1,45 @@
-"""Errors of ours: one sentence for the person, never a traceback of our own code."""
+"""All exceptions, and those that every room may raise.
+
+What a user sees is one sentence that says what to do, never a traceback of our own code. The tree
+of all exceptions, each with its file::
+
+    Exception
+        SkyError             errors.py: one sentence for the user
+            UsageError       errors.py: what was typed cannot be done
+                InvalidCell  notebook/errors.py: the cell does not compile
+            ClusterLost      errors.py: the cluster, or a part of it, is gone
+            TimedOut         cluster/errors.py: the run took longer than `--timeout`
+            VersionMismatch  cluster/version_check.py: the node's Python or jupyter_sky differs
+            HostError        providers/ssh/connection/errors.py: a host cannot be used
+                CommandError providers/ssh/connection/errors.py: a command on it failed
+            HostKeyError     providers/ssh/connection/errors.py: its key is not the known one
+            LoginError       providers/ssh/connection/errors.py: it does not let us in
+            AWSError         providers/aws/clients.py: AWS refused a request
+            Stopped          providers/aws/cancellable.py: the user stopped a launch
+            NoAnswer         server/kernel_client.py: a kernel did not answer
+        RemoteError          cluster/errors.py: raised on a rank
+            RankLost         cluster/errors.py: a rank's process ended in a run
+        ProtocolError        transport/frames.py: bytes that are no message
+        HelpRequested        notebook/options/parser.py: the line asks for help
+        Gone                 serialization/object_tokens.py: an object that a rank has dropped
+    KeyboardInterrupt
+        Interrupted          cluster/errors.py: the user stopped a run
+    OSError
+        AgentGone            providers/base.py: the agent has ended
+            MachineGone      providers/base.py: and its machine with it
+    RuntimeError
+        NobodyWaits          transport/event_loop.py: the waiting thread was interrupted
+    ValueError
+        Invalid              server/schema.py: JSON does not match the schema
+        InvalidValue         notebook/options/types.py: an option's value is not of its type
+        Unreadable           cluster/inventory/kernel_files.py: a kernel's state file is damaged
+"""
 
 from __future__ import annotations
 
 
 class SkyError(Exception):
-    """Something that the person should know, said in one sentence."""
+    """What the user should know, in one sentence."""
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks an exception for this before it formats one itself.
