@@ -130,7 +130,7 @@ def _scale(context: CommandContext, options: Namespace) -> None:
 def _attach(context: CommandContext, options: Namespace) -> None:
     """Show the output of what runs on a cluster, and take nothing from its notebook."""
     with context.session.visit(options.name) as cluster:
-        run = cluster.take_up()
+        run = cluster.pop_unseen_run()
         if run is None:
             print(f"{cluster.name}: nothing runs; `jupyter sky logs` shows what was written")
             return

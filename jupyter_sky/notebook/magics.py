@@ -13,7 +13,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import CellPlace, Task
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
@@ -120,7 +120,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         self,
         options: CellOptions,
         cluster: Cluster,
-        run: Run,
+        run: RunHandle,
         values: Mapping[int, Mapping[str, Any]],
     ) -> dict[str, Any]:
         names = (*options.out, *options.gather)

@@ -8,7 +8,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 
 RankValues = Mapping[int, Mapping[str, Any]]
@@ -65,7 +65,9 @@ def select_requested(values: RankValues, task: Task) -> dict[str, Any]:
     return select(values, task.ranks, task.values.get(first, ()), gathered)
 
 
-def bind(shell: InteractiveShell, cluster: Cluster, run: Run, values: Mapping[str, Any]) -> None:
+def bind(
+    shell: InteractiveShell, cluster: Cluster, run: RunHandle, values: Mapping[str, Any]
+) -> None:
     """Bind values that came back from a run.
 
     The ranks keep what they have under these names; it is not sent back to them.

@@ -12,6 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_dollars
 from jupyter_sky.notebook import cluster_factory
@@ -135,7 +136,7 @@ class Session:
     def restart_lost(self) -> Cluster | None:
         """Start the current cluster anew if it was lost, and return it."""
         known = self._clusters.get(self.current_name)
-        if known is None or known.state.phase != "lost":
+        if known is None or known.state.phase is not ClusterPhase.LOST:
             return None
         self.find(known.name)
         return self._start(known.name, self.started[known.name])
@@ -185,7 +186,7 @@ class Session:
             self.panels.settle(cluster)
         elif row is not None:
             # It does not answer, or has just turned out to be gone.
-            unreachable = Cluster.abandon(row, providers()[row.provider])
+            unreachable = Cluster.remove(row, providers()[row.provider])
         else:
             raise UsageError(no_cluster(asked, "end"))
         self._drop(name)
@@ -244,7 +245,7 @@ class Session:
         cluster = Cluster.attach(row, provider, runtime_env, self.settings.timeouts())
         if cluster is None:
             return None
-        cluster.know(spec.image)
+        cluster.set_image(spec.image)
         with ProgressLine(self._shell, name) as progress:
             progress.update(f"{describe(cluster)}, still up: connected again")
         if name not in self.started:

@@ -30,7 +30,7 @@ class StatusPoller:
     """Asks for the states of clusters, those on this computer more often than others."""
 
     def __init__(self) -> None:
-        self._here = _Poll(lambda rows: asyncio.to_thread(probe.look_here, rows), interval=2.0)
+        self._here = _Poll(lambda rows: asyncio.to_thread(probe.probe_local, rows), interval=2.0)
         self._elsewhere = _Poll(_ask_command_line, interval=30.0)
 
     async def states(self, rows: Sequence[Row]) -> dict[str, ClusterStatus]:

@@ -1,4 +1,4 @@
-"""What a run does, and what is said of it while it goes on, as plain data."""
+"""What a run is to do, and what is told of it while it goes on, as plain data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Task:
     show
         The ranks whose output comes here while they run.
     title
-        What a person calls it.
+        What the user calls it.
     """
 
     ranks: tuple[int, ...]
@@ -64,7 +64,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Notice:
-    """What the person should know while the run goes on."""
+    """What the user should know while the run goes on."""
 
     text: str
 

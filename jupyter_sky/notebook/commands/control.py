@@ -50,7 +50,7 @@ def interrupt_runs(cluster: Cluster, within: float = 0.0) -> str:
     """Stop what runs, wait for it at most ``within`` seconds, and return a sentence about it."""
     if not cluster.interrupt():
         return f"{cluster.name}: nothing is running"
-    if within and cluster.calm(within):
+    if within and cluster.wait_until_idle(within):
         return f"{cluster.name}: stopped"
     return f"{cluster.name}: stopping"
 

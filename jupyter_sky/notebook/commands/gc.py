@@ -28,9 +28,9 @@ def _remove_orphans(identity: str | None) -> None:
     identity
         The id of a cluster of another registry that is to be ended as well.
     """
-    left: list[orphans.Orphan | cloud_resources.Rental] = [*orphans.find()]
+    left: list[orphans.Orphan | cloud_resources.RentedCluster] = [*orphans.find()]
     rented, trouble = cloud_resources.find()
-    left += [each for each in rented if each.is_abandoned or each.holding.id == identity]
+    left += [each for each in rented if each.is_orphaned or each.resources.id == identity]
     for each in left:
         text = str(each)
         try:
@@ -45,8 +45,9 @@ def _remove_orphans(identity: str | None) -> None:
     for each in rented:
         if not each.is_known and each not in left:
             print(
-                f"left alone: {each}, started by {each.holding.started_by} with another registry; "
-                f"`%sky gc {each.holding.id}` ends it"
+                f"left alone: {each}, started by {each.resources.started_by} with another "
+                "registry; "
+                f"`%sky gc {each.resources.id}` ends it"
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -31,11 +31,11 @@ def attach(context: CommandContext, options: Namespace) -> None:
         raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to attach.")
     context.session.make_current(cluster)
     print(f"{cluster.name}: {describe(cluster)}; cells without --cluster use it now")
-    if run := cluster.take_up():
+    if run := cluster.pop_unseen_run():
         _follow_unseen(context, cluster, run)
 
 
-def _follow_unseen(context: CommandContext, cluster: Cluster, run: Run) -> None:
+def _follow_unseen(context: CommandContext, cluster: Cluster, run: RunHandle) -> None:
     """Show what a run of another kernel has printed and prints, and bind its values."""
     print(f"{cluster.name}: `{run.task.title or 'a run'}` was begun before this kernel")
     follow(context.shell, context.session.panels, cluster, run)

@@ -11,7 +11,8 @@ from typing import TypedDict
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.inventory.probe import Status, look
+from jupyter_sky.cluster.inventory.probe import ProbePhase, ProbeResult, probe
+from jupyter_sky.cluster.snapshot import RunState
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import aligned, format_dollars, format_duration, format_ranks
@@ -108,7 +109,9 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
             row.provider,
             _size(row),
             statuses[row.id].phase,
-            format_duration(now - row.created) if statuses[row.id].phase != "gone" else "",
+            format_duration(now - row.created)
+            if statuses[row.id].phase is not ProbePhase.GONE
+            else "",
             _cost(row, now),
             _running(known.get(row.id), statuses[row.id]),
         )
@@ -119,19 +122,12 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
     return "\n".join([text, *_ranks(here.state)]) if here else text
 
 
-def _statuses(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[Status]:
+def _statuses(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[ProbeResult]:
     """Return the status of each cluster: as it is known here, or as its agents say."""
     unknown = [row for row in rows if row.id not in known]
-    found = {row.id: each for row, each in zip(unknown, look(unknown, providers()), strict=True)}
-    found |= {identity: _status_of(cluster.state) for identity, cluster in known.items()}
+    found = {row.id: each for row, each in zip(unknown, probe(unknown, providers()), strict=True)}
+    found |= {identity: ProbeResult.of_state(each.state) for identity, each in known.items()}
     return [found[row.id] for row in rows]
-
-
-def _status_of(state: ClusterState) -> Status:
-    if state.phase != "ready":
-        return Status("gone" if state.phase == "lost" else state.phase)
-    busy = tuple(rank.rank for rank in state.ranks if rank.run)
-    return Status("busy" if busy else "idle", busy)
 
 
 def _size(row: registry.Row) -> str:
@@ -148,12 +144,12 @@ def _cost(row: registry.Row, now: float) -> str:
     return f"{format_dollars(cost)}, {format_dollars(row.price or 0.0)} an hour"
 
 
-def _running(cluster: Cluster | None, now: Status) -> str:
+def _running(cluster: Cluster | None, now: ProbeResult) -> str:
     if not now.busy:
-        return "`%sky gc` removes what is left" if now.phase == "gone" else ""
+        return "`%sky gc` removes what is left" if now.phase is ProbePhase.GONE else ""
     run = cluster.snapshot()["run"] if cluster else None
     where = format_ranks(now.busy)
-    if run is None or run["state"] != "running":
+    if run is None or run["state"] is not RunState.RUNNING:
         return where
     return f"{run['title'] or 'a cell'}, {where}, for {format_duration(run['seconds'])}"
 

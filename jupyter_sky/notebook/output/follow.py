@@ -8,7 +8,7 @@ from functools import partial
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.notebook.kernel import is_ending
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.output.renderer import Renderer
@@ -19,7 +19,7 @@ def follow(
     shell: InteractiveShell,
     panels: PanelManager,
     cluster: Cluster,
-    run: Run,
+    run: RunHandle,
     timeout: float | None = None,
     sending: SendingLine | None = None,
     leaves_on_interrupt: Callable[[], bool] | None = None,

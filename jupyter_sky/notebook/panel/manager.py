@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.errors import SkyError
 
@@ -56,7 +56,7 @@ class PanelManager:
             if panel.key == key:
                 panel.handle_message(message)
 
-    def finish(self, cluster: Cluster, run: Run) -> None:
+    def finish(self, cluster: Cluster, run: RunHandle) -> None:
         """Show how a run ended at once, so that it is saved with its cell."""
         panel = self._panels.get(cluster.id)
         if panel and run.seconds > panel.worth_saving:
