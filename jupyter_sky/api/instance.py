@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.transport.topology import PeerPlace, RankPlace
+from jupyter_sky.transport.protocol.topology import PeerPlace, RankPlace
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
 from jupyter_sky.serialization import blobs, pickling
-from jupyter_sky.transport.events import Display, Output
+from jupyter_sky.transport.protocol.events import Display, Output
 
 if TYPE_CHECKING:
     from jupyter_sky.api.compute import PendingCompute

@@ -15,7 +15,7 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.transport.error_report import ErrorReport, is_consequence
+from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 
 
 @dataclass(frozen=True)

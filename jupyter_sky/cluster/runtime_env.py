@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.transport.messages import Packed
+from jupyter_sky.transport.protocol.messages import Packed
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,14 @@ from enum import StrEnum
 from typing import Any
 
 from jupyter_sky.providers.base import Node
-from jupyter_sky.transport.events import Event, Formed, Prepared, RankDone, RankExited, RankStarted
+from jupyter_sky.transport.protocol.events import (
+    Event,
+    Formed,
+    Prepared,
+    RankDone,
+    RankExited,
+    RankStarted,
+)
 
 
 class ClusterPhase(StrEnum):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import jupyter_sky
 from jupyter_sky.errors import SkyError
-from jupyter_sky.transport.messages import Welcome
-from jupyter_sky.transport.versions import PACKAGES, versions
+from jupyter_sky.transport.protocol.messages import Welcome
+from jupyter_sky.transport.protocol.versions import PACKAGES, versions
 
 Versions = Mapping[str, str]
 

@@ -40,7 +40,7 @@ def _become_agent(folder: Path, ready_fd: int) -> None:
 
     from jupyter_sky.node.agent import server, stale_files
     from jupyter_sky.node.network import interfaces
-    from jupyter_sky.transport.agent_spec import AgentSpec, AgentStarted
+    from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
 
     spec = AgentSpec.from_json(text)
     stale_files.sweep(folder.parent)

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 
-from jupyter_sky.transport.bridge_protocol import MARK, NO_AGENT
+from jupyter_sky.transport.protocol.bridge import MARK, NO_AGENT
 
 _PIECE = 256 * 1024
 

@@ -25,11 +25,15 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
-from jupyter_sky.transport.agent_spec import AgentSpec
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
 if TYPE_CHECKING:
     from jupyter_sky.node.rank.shell import RankShell
-    from jupyter_sky.transport.rank_messages import ForkRequest, ForkServerMessage, Imported
+    from jupyter_sky.transport.protocol.rank_messages import (
+        ForkRequest,
+        ForkServerMessage,
+        Imported,
+    )
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -79,7 +83,7 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"
     from jupyter_sky.node.rank import shell, worker  # noqa: F401 - every rank needs them
-    from jupyter_sky.transport.versions import versions
+    from jupyter_sky.transport.protocol.versions import versions
 
     made = shell.make_shell()
     # All objects that exist now stay: without this, the first collection in every rank would touch,

@@ -8,7 +8,7 @@ A provider is a package beside this file, like `jupyter_sky.providers.local`. To
    machines cost money until they are given back.
 2. ``machine.py`` has a frozen dataclass that implements `Machine`: how the agent of a machine is
    reached. A machine that is reached over SSH can use `jupyter_sky.providers.ssh.machine`.
-3. To start an agent, write a `jupyter_sky.transport.agent_spec.AgentSpec` into ``spec.json`` of a
+3. To start an agent, write a `jupyter_sky.transport.protocol.agent_spec.AgentSpec` into ``spec.json`` of a
    new folder on the machine and run ``python -P -m jupyter_sky.node FOLDER`` there. It goes into
    the background and prints where it listens, as JSON.
 4. `jupyter_sky.providers.providers` lists the provider by its name.
@@ -26,8 +26,8 @@ from typing import Any, Protocol, runtime_checkable
 from jupyter_sky.providers.mtls import Credentials
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.agent_spec import RankSpec
-from jupyter_sky.transport.topology import NodePlace
+from jupyter_sky.transport.protocol.agent_spec import RankSpec
+from jupyter_sky.transport.protocol.topology import NodePlace
 
 Progress = Callable[[str | Preparation], None]
 """Called with what is going on: a few words, or the steps of all nodes."""

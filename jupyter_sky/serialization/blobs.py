@@ -17,7 +17,7 @@ import blake3
 from jupyter_sky.serialization.object_tokens import Tokens
 from jupyter_sky.serialization.pickling import Pickled, load
 from jupyter_sky.transport.frames import ProtocolError
-from jupyter_sky.transport.messages import Blob, Packed
+from jupyter_sky.transport.protocol.messages import Blob, Packed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -18,7 +18,7 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.events import Display, Output
+from jupyter_sky.transport.protocol.events import Display, Output
 
 
 @dataclass

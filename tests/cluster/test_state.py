@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jupyter_sky.cluster.state import ClusterState, reduce
 from jupyter_sky.providers.base import Node
-from jupyter_sky.transport.events import Formed, RankExited, RankStarted
+from jupyter_sky.transport.protocol.events import Formed, RankExited, RankStarted
 
 
 def test_an_event_changes_its_own_rank() -> None:

@@ -20,7 +20,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.versions import versions
+from jupyter_sky.transport.protocol.versions import versions
 
 HERE = {"python": "3.12.4", "jupyter_sky": "0.2.0", "torch": "2.13.0+cpu", "cloudpickle": "3.1.2"}
 

@@ -11,8 +11,14 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.state import ClusterPhase, reduce, running
 from jupyter_sky.providers.base import AgentGone, Machine
-from jupyter_sky.transport.events import Formed, Prepared, RankStarted, RunBegan, decode_event
-from jupyter_sky.transport.messages import Welcome
+from jupyter_sky.transport.protocol.events import (
+    Formed,
+    Prepared,
+    RankStarted,
+    RunBegan,
+    decode_event,
+)
+from jupyter_sky.transport.protocol.messages import Welcome
 
 
 async def restore(

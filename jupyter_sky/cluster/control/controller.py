@@ -26,8 +26,8 @@ from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.providers.base import Machine, Node, Provider
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.error_report import ErrorReport, report
-from jupyter_sky.transport.events import (
+from jupyter_sky.transport.protocol.error_report import ErrorReport, report
+from jupyter_sky.transport.protocol.events import (
     Ending,
     Event,
     Formed,
@@ -36,7 +36,7 @@ from jupyter_sky.transport.events import (
     RankExited,
     RunBegan,
 )
-from jupyter_sky.transport.messages import Welcome
+from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.tasks import BackgroundTasks
 
 

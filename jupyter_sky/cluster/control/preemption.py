@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.transport.events import Leaving
+from jupyter_sky.transport.protocol.events import Leaving
 
 _REPEAT_EVERY = 10  # seconds
 

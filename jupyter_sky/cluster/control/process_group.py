@@ -24,9 +24,9 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runtime_env import deadline
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.pickling import main_namespace
-from jupyter_sky.transport.error_report import ErrorReport
-from jupyter_sky.transport.messages import FormRequest
-from jupyter_sky.transport.topology import Topology
+from jupyter_sky.transport.protocol.error_report import ErrorReport
+from jupyter_sky.transport.protocol.messages import FormRequest
+from jupyter_sky.transport.protocol.topology import Topology
 
 PATIENCE = 0.5
 """Seconds for ranks to come to the end of a rendezvous that is not wanted any more."""

@@ -8,7 +8,7 @@ from jupyter_sky.cluster.control.shutdown import remove
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.providers.base import Scalable
-from jupyter_sky.transport.events import RankExited
+from jupyter_sky.transport.protocol.events import RankExited
 
 _TRIES = 3
 """How often it is begun anew because yet another node was lost meanwhile."""

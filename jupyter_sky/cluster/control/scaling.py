@@ -25,10 +25,10 @@ from jupyter_sky.cluster.state import RankPhase
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster, Scalable
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.error_report import report
-from jupyter_sky.transport.events import Ending, Event
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.messages import Welcome
+from jupyter_sky.transport.protocol.error_report import report
+from jupyter_sky.transport.protocol.events import Ending, Event
+from jupyter_sky.transport.protocol.messages import Welcome
 
 T = TypeVar("T")
 

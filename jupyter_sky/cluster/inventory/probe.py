@@ -13,7 +13,7 @@ from jupyter_sky.cluster.state import ClusterPhase, ClusterState
 from jupyter_sky.providers.base import AgentGone, Machine, Provider
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.messages import Welcome
+from jupyter_sky.transport.protocol.messages import Welcome
 
 ANSWER_WITHIN = 2.0
 """Seconds for the agents of a cluster to answer: a list of clusters should not take longer."""

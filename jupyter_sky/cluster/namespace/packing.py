@@ -17,7 +17,7 @@ from jupyter_sky.serialization.object_tokens import Departures, Places, Tokens
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.user_modules import Place, trees
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.messages import Packed
+from jupyter_sky.transport.protocol.messages import Packed
 
 _CLASS, _MODULE, _PLACE = "class ", "module ", "place "
 

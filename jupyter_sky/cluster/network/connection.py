@@ -17,10 +17,10 @@ import jupyter_sky
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone
-from jupyter_sky.transport.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
-from jupyter_sky.transport.messages import Hello, Welcome
+from jupyter_sky.transport.protocol.events import Event, Forgotten, decode_event
+from jupyter_sky.transport.protocol.messages import Hello, Welcome
 
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank; broken links do not count."""

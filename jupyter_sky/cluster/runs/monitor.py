@@ -10,7 +10,7 @@ from jupyter_sky.cluster.runs.output_tail import OutputTail
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.snapshot import RankView, RunState, RunView, Snapshot
 from jupyter_sky.cluster.state import RankPhase, RankState
-from jupyter_sky.transport.events import Display, Output
+from jupyter_sky.transport.protocol.events import Display, Output
 
 _KEPT = 32 * 1024  # bytes of output
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from jupyter_sky.transport.events import Display, Output
+from jupyter_sky.transport.protocol.events import Display, Output
 
 
 class OutputTail:

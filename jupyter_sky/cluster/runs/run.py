@@ -17,8 +17,8 @@ from typing import Any
 from jupyter_sky.cluster.errors import Failure, RankLost
 from jupyter_sky.cluster.runs.task import Notice, Sending, Task
 from jupyter_sky.errors import SkyError
-from jupyter_sky.transport.error_report import ErrorReport, report
-from jupyter_sky.transport.events import Display, Output, RankDone, RankExited
+from jupyter_sky.transport.protocol.error_report import ErrorReport, report
+from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
 
 Sink = Callable[[Output | Display], object]
 """Called with what ranks print and display."""

@@ -22,8 +22,15 @@ from jupyter_sky.cluster.state import running
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Scalable
-from jupyter_sky.transport.events import Display, Event, Output, RankDone, RankExited, RunBegan
-from jupyter_sky.transport.messages import RunRequest
+from jupyter_sky.transport.protocol.events import (
+    Display,
+    Event,
+    Output,
+    RankDone,
+    RankExited,
+    RunBegan,
+)
+from jupyter_sky.transport.protocol.messages import RunRequest
 
 
 class Scheduler(ClusterListener):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.serialization.cell_sources import Cells
-from jupyter_sky.transport.messages import Packed
+from jupyter_sky.transport.protocol.messages import Packed
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.serialization.pickling import load_with_memo
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.messages import Packed
+from jupyter_sky.transport.protocol.messages import Packed
 
 _AT_ONCE = 8  # blobs of one value
 

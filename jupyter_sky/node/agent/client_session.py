@@ -12,11 +12,11 @@ from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.node.agent.request_cache import Answer
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.serialization.blobs import PIECE, file_name, map_privately, pieces
-from jupyter_sky.transport.agent_requests import FetchRequest
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import HIGH_WATER, Link
-from jupyter_sky.transport.messages import Hello, Welcome
+from jupyter_sky.transport.protocol.agent_requests import FetchRequest
+from jupyter_sky.transport.protocol.messages import Hello, Welcome
 
 SILENCE = 30.0
 """Seconds without a sign of life after which a client is taken to be gone."""

@@ -7,9 +7,9 @@ from jupyter_sky.node.agent.idle import IdleTimer
 from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.serialization import blobs
-from jupyter_sky.transport.events import Forgotten, Leaving, RunBegan
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.messages import Packed
+from jupyter_sky.transport.protocol.events import Forgotten, Leaving, RunBegan
+from jupyter_sky.transport.protocol.messages import Packed
 
 
 class EventPublisher:

@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 
 from jupyter_sky.node.supervisor.rank_process import RankProcess
-from jupyter_sky.transport.agent_spec import RankSpec
-from jupyter_sky.transport.messages import RankUsage
+from jupyter_sky.transport.protocol.agent_spec import RankSpec
+from jupyter_sky.transport.protocol.messages import RankUsage
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _LONGEST_LINE = 300

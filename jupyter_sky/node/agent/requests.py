@@ -15,7 +15,8 @@ from jupyter_sky.node.network import interfaces, port_check
 from jupyter_sky.node.network.peers import Peers
 from jupyter_sky.node.supervisor.supervisor import Supervisor
 from jupyter_sky.serialization import blobs
-from jupyter_sky.transport.agent_requests import (
+from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.protocol.agent_requests import (
     AbandonRequest,
     AddPeersRequest,
     AddRanksRequest,
@@ -28,10 +29,9 @@ from jupyter_sky.transport.agent_requests import (
     RanksRequest,
     ReachRequest,
 )
-from jupyter_sky.transport.agent_spec import AgentSpec, RankSpec
-from jupyter_sky.transport.events import RunBegan
-from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.messages import FormRequest, ReserveRequest, RunRequest
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
+from jupyter_sky.transport.protocol.events import RunBegan
+from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunRequest
 
 
 class RequestHandlers:

@@ -31,10 +31,10 @@ from jupyter_sky.node.blobs.store import BlobStore, default_disk, default_limit
 from jupyter_sky.node.network.peers import Peers, Stream
 from jupyter_sky.node.supervisor.log_file import RankLogs
 from jupyter_sky.node.supervisor.supervisor import Supervisor
-from jupyter_sky.transport.agent_spec import AgentSpec
-from jupyter_sky.transport.events import Ending, Leaving
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.messages import Welcome
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec
+from jupyter_sky.transport.protocol.events import Ending, Leaving
+from jupyter_sky.transport.protocol.messages import Welcome
 
 if TYPE_CHECKING:
     from jupyter_sky.node.agent.spot_notices import SpotNotice

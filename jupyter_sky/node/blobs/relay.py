@@ -15,7 +15,7 @@ from jupyter_sky.node.network.peers import Peers, Stream
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import Compressor, Rate, expand
 from jupyter_sky.transport.frames import Message, ProtocolError
-from jupyter_sky.transport.topology import AgentAddress
+from jupyter_sky.transport.protocol.topology import AgentAddress
 
 STALLED = 300.0
 """Seconds without a new byte after which a blob is taken never to arrive."""

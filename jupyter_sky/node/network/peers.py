@@ -18,7 +18,7 @@ from jupyter_sky.transport.frames import (
     decode_message,
     encode,
 )
-from jupyter_sky.transport.topology import AgentAddress
+from jupyter_sky.transport.protocol.topology import AgentAddress
 
 REACH_WITHIN = 3.0
 """Seconds for a connection to a peer."""

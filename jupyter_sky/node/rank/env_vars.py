@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from jupyter_sky.transport.topology import RankPlace, Topology
+from jupyter_sky.transport.protocol.topology import RankPlace, Topology
 
 
 def variables(topology: Topology, rank: int) -> dict[str, str]:

@@ -14,7 +14,7 @@ from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
 from jupyter_sky.serialization import blobs, cell_sources, pickling
 from jupyter_sky.serialization.object_tokens import Tokens, arrivals
 from jupyter_sky.serialization.pickling import Pickled
-from jupyter_sky.transport.messages import NameGroup, Packed
+from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 
 
 class Namespace:

@@ -8,7 +8,7 @@ import traceback
 
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.transport import preemption
-from jupyter_sky.transport.rank_messages import LeavingCommand
+from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
 
 _PAUSE_WITHIN = 1.0  # seconds; inside of a collective the main thread does not pause
 

@@ -20,7 +20,7 @@ from traitlets import Type
 from traitlets.config import Config
 
 from jupyter_sky.serialization import cell_sources
-from jupyter_sky.transport.error_report import ErrorReport, is_consequence
+from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 
 _LONGEST = 20_000  # characters of an error's text
 

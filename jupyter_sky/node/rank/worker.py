@@ -25,10 +25,10 @@ from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
 from jupyter_sky.node.rank.shell import RankShell
 from jupyter_sky.serialization import blobs, cell_sources
-from jupyter_sky.transport.events import Display, Event, Formed, Outcome, RankDone
 from jupyter_sky.transport.frames import BlockingFrames
-from jupyter_sky.transport.messages import NameGroup, Packed
-from jupyter_sky.transport.rank_messages import (
+from jupyter_sky.transport.protocol.events import Display, Event, Formed, Outcome, RankDone
+from jupyter_sky.transport.protocol.messages import NameGroup, Packed
+from jupyter_sky.transport.protocol.rank_messages import (
     BreakCommand,
     FormCommand,
     RankCommand,

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgpack
 
 from jupyter_sky.node.supervisor.rank_process import RankProcess
-from jupyter_sky.transport.rank_messages import ForkRequest, ForkServerMessage
+from jupyter_sky.transport.protocol.rank_messages import ForkRequest, ForkServerMessage
 
 
 class ForkListener(Protocol):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.node.supervisor.rate_limiter import OutputPiece, RateLimiter
-from jupyter_sky.transport.events import Output
 from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.protocol.events import Output
 
 Publish = Callable[[Message, tuple[int, int] | None], None]
 """Takes an event, and offset and size of its data in the rank's log if the data is there."""

@@ -14,8 +14,13 @@ from jupyter_sky.node.supervisor.log_file import LogFile
 from jupyter_sky.node.supervisor.rate_limiter import RateLimiter
 from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.link import Link
-from jupyter_sky.transport.messages import FormRequest, NameGroup, RankStatus, RunRequest
-from jupyter_sky.transport.rank_messages import Displayed, RankCommand, RunCommand, SideCommand
+from jupyter_sky.transport.protocol.messages import FormRequest, NameGroup, RankStatus, RunRequest
+from jupyter_sky.transport.protocol.rank_messages import (
+    Displayed,
+    RankCommand,
+    RunCommand,
+    SideCommand,
+)
 
 _READ = 256 * 1024
 

@@ -34,8 +34,8 @@ from collections import deque
 from collections.abc import Mapping
 
 from jupyter_sky.node.supervisor.rank_process import RankProcess
-from jupyter_sky.transport.rank_messages import BreakCommand
-from jupyter_sky.transport.topology import Topology
+from jupyter_sky.transport.protocol.rank_messages import BreakCommand
+from jupyter_sky.transport.protocol.topology import Topology
 
 BREAK_AFTER = 0.2
 """Seconds after an interrupt when a rank that still runs is taken to be inside a collective."""

@@ -14,11 +14,11 @@ from jupyter_sky.node.supervisor.log_file import RankLogs
 from jupyter_sky.node.supervisor.output_forwarder import OutputForwarder, Publish
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.node.supervisor.stop import Stopper
-from jupyter_sky.transport.agent_spec import RankSpec
-from jupyter_sky.transport.events import Event, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.messages import FormRequest, ReserveRequest, RunRequest
-from jupyter_sky.transport.rank_messages import LeavingCommand
+from jupyter_sky.transport.protocol.agent_spec import RankSpec
+from jupyter_sky.transport.protocol.events import Event, Prepared, RankExited, RankStarted
+from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunRequest
+from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
 
 END_WITHIN = 3.0
 """Seconds that ranks get to leave their plugins before they are killed."""

@@ -23,7 +23,7 @@ from jupyter_sky.providers.node_defaults import ENOUGH_SHARED_MEMORY, SHARED_MEM
 from jupyter_sky.providers.ssh import doctor as ssh
 from jupyter_sky.providers.ssh import network_check
 from jupyter_sky.providers.ssh.connection.targets import Target
-from jupyter_sky.transport.versions import versions
+from jupyter_sky.transport.protocol.versions import versions
 
 _ENOUGH_FILES = 1024
 _ENOUGH_DISK = 2**30

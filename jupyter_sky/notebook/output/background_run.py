@@ -15,7 +15,7 @@ from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.notebook.throttle import Throttle, call_in_loop
-from jupyter_sky.transport.events import Display, Output
+from jupyter_sky.transport.protocol.events import Display, Output
 
 _KEPT = 64 * 1024  # bytes of output, at most
 _SHOWN_LINES = 40

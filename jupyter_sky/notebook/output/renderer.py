@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
-from jupyter_sky.transport.events import Display, Output
+from jupyter_sky.transport.protocol.events import Display, Output
 
 
 class Renderer:

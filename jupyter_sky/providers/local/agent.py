@@ -11,7 +11,7 @@ from pathlib import Path
 import jupyter_sky
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import last_line
-from jupyter_sky.transport.agent_spec import AgentSpec, AgentStarted
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
 
 
 def start_agent(folder: Path, spec: AgentSpec) -> AgentStarted:

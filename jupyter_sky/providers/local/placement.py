@@ -8,7 +8,7 @@ from dataclasses import replace
 from jupyter_sky.providers.base import Node, RunningCluster
 from jupyter_sky.providers.local.gpus import GPU
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
-from jupyter_sky.transport.agent_spec import RankSpec
+from jupyter_sky.transport.protocol.agent_spec import RankSpec
 
 _LOOPBACK = "127.0.0.1"
 

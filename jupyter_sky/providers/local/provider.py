@@ -30,7 +30,7 @@ from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY, blob_folder
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization.user_modules import is_own
-from jupyter_sky.transport.agent_spec import AgentSpec
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from jupyter_sky.providers.ssh.setup.files import archive, check_files
 from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 from jupyter_sky.providers.ssh.setup.placement import PlacedNode, place_nodes
 from jupyter_sky.providers.ssh.setup.prepare import PreparedHost, prepare_host
-from jupyter_sky.transport.agent_spec import AgentSpec
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jupyter_sky.cluster.runs.output_tail import OutputTail
-from jupyter_sky.transport.events import Display, Output
+from jupyter_sky.transport.protocol.events import Display, Output
 
 
 def printed(data: bytes) -> Output:

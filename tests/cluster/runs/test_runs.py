@@ -10,7 +10,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
-from jupyter_sky.transport.events import Display
+from jupyter_sky.transport.protocol.events import Display
 from tests.cluster.conftest import Cells
 
 

@@ -10,7 +10,7 @@ from jupyter_sky.providers.node_defaults import blob_folder
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
-from jupyter_sky.transport.agent_spec import AgentSpec, AgentStarted
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
 
 _START_WITHIN = 120.0
 

@@ -12,7 +12,7 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
-from jupyter_sky.transport.agent_spec import RankSpec
+from jupyter_sky.transport.protocol.agent_spec import RankSpec
 
 
 @dataclass(frozen=True)

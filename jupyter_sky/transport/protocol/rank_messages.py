@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict, final
 
-from jupyter_sky.transport.messages import FormRequest, ReserveRequest, RunFields
+from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunFields
 
 # Agent and fork server
 

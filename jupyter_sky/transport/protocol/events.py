@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from jupyter_sky.transport.error_report import ErrorReport
 from jupyter_sky.transport.frames import Message, ProtocolError
-from jupyter_sky.transport.messages import Packed
+from jupyter_sky.transport.protocol.error_report import ErrorReport
+from jupyter_sky.transport.protocol.messages import Packed
 
 Outcome = Literal["ok", "error", "interrupted"]
 
@@ -48,7 +48,7 @@ class Prepared(Event):
     Attributes
     ----------
     versions
-        Versions of Python and the packages that ranks use (`transport.versions`).
+        Versions of Python and the packages that ranks use (`transport.protocol.versions`).
     missing
         Modules that could not be imported, and why.
     """

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
-from jupyter_sky.transport.topology import Topology
+from jupyter_sky.transport.protocol.topology import Topology
 
 
 class Blob(TypedDict):

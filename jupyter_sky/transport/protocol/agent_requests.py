@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NotRequired, TypedDict
 
-from jupyter_sky.transport.topology import AgentAddress
+from jupyter_sky.transport.protocol.topology import AgentAddress
 
 # Ranks
 
