@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.cell_sources import shell_of
+from jupyter_sky.serialization.module_reference import ModuleReference, reached_submodules
 from jupyter_sky.serialization.object_tokens import Departures, Places, Tokens
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.user_modules import Place, trees
@@ -164,22 +164,15 @@ class Items:
         if name not in self._items:
             value = self.namespace[name]
             if isinstance(value, ModuleType) and cell:
-                value = _Module(value, self._reached(value, cell))
+                reached = self._submodules.setdefault(value.__name__, set())
+                reached |= reached_submodules(value, cell.attributes)
+                value = ModuleReference(value, reached)
             self._items[name] = Item(name, value, self._digests, used_by)
         return self._items[name]
 
     def trees(self, modules: Iterable[str]) -> list[Item]:
         """Return the person's own among these modules, for ranks that do not see their files."""
         return [Item(_MODULE + tree.name, tree, self._digests) for tree in trees(modules)]
-
-    def _reached(self, module: ModuleType, cell: CellNames) -> frozenset[str]:
-        """Return the submodules that are imported here, and that cells reach through a module."""
-        prefix = f"{module.__name__}."
-        reached = self._submodules.setdefault(module.__name__, set())
-        for name in list(sys.modules):
-            if name.startswith(prefix) and cell.attributes.issuperset(name.split(".")[1:]):
-                reached.add(name)
-        return frozenset(reached)
 
 
 class Standpoint:
@@ -195,21 +188,6 @@ class Standpoint:
         if self._item is None or self._item.value != here:
             self._item = Item(_PLACE, here, {})
         return self._item
-
-
-class _Module:
-    """A module, with the submodules that the notebook has imported of it."""
-
-    def __init__(self, module: ModuleType, submodules: frozenset[str]) -> None:
-        self._module = module
-        self._submodules = submodules
-
-    def __reduce__(self) -> Any:
-        return _first, (self._module, *(sys.modules[name] for name in sorted(self._submodules)))
-
-
-def _first(module: ModuleType, *submodules: ModuleType) -> ModuleType:
-    return module
 
 
 @dataclass(frozen=True)
