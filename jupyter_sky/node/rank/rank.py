@@ -223,7 +223,7 @@ class Rank:
                     _cancel_tasks()
                 raise error
             return None
-        cell_sources.learn(message["cells"])
+        cell_sources.register(message["cells"])
         try:
             call = blobs.unpack(message["call"], self._folder)
             return call()

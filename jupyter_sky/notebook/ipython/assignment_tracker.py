@@ -74,6 +74,6 @@ class AssignmentTracker:
 def _surely_in(code: str) -> frozenset[str]:
     """Return the names that a cell surely binds or deletes."""
     try:
-        return analyse(code).surely
+        return analyse(code).always_bound
     except SyntaxError:
         return frozenset()

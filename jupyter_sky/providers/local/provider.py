@@ -30,7 +30,7 @@ from jupyter_sky.providers.local import gpus
 from jupyter_sky.providers.local.requirements import differences
 from jupyter_sky.providers.mtls import Credentials, mint
 from jupyter_sky.providers.spec import ClusterSpec, Image
-from jupyter_sky.serialization.user_modules import is_own
+from jupyter_sky.serialization.user_modules import is_user_code
 
 SHARED_MEMORY = Path("/dev/shm")
 ROOMY = 2**30
@@ -285,7 +285,9 @@ class Local:
 
     def _visible_path(self) -> list[str]:
         entries = [path or str(_working_folder()) for path in sys.path]
-        return entries if self.shares_files else [path for path in entries if not is_own(path)]
+        if self.shares_files:
+            return entries
+        return [path for path in entries if not is_user_code(path)]
 
 
 def _check_size(option: str, wanted: str | int | float | None, here: float, unit: str) -> None:
