@@ -21,7 +21,7 @@ of all exceptions, each with its file::
             RankLost         cluster/errors.py: a rank's process ended in a run
         ProtocolError        transport/frames.py: bytes that are no message
         HelpRequested        notebook/options/parser.py: the line asks for help
-        Gone                 serialization/object_tokens.py: an object that a rank has dropped
+
     KeyboardInterrupt
         Interrupted          cluster/errors.py: the user stopped a run
     OSError

@@ -1,1 +1,1 @@
-"""What a cell reads and binds, found in its code."""
+"""Static analysis of cells: which names they read and bind."""

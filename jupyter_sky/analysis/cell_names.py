@@ -1,4 +1,4 @@
-"""Which names a cell needs from the notebook, and which it defines."""
+"""The names that a cell needs of the notebook, and those that it defines."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from jupyter_sky.analysis.data_flow import Flow
+from jupyter_sky.analysis.data_flow import DataFlow
 from jupyter_sky.analysis.ipython_syntax import parse
 
 
 @dataclass(frozen=True, slots=True)
 class CellNames:
-    """What a cell takes from the notebook's namespace, and what it puts there.
+    """What a cell reads of the notebook's namespace, and what it binds there.
 
     Attributes
     ----------
     reads : frozenset of str
-        Names that may be read before the cell itself has surely defined them. Builtins and names
-        that exist nowhere are among them: whoever sends, sends what the notebook has.
+        Names that may be read before the cell itself has definitely assigned them. Builtins and
+        names that exist nowhere are among them.
     writes : frozenset of str
         Names that the cell may bind. What ``from module import *`` binds is not known.
-    surely : frozenset of str
-        Those among them that are bound, or deleted, by every way to the cell's end.
-    bodies : mapping
-        What functions and classes that the cell defines may look up when they are called.
-    later : frozenset of str
-        What any of its functions may look up, those without a name and methods among them.
+    always_bound : frozenset of str
+        Those among them that are bound, or deleted, on every path to the cell's end.
+    deferred_reads : mapping
+        By the name of each function and class that the cell defines, what it may look up when it
+        is called.
+    all_deferred_reads : frozenset of str
+        What any function of the cell may look up, also lambdas and methods.
     imported : frozenset of str
         Those of its writes that import statements bind.
     modules : frozenset of str
-        Modules that an import statement of the cell names, wherever it stands.
+        Modules that import statements of the cell name, also in functions.
     attributes : frozenset of str
-        Names that the cell looks up on objects: what stands behind a dot.
+        Names of attributes that the cell looks up: what stands behind a dot.
     """
 
     reads: frozenset[str]
     writes: frozenset[str]
-    surely: frozenset[str] = frozenset()
-    bodies: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    later: frozenset[str] = frozenset()
+    always_bound: frozenset[str] = frozenset()
+    deferred_reads: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    all_deferred_reads: frozenset[str] = frozenset()
     imported: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
@@ -48,7 +49,7 @@ class CellNames:
 
 @lru_cache(maxsize=256)
 def analyse(source: str) -> CellNames:
-    """Find the global names that a cell reads and writes.
+    """Find the global names that a cell reads and binds.
 
     Parameters
     ----------
@@ -66,11 +67,11 @@ def analyse(source: str) -> CellNames:
         The cell does not compile; ``lineno`` counts the lines of `source`.
     """
     tree = parse(source)
-    flow = Flow()
-    settled: set[str] = set()
+    flow = DataFlow()
+    assigned: set[str] = set()
     try:
-        flow.block(tree.body, settled)
-    except RecursionError:  # an expression of some hundred terms: every name counts
+        flow.block(tree.body, assigned)
+    except RecursionError:  # an expression of hundreds of terms: take every name
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         return CellNames(frozenset(names), frozenset(names))
     cell = flow.scope
@@ -78,9 +79,9 @@ def analyse(source: str) -> CellNames:
     return CellNames(
         reads=frozenset(cell.reads | cell.global_reads),
         writes=writes,
-        surely=writes & settled,
-        bodies={name: frozenset(needs) for name, needs in cell.defined.items()},
-        later=frozenset(flow.later),
+        always_bound=writes & assigned,
+        deferred_reads={name: frozenset(needs) for name, needs in cell.deferred_reads.items()},
+        all_deferred_reads=frozenset(flow.all_deferred_reads),
         imported=frozenset(_imported(tree)),
         modules=frozenset(_modules(tree)),
         attributes=frozenset(
@@ -89,7 +90,7 @@ def analyse(source: str) -> CellNames:
     )
 
 
-# Where no import statement is that binds a name of the cell.
+# Import statements in these bind no name of the cell.
 _NO_IMPORTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)
 
 

@@ -1,18 +1,19 @@
-"""The order in which a cell reads and binds names.
+"""Data-flow analysis: which names a cell may read before it has definitely assigned them.
 
-`Flow` follows the cell in the order of execution and keeps the set of names that are *settled*:
-surely bound, or surely deleted, by the cell itself. Whatever the notebook holds under a settled
-name can no longer be seen, so only a read of a name that is not settled is a need. Along a path the
-set only grows; where paths meet, their intersection remains.
+`DataFlow` follows the cell in the order of execution and keeps the set of names that are
+*assigned*: bound, or deleted, by the cell itself on every path so far (definite assignment). What
+the notebook has under such a name cannot be seen any more, so only a read of a name that is not
+assigned is a need of the cell. Along a path the set only grows; where paths meet, the intersection
+remains.
 
-Where the truth depends on what happens while the cell runs, these are the rules:
+Where the answer depends on what happens while the cell runs, these are the rules:
 
 - Branches and loop bodies may or may not run. `while True` and a loop over a non-empty literal do.
 - An exception may leave a `try` body before its first statement. A `with` body is taken to run to
   its end, or what is made under `torch.no_grad()` would count as needed; only managers called
   `suppress` or `raises` are taken to swallow exceptions.
 - A function cannot be called before its name is read: what its body reads counts from the first
-  read of its name, transitively. What goes to a decorator, and a lambda, may be called at once.
+  read of its name, transitively. What is given to a decorator, and a lambda, may be called at once.
 - So may the methods of a class with bases, keywords or decorators; those of others from the first
   read of the class's name.
 - Code that is never reached counts as if it were.
@@ -22,284 +23,265 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from jupyter_sky.analysis.ipython_syntax import defaults, parameters
+from jupyter_sky.analysis.scopes import Loop, Scope
 
 
-@dataclass(slots=True)
-class _Loop:
-    """What is settled where a `break` or a `continue` leaves the body."""
-
-    breaks: list[set[str]] = field(default_factory=list)
-    continues: list[set[str]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Scope:
-    """The names of the cell itself, of a class body or of a function body."""
-
-    kind: Literal["cell", "class", "function"]
-    binds: set[str] = field(default_factory=set)
-    declared_global: set[str] = field(default_factory=set)
-    looked_up: set[str] = field(default_factory=set)
-    # Looked up while not settled here: they may belong to an enclosing scope.
-    reads: set[str] = field(default_factory=set)
-    # By a `global` statement they belong to the cell, whatever scopes lie between.
-    global_reads: set[str] = field(default_factory=set)
-    global_binds: set[str] = field(default_factory=set)
-    # What a call of the function or class of this name may look up.
-    bodies: dict[str, set[str]] = field(default_factory=dict)
-    # The same for all functions and classes, also for those that may have been called already.
-    defined: dict[str, set[str]] = field(default_factory=dict)
-    loops: list[_Loop] = field(default_factory=list)
-
-
-class Flow:
+class DataFlow:
     """Walks a cell in the order of execution.
 
-    A ``visit`` method takes a node and the settled names, adds what the node settles, and returns
-    False when control surely does not go on behind the node.
+    A ``visit`` method takes a node and the assigned names, adds those that the node assigns, and
+    returns False when control never goes on behind the node.
+
+    Attributes
+    ----------
+    scope
+        The scope that is walked; that of the cell in the end.
+    all_deferred_reads
+        What functions and methods look up.
     """
 
     def __init__(self) -> None:
         self.scope = Scope("cell")
-        self.later: set[str] = set()  # looked up in functions
+        self.all_deferred_reads: set[str] = set()
 
     # Names
 
-    def read(self, name: str, settled: set[str]) -> None:
-        """Count a look-up, and all that a call of what it finds may look up."""
+    def read(self, name: str, assigned: set[str]) -> None:
+        """Record a read of a name, and all that a call of its value may look up."""
         scope = self.scope
         names = [name]
         for each in names:  # grows on the way
             scope.looked_up.add(each)
-            if each not in settled:
-                explicit = each in scope.declared_global
-                (scope.global_reads if explicit else scope.reads).add(each)
-            if scope.kind == "cell" and each in scope.bodies:
-                names += scope.bodies[each].difference(names)
+            if each not in assigned:
+                declared = each in scope.declared_global
+                (scope.global_reads if declared else scope.reads).add(each)
+            if scope.kind == "cell" and each in scope.not_called:
+                names += scope.not_called[each].difference(names)
 
-    def call(self, needs: Iterable[str], settled: set[str]) -> None:
-        """Count what a function defined here looks up when it is called now."""
-        visible = self.visible(settled)
+    def call(self, needs: Iterable[str], assigned: set[str]) -> None:
+        """Record what a function that is defined here looks up when it is called now."""
+        visible = self.visible(assigned)
         for name in needs:
             self.read(name, visible)
 
-    def visible(self, settled: set[str]) -> set[str]:
-        """Copy what is settled; what is defined in a class body does not see the names of that."""
-        return settled - self.scope.binds if self.scope.kind == "class" else set(settled)
+    def visible(self, assigned: set[str]) -> set[str]:
+        """Return the assigned names that functions defined here see: not those of a class body."""
+        return assigned - self.scope.binds if self.scope.kind == "class" else set(assigned)
 
-    def define(self, name: str, needs: set[str], settled: set[str], *, called: bool) -> None:
-        """Bind a function or a class; what it needs counts now if it may be called already."""
+    def define(self, name: str, needs: set[str], assigned: set[str], *, called: bool) -> None:
+        """Bind a function or a class; record what it needs if it may be called already."""
         scope = self.scope
-        scope.defined.setdefault(name, set()).update(needs)
+        scope.deferred_reads.setdefault(name, set()).update(needs)
         if called or scope.kind == "function" or (scope.kind == "cell" and name in scope.looked_up):
-            self.call(needs, settled)
+            self.call(needs, assigned)
         else:
-            scope.bodies.setdefault(name, set()).update(needs)
-        self.bind(name, settled)
+            scope.not_called.setdefault(name, set()).update(needs)
+        self.bind(name, assigned)
 
-    def bind(self, name: str, settled: set[str]) -> None:
+    def bind(self, name: str, assigned: set[str]) -> None:
         self.scope.binds.add(name)
-        settled.add(name)
+        assigned.add(name)
 
-    def unbind(self, name: str, settled: set[str]) -> None:
+    def unbind(self, name: str, assigned: set[str]) -> None:
         if self.scope.kind == "class":  # a later look-up passes on to the global name
             self.scope.reads.add(name)
         elif self.scope.kind == "function":
             self.scope.binds.add(name)
-        settled.add(name)
+        assigned.add(name)
 
     # Control flow
 
-    def visit(self, node: ast.AST, settled: set[str]) -> bool | None:
+    def visit(self, node: ast.AST, assigned: set[str]) -> bool | None:
         method = getattr(self, f"visit_{type(node).__name__}", None)
         if method is None:
-            self.block(list(ast.iter_child_nodes(node)), settled)
+            self.block(list(ast.iter_child_nodes(node)), assigned)
             return None
-        falls: bool | None = method(node, settled)
+        falls: bool | None = method(node, assigned)
         return falls
 
-    def block(self, nodes: Sequence[ast.AST], settled: set[str]) -> bool:
+    def block(self, nodes: Sequence[ast.AST], assigned: set[str]) -> bool:
         falls = True
         for node in nodes:
-            falls = self.visit(node, settled) is not False and falls
+            falls = self.visit(node, assigned) is not False and falls
         return falls
 
-    def branch(self, nodes: Sequence[ast.AST], settled: set[str]) -> list[set[str]]:
-        """Walk what may run or not; return what is settled at its end, if control gets there."""
-        inner = set(settled)
+    def branch(self, nodes: Sequence[ast.AST], assigned: set[str]) -> list[set[str]]:
+        """Walk what may run or not; return the names assigned at its end, if control gets there."""
+        inner = set(assigned)
         return [inner] if self.block(nodes, inner) else []
 
-    def join(self, ends: list[set[str]], settled: set[str]) -> bool:
-        """Go on where one of several branches ended."""
+    def join(self, ends: list[set[str]], assigned: set[str]) -> bool:
+        """Go on where several branches meet, with the names that all of them have assigned."""
         if ends:
-            settled |= set.intersection(*ends)
+            assigned |= set.intersection(*ends)
         return bool(ends)
 
-    def visit_If(self, node: ast.If, settled: set[str]) -> bool:
-        self.visit(node.test, settled)
-        ends = self.branch(node.body, settled) + self.branch(node.orelse, settled)
-        return self.join(ends, settled)
+    def visit_If(self, node: ast.If, assigned: set[str]) -> bool:
+        self.visit(node.test, assigned)
+        ends = self.branch(node.body, assigned) + self.branch(node.orelse, assigned)
+        return self.join(ends, assigned)
 
-    def visit_IfExp(self, node: ast.IfExp, settled: set[str]) -> None:
-        self.visit(node.test, settled)
-        self.join(self.branch([node.body], settled) + self.branch([node.orelse], settled), settled)
+    def visit_IfExp(self, node: ast.IfExp, assigned: set[str]) -> None:
+        self.visit(node.test, assigned)
+        self.join(
+            self.branch([node.body], assigned) + self.branch([node.orelse], assigned), assigned
+        )
 
-    def visit_BoolOp(self, node: ast.BoolOp, settled: set[str]) -> None:
-        self.visit(node.values[0], settled)
-        self.branch(node.values[1:], settled)
+    def visit_BoolOp(self, node: ast.BoolOp, assigned: set[str]) -> None:
+        self.visit(node.values[0], assigned)
+        self.branch(node.values[1:], assigned)
 
-    def visit_Compare(self, node: ast.Compare, settled: set[str]) -> None:
-        self.block([node.left, node.comparators[0]], settled)
-        self.branch(node.comparators[1:], settled)
+    def visit_Compare(self, node: ast.Compare, assigned: set[str]) -> None:
+        self.block([node.left, node.comparators[0]], assigned)
+        self.branch(node.comparators[1:], assigned)
 
-    def visit_Assert(self, node: ast.Assert, settled: set[str]) -> None:
-        self.visit(node.test, settled)
-        self.branch([node.msg] if node.msg else [], settled)
+    def visit_Assert(self, node: ast.Assert, assigned: set[str]) -> None:
+        self.visit(node.test, assigned)
+        self.branch([node.msg] if node.msg else [], assigned)
 
-    def visit_For(self, node: ast.For | ast.AsyncFor, settled: set[str]) -> bool:
-        self.visit(node.iter, settled)
+    def visit_For(self, node: ast.For | ast.AsyncFor, assigned: set[str]) -> bool:
+        self.visit(node.iter, assigned)
         items = node.iter.elts if isinstance(node.iter, ast.Tuple | ast.List | ast.Set) else []
         runs = any(not isinstance(item, ast.Starred) for item in items)
-        return self.loop([node.target, *node.body], node.orelse, settled, runs=runs)
+        return self.loop([node.target, *node.body], node.orelse, assigned, runs=runs)
 
-    def visit_While(self, node: ast.While, settled: set[str]) -> bool:
-        self.visit(node.test, settled)
+    def visit_While(self, node: ast.While, assigned: set[str]) -> bool:
+        self.visit(node.test, assigned)
         if not isinstance(node.test, ast.Constant) or not node.test.value:
-            return self.loop(node.body, node.orelse, settled, runs=False)
-        self.scope.loops.append(_Loop())
-        self.branch(node.body, settled)
-        return self.join(self.scope.loops.pop().breaks, settled)
+            return self.loop(node.body, node.orelse, assigned, runs=False)
+        self.scope.loops.append(Loop())
+        self.branch(node.body, assigned)
+        return self.join(self.scope.loops.pop().breaks, assigned)
 
     def loop(
-        self, body: Sequence[ast.AST], orelse: list[ast.stmt], settled: set[str], *, runs: bool
+        self, body: Sequence[ast.AST], orelse: list[ast.stmt], assigned: set[str], *, runs: bool
     ) -> bool:
-        """Walk a loop; `runs` says that its body surely does."""
-        self.scope.loops.append(_Loop())
-        ends = self.branch(body, settled)
+        """Walk a loop; `runs` says that its body runs at least once."""
+        self.scope.loops.append(Loop())
+        ends = self.branch(body, assigned)
         left = self.scope.loops.pop()
         ends += left.continues
         if not runs:
-            ends.append(settled)
-        exhausted = set(settled)
+            ends.append(assigned)
+        exhausted = set(assigned)
         exhausts = self.join(ends, exhausted)
         ends = self.branch(orelse, exhausted)
-        return self.join((ends if exhausts else []) + left.breaks, settled)
+        return self.join((ends if exhausts else []) + left.breaks, assigned)
 
-    def visit_Break(self, node: ast.Break, settled: set[str]) -> bool:
-        self.scope.loops[-1].breaks.append(set(settled))
+    def visit_Break(self, node: ast.Break, assigned: set[str]) -> bool:
+        self.scope.loops[-1].breaks.append(set(assigned))
         return False
 
-    def visit_Continue(self, node: ast.Continue, settled: set[str]) -> bool:
-        self.scope.loops[-1].continues.append(set(settled))
+    def visit_Continue(self, node: ast.Continue, assigned: set[str]) -> bool:
+        self.scope.loops[-1].continues.append(set(assigned))
         return False
 
-    def visit_Return(self, node: ast.Return | ast.Raise, settled: set[str]) -> bool:
-        self.block(list(ast.iter_child_nodes(node)), settled)
+    def visit_Return(self, node: ast.Return | ast.Raise, assigned: set[str]) -> bool:
+        self.block(list(ast.iter_child_nodes(node)), assigned)
         return False
 
-    def visit_Try(self, node: ast.Try, settled: set[str]) -> bool:
-        body = set(settled)
+    def visit_Try(self, node: ast.Try, assigned: set[str]) -> bool:
+        body = set(assigned)
         falls = self.block(node.body, body)
         ends = self.branch(node.orelse, body)
         if not falls:
             ends.clear()
         for handler in node.handlers:
-            ends += self.branch([handler], settled)
-        finish = self.branch(node.finalbody, settled)
-        return self.join([end | final for end in ends for final in finish], settled)
+            ends += self.branch([handler], assigned)
+        finish = self.branch(node.finalbody, assigned)
+        return self.join([end | final for end in ends for final in finish], assigned)
 
-    def visit_ExceptHandler(self, node: ast.ExceptHandler, settled: set[str]) -> bool:
+    def visit_ExceptHandler(self, node: ast.ExceptHandler, assigned: set[str]) -> bool:
         if node.type is not None:
-            self.visit(node.type, settled)
+            self.visit(node.type, assigned)
         if node.name is None:
-            return self.block(node.body, settled)
+            return self.block(node.body, assigned)
         if self.scope.kind != "cell":  # in the cell, the name is gone when the handler ends
             self.scope.binds.add(node.name)
-        settled.add(node.name)
-        falls = self.block(node.body, settled)
-        self.unbind(node.name, settled)
+        assigned.add(node.name)
+        falls = self.block(node.body, assigned)
+        self.unbind(node.name, assigned)
         return falls
 
-    def visit_With(self, node: ast.With | ast.AsyncWith, settled: set[str]) -> bool:
-        self.block(node.items, settled)
-        ends = self.branch(node.body, settled)
+    def visit_With(self, node: ast.With | ast.AsyncWith, assigned: set[str]) -> bool:
+        self.block(node.items, assigned)
+        ends = self.branch(node.body, assigned)
         if any(_swallows(item.context_expr) for item in node.items):
-            ends.append(settled)
-        return self.join(ends, settled)
+            ends.append(assigned)
+        return self.join(ends, assigned)
 
-    def visit_Match(self, node: ast.Match, settled: set[str]) -> bool:
-        self.visit(node.subject, settled)
+    def visit_Match(self, node: ast.Match, assigned: set[str]) -> bool:
+        self.visit(node.subject, assigned)
         ends: list[set[str]] = []
         for case in node.cases:
-            ends += self.branch([case.pattern, *filter(None, [case.guard]), *case.body], settled)
+            ends += self.branch([case.pattern, *filter(None, [case.guard]), *case.body], assigned)
         last = node.cases[-1]
         if last.guard or not isinstance(last.pattern, ast.MatchAs) or last.pattern.pattern:
-            ends.append(settled)  # it may be that no case matches
-        return self.join(ends, settled)
+            ends.append(assigned)  # maybe no case matches
+        return self.join(ends, assigned)
 
     # Names bound and looked up
 
-    def visit_Name(self, node: ast.Name, settled: set[str]) -> None:
+    def visit_Name(self, node: ast.Name, assigned: set[str]) -> None:
         if isinstance(node.ctx, ast.Store):
-            self.bind(node.id, settled)
+            self.bind(node.id, assigned)
             return
-        self.read(node.id, settled)
+        self.read(node.id, assigned)
         if isinstance(node.ctx, ast.Del):
-            self.unbind(node.id, settled)
+            self.unbind(node.id, assigned)
 
-    def visit_Assign(self, node: ast.Assign, settled: set[str]) -> None:
-        self.block([node.value, *node.targets], settled)
+    def visit_Assign(self, node: ast.Assign, assigned: set[str]) -> None:
+        self.block([node.value, *node.targets], assigned)
 
-    def visit_AugAssign(self, node: ast.AugAssign, settled: set[str]) -> None:
+    def visit_AugAssign(self, node: ast.AugAssign, assigned: set[str]) -> None:
         if isinstance(node.target, ast.Name):
-            self.read(node.target.id, settled)
-        self.block([node.value, node.target], settled)
+            self.read(node.target.id, assigned)
+        self.block([node.value, node.target], assigned)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign, settled: set[str]) -> None:
+    def visit_AnnAssign(self, node: ast.AnnAssign, assigned: set[str]) -> None:
         if node.value or not isinstance(node.target, ast.Name):
-            self.block([*filter(None, [node.value]), node.target], settled)
+            self.block([*filter(None, [node.value]), node.target], assigned)
         elif self.scope.kind == "function":
             self.scope.binds.add(node.target.id)
         if self.scope.kind != "function":  # there, annotations are not evaluated
-            self.visit(node.annotation, settled)
+            self.visit(node.annotation, assigned)
 
-    def visit_NamedExpr(self, node: ast.NamedExpr, settled: set[str]) -> None:
-        self.block([node.value, node.target], settled)
+    def visit_NamedExpr(self, node: ast.NamedExpr, assigned: set[str]) -> None:
+        self.block([node.value, node.target], assigned)
 
-    def visit_Import(self, node: ast.Import | ast.ImportFrom, settled: set[str]) -> None:
+    def visit_Import(self, node: ast.Import | ast.ImportFrom, assigned: set[str]) -> None:
         for alias in node.names:
             if alias.name != "*":
-                self.bind(alias.asname or alias.name.partition(".")[0], settled)
+                self.bind(alias.asname or alias.name.partition(".")[0], assigned)
 
-    def visit_Global(self, node: ast.Global, settled: set[str]) -> None:
+    def visit_Global(self, node: ast.Global, assigned: set[str]) -> None:
         self.scope.declared_global.update(node.names)
 
-    def visit_MatchAs(self, node: ast.MatchAs | ast.MatchStar, settled: set[str]) -> None:
-        self.block(list(ast.iter_child_nodes(node)), settled)
+    def visit_MatchAs(self, node: ast.MatchAs | ast.MatchStar, assigned: set[str]) -> None:
+        self.block(list(ast.iter_child_nodes(node)), assigned)
         if node.name:
-            self.bind(node.name, settled)
+            self.bind(node.name, assigned)
 
-    def visit_MatchMapping(self, node: ast.MatchMapping, settled: set[str]) -> None:
-        self.block([*node.keys, *node.patterns], settled)
+    def visit_MatchMapping(self, node: ast.MatchMapping, assigned: set[str]) -> None:
+        self.block([*node.keys, *node.patterns], assigned)
         if node.rest:
-            self.bind(node.rest, settled)
+            self.bind(node.rest, assigned)
 
-    def visit_Dict(self, node: ast.Dict, settled: set[str]) -> None:
+    def visit_Dict(self, node: ast.Dict, assigned: set[str]) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
-            self.block([*filter(None, [key]), value], settled)
+            self.block([*filter(None, [key]), value], assigned)
 
     # Scopes within the cell
 
     def visit_ListComp(
-        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, settled: set[str]
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, assigned: set[str]
     ) -> None:
         first = node.generators[0]
-        self.visit(first.iter, settled)
-        inner = self.visible(settled)
+        self.visit(first.iter, assigned)
+        inner = self.visible(assigned)
         for generator in node.generators:
             if generator is not first:
                 self.visit(generator.iter, inner)
@@ -313,23 +295,23 @@ class Flow:
         results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         self.block(results, inner)
 
-    def visit_Lambda(self, node: ast.Lambda, settled: set[str]) -> None:
-        self.block(defaults(node.args), settled)
-        self.call(self.function(node.args, [node.body]), settled)
+    def visit_Lambda(self, node: ast.Lambda, assigned: set[str]) -> None:
+        self.block(defaults(node.args), assigned)
+        self.call(self.function(node.args, [node.body]), assigned)
 
     def visit_FunctionDef(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef, settled: set[str]
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, assigned: set[str]
     ) -> None:
-        self.block([*node.decorator_list, *defaults(node.args)], settled)
-        type_names, inner = self.type_parameters(node, settled)
+        self.block([*node.decorator_list, *defaults(node.args)], assigned)
+        type_names, inner = self.type_parameters(node, assigned)
         annotations = [parameter.annotation for parameter in parameters(node.args)]
         self.block([*filter(None, [*annotations, node.returns])], inner)
         needs = self.function(node.args, node.body) - type_names
-        self.define(node.name, needs, settled, called=bool(node.decorator_list))
+        self.define(node.name, needs, assigned, called=bool(node.decorator_list))
 
-    def visit_ClassDef(self, node: ast.ClassDef, settled: set[str]) -> None:
-        self.block(node.decorator_list, settled)
-        type_names, inner = self.type_parameters(node, settled)
+    def visit_ClassDef(self, node: ast.ClassDef, assigned: set[str]) -> None:
+        self.block(node.decorator_list, assigned)
+        type_names, inner = self.type_parameters(node, assigned)
         self.block([*node.bases, *node.keywords], inner)
 
         outer, self.scope = self.scope, Scope("class")
@@ -339,15 +321,15 @@ class Flow:
         own = body.reads & body.binds
         body.global_reads |= own
         needs = self.leave(body, body.reads - own) - type_names
-        self.call(needs, settled)
-        methods = set().union(*body.bodies.values()) - type_names
+        self.call(needs, assigned)
+        methods = set().union(*body.not_called.values()) - type_names
         called = bool(node.bases or node.keywords or node.decorator_list)
-        called = called or not body.looked_up.isdisjoint(body.bodies)
-        self.define(node.name, methods, settled, called=called)
+        called = called or not body.looked_up.isdisjoint(body.not_called)
+        self.define(node.name, methods, assigned, called=called)
 
-    def visit_TypeAlias(self, node: Any, settled: set[str]) -> None:  # since Python 3.12
-        self.visit(node.name, settled)
-        self.visit(node.value, self.type_parameters(node, settled)[1])
+    def visit_TypeAlias(self, node: Any, assigned: set[str]) -> None:  # since Python 3.12
+        self.visit(node.name, assigned)
+        self.visit(node.value, self.type_parameters(node, assigned)[1])
 
     def function(self, arguments: ast.arguments, body: Sequence[ast.AST]) -> set[str]:
         """Walk the body of a function; return the names of enclosing scopes that it looks up."""
@@ -355,12 +337,12 @@ class Flow:
         outer, self.scope = self.scope, Scope("function", binds=set(names))
         self.block(body, names | {"__class__"})
         inner, self.scope = self.scope, outer
-        self.later |= inner.global_reads | (inner.reads - inner.binds)
+        self.all_deferred_reads |= inner.global_reads | (inner.reads - inner.binds)
         # A nonlocal name counts as one of its own: it never is one of the cell's.
         return self.leave(inner, inner.reads - inner.binds)
 
     def leave(self, inner: Scope, free: set[str]) -> set[str]:
-        """Hand on what an inner scope does to the names of the cell; return what it needs."""
+        """Add what an inner scope does to the names of the cell; return what it needs."""
         outer = self.scope
         outer.global_binds |= inner.global_binds | (inner.binds & inner.declared_global)
         if outer.kind == "cell":
@@ -368,13 +350,13 @@ class Flow:
         outer.global_reads |= inner.global_reads
         return free
 
-    def type_parameters(self, node: ast.AST, settled: set[str]) -> tuple[set[str], set[str]]:
-        """Return the names of ``[T: bound]``, and what is settled where they can be seen."""
+    def type_parameters(self, node: ast.AST, assigned: set[str]) -> tuple[set[str], set[str]]:
+        """Return the names of ``[T: bound]``, and the assigned names where these are visible."""
         parameters = getattr(node, "type_params", [])  # since Python 3.12
         if not parameters:
-            return set(), settled
+            return set(), assigned
         names = {parameter.name for parameter in parameters}
-        inner = settled | names
+        inner = assigned | names
         for parameter in parameters:
             self.block(list(ast.iter_child_nodes(parameter)), inner)
         return names, inner

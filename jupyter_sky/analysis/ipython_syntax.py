@@ -1,4 +1,4 @@
-"""The Python in a cell, with IPython's syntax (``%magic``, ``!command``, ``name?``) taken apart."""
+"""Parser for cells: Python with IPython's syntax (``%magic``, ``!command``, ``name?``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME_MAGICS = {"pdef", "pdoc", "pfile", "pinfo", "pinfo2", "psearch", "psource"
 
 
 class Embedded(ast.expr):
-    """Stands in place of a magic or a command: the Python that it runs or looks up, in order."""
+    """Takes the place of a magic or a command: the Python that it runs or looks up, in order."""
 
     _fields = ("body",)
 
@@ -46,7 +46,7 @@ def parse(source: str) -> ast.Module:
     except SyntaxError:
         from IPython.core.inputtransformer2 import TransformerManager
 
-        # IPython drops empty lines at the top; put back, they keep the numbers of the others right.
+        # IPython drops empty lines at the top; they are put back for the line numbers' sake.
         top = source[: len(source) - len(source.lstrip())]
         python = "\n" * top.count("\n") + TransformerManager().transform_cell(source)
     tree = _compile(python)
@@ -75,7 +75,7 @@ def _compile(python: str) -> ast.Module:
 
 
 class _Embedder(ast.NodeTransformer):
-    """Replaces the calls that IPython makes of its syntax."""
+    """Replaces the calls into which IPython transforms its syntax."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         match node:
@@ -89,7 +89,7 @@ class _Embedder(ast.NodeTransformer):
 
 
 def _python_in(method: str, texts: list[str], line_number: int) -> Iterator[ast.AST]:
-    above = "\n" * (line_number - 1)  # so that an error has the line that it has in the cell
+    above = "\n" * (line_number - 1)  # so that errors have the line numbers of the cell
     match method, texts:
         case "run_line_magic", [magic, line] if magic in _CODE_MAGICS:
             yield from _run(magic, parse(above + _without_options(magic, line)))
@@ -112,7 +112,7 @@ def _python_in(method: str, texts: list[str], line_number: int) -> Iterator[ast.
 def _run(magic: str, code: ast.Module) -> list[ast.stmt]:
     if magic != "timeit":
         return code.body
-    # Runs in a function of its own: what it binds is not seen afterwards.
+    # It runs in a function of its own: what it binds is not visible afterwards.
     return [ast.If(test=ast.Constant(value=True), body=code.body, orelse=[])]
 
 
@@ -122,10 +122,10 @@ def _without_options(magic: str, line: str) -> str:
 
 
 def _expanded(text: str) -> Iterator[ast.AST]:
-    """Find what IPython puts in place of ``$name`` and ``{expression}``."""
+    """Yield the expressions in ``$name`` and ``{expression}``, which IPython evaluates."""
     from IPython.utils.text import DollarFormatter
 
-    with suppress(ValueError):  # single braces: IPython leaves such a text alone as well
+    with suppress(ValueError):  # a single brace: IPython expands nothing in such a text
         for _, expression, _, _ in DollarFormatter().parse(text):
             with suppress(SyntaxError):
                 yield ast.parse((expression or "").strip(), mode="eval").body

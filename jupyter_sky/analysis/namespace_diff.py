@@ -1,4 +1,4 @@
-"""Which names get other values while code runs, in the notebook or on a rank."""
+"""The difference between a namespace before and after code has run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import Any
 
 
 class NamespaceDiff:
-    """Watches a namespace from here on.
+    """Records the identities of a namespace's values, to compare them later.
 
-    Values are compared by identity, and not kept alive: what the code lets go of is gone. So it
-    does not matter how a name is bound: by an assignment, ``from module import *`` or ``%run``.
+    It does not matter how a name is bound: by an assignment, ``from module import *`` or ``%run``.
+    The values are not kept alive.
+
+    Parameters
+    ----------
+    namespace
+        The namespace, as it is before the code runs.
     """
 
     def __init__(self, namespace: dict[str, Any]) -> None:
@@ -18,13 +23,13 @@ class NamespaceDiff:
         self._before = _identities(namespace)
 
     def changed(self) -> set[str]:
-        """Return names that have another value than before, or that are new."""
+        """Return the names that are bound to another object than before, or that are new."""
         before = self._before
         now = _identities(self._namespace)
         return {name for name, identity in now.items() if before.get(name) != identity}
 
     def deleted(self) -> set[str]:
-        """Return names that are gone."""
+        """Return the names that are gone."""
         return self._before.keys() - self._namespace.keys()
 
 

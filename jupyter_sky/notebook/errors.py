@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jupyter_sky.cluster.errors import RemoteError
-from jupyter_sky.cluster.namespace.packing import is_given
+from jupyter_sky.cluster.namespace.packing import is_predefined
 from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
 
@@ -35,5 +35,5 @@ def advise(error: RemoteError, namespace: Mapping[str, Any]) -> None:
     missing = re.match(r"name '(\w+)' is not defined", str(error))
     if isinstance(error, NameError) and missing:
         name = missing[1]
-        if name in namespace and not is_given(name, namespace):
+        if name in namespace and not is_predefined(name, namespace):
             error.advice = f"the notebook has {name}: `%sky push {name}` sends it to the ranks"

@@ -1,8 +1,8 @@
 """Blobs: content-addressed bytes, so that what a node already has is not sent again.
 
-A pickled value goes over the wire as a message (``pack``); its large parts are named by their
-digest and travel once, in pieces. On a node a blob is a file in shared memory that every rank maps
-privately and writable (``unpack``), so a large array exists once however many ranks use it.
+A pickled value goes over the wire as a message (``pack``), which names its large parts by their
+digest; those are sent once, in pieces. On a node a blob is a file in shared memory that every rank
+maps privately and writable (``unpack``): a large array is there once, however many ranks use it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 INLINE = 32 * 1024
-"""Bytes up to which a part travels inside the message."""
+"""Bytes up to which a part is in the message itself."""
 
-_INLINE_IN_ALL = 1024 * 1024
+_MAX_INLINE = 1024 * 1024  # bytes of all such parts of one value
 
 PIECE = 512 * 1024
-"""Bytes of a piece of a blob: small enough to stay in a processor's cache on its way."""
+"""Bytes of a piece of a blob: small enough to stay in a processor's cache while it is copied."""
 
-_PARALLEL = 1024 * 1024
+_PARALLEL = 1024 * 1024  # bytes from which hashing in several threads is faster
 
 
 def digest(data: Buffer) -> str:
@@ -48,14 +48,14 @@ def pack(
     Parameters
     ----------
     pickled
-        What was pickled.
+        The pickled value.
     digests
-        Those of memory that other values of the same moment lie in, by address and size; what is
-        found here is added.
+        Digests of memory, by address and size, so that an array in several values is hashed once;
+        new ones are added. They hold only as long as nothing is written to that memory.
     """
     digests = {} if digests is None else digests
     blobs: dict[str, memoryview] = {}
-    room = _INLINE_IN_ALL
+    room = _MAX_INLINE
 
     def part(data: Buffer) -> bytes | Blob:
         nonlocal room
@@ -63,12 +63,12 @@ def pack(
         if view.nbytes <= min(INLINE, room):
             room -= view.nbytes
             return bytes(view)
-        place = _address(view)
-        key = digests.get(place) if place else None
+        address = _address(view)
+        key = digests.get(address) if address else None
         if key is None:
             key = digest(view)
-        if place:
-            digests[place] = key
+        if address:
+            digests[address] = key
         blobs[key] = view
         return {"blob": key, "size": view.nbytes}
 
@@ -80,7 +80,7 @@ def pack(
 
 
 def _address(view: memoryview) -> tuple[int, int] | None:
-    # Python tells only of arrays where they lie; those are what is large and shared.
+    # Only arrays tell their address; what is large and in several values is an array.
     array = getattr(view.obj, "__array_interface__", None)
     return (array["data"][0], view.nbytes) if array else None
 
@@ -115,17 +115,17 @@ def unpack(packed: Packed, folder: Path, tokens: Tokens | None = None) -> Any:
     Parameters
     ----------
     packed
-        What ``pack`` made.
+        What `pack` made.
     folder
-        Where the blobs are.
+        The folder of the blobs.
     tokens
-        Those of the objects in it, if what comes later may refer to them.
+        The tokens of the objects in it, if later pickles may refer to them.
     """
 
     def part(data: Any) -> Buffer:
         if isinstance(data, dict):
             return map_privately(folder / file_name(data["blob"]), data["size"])
-        # A buffer has to be writable, as the array that it was.
+        # Writable, as the array was that it comes from.
         return bytearray(data)
 
     buffers = [part(buffer) for buffer in packed["buffers"]]

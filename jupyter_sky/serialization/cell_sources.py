@@ -1,4 +1,4 @@
-"""The notebook's cells as tracebacks show them: their text, and what they are called."""
+"""The source and title of the notebook's cells, for tracebacks in other processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Cells = Mapping[str, tuple[str, str]]
-"""Cells by the file name that their code has: the text of each, and its title if it has one."""
+"""Source and title of cells, by the file name of their code; the title may be empty."""
 
 
 def shell_of(namespace: Mapping[str, Any]) -> Any:
@@ -17,18 +17,18 @@ def shell_of(namespace: Mapping[str, Any]) -> Any:
 
 def find(files: Iterable[str], namespace: Mapping[str, Any]) -> Cells:
     """Return those among ``files`` that are cells of the notebook with this namespace."""
-    return {file: (text, title(file, namespace)) for file in files if (text := _text(file))}
+    return {file: (text, title(file, namespace)) for file in files if (text := _source(file))}
 
 
 def title(file: str, namespace: Mapping[str, Any]) -> str:
-    """Return what a cell is called in the notebook, like ``In[3]``; empty if it has no title."""
+    """Return the title of a cell in the notebook, like ``In[3]``; empty if it has none."""
     compiler = getattr(shell_of(namespace), "compile", None)
     label = compiler.format_code_name(file) if compiler else None
     return label[1] if label else ""
 
 
-def _text(file: str) -> str | None:
-    # A cell has no file that the other side could read; only IPython's cache has its lines.
+def _source(file: str) -> str | None:
+    # A cell has no file that another process could read: only linecache has its lines.
     entry = linecache.cache.get(file)
     if entry is None or len(entry) != 4 or entry[1] is not None:
         return None
@@ -36,11 +36,11 @@ def _text(file: str) -> str | None:
 
 
 titles: dict[str, str] = {}
-"""Of cells of another process, by file."""
+"""Titles of another process's cells, by the file name of their code."""
 
 
-def learn(cells: Cells) -> None:
-    """Have tracebacks of this process show cells of another."""
+def register(cells: Cells) -> None:
+    """Add cells of another process to `linecache`, where tracebacks find them."""
     for file, (text, name) in cells.items():
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         titles[file] = name

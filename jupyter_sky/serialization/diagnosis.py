@@ -1,4 +1,4 @@
-"""What keeps a value from being pickled: the path to it, and a sentence that says what to do."""
+"""Why a value cannot be pickled: the path to the part that cannot, and what the user can do."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.serialization.user_modules import own_file
+from jupyter_sky.serialization.user_modules import user_source_file
 
 Parts = Iterator[tuple[str, Any]]
-Try = Callable[[Any], object]
+Attempt = Callable[[Any], object]
 
-_DEEPEST = 20
-_MOST_PARTS = 10_000
+_MAX_DEPTH = 20
+_MAX_PARTS = 10_000
 
-# What exceptions say that the sentence says better.
-_SAID_ALREADY = ("cannot pickle", "can't pickle", "Cannot pickle", "cannot be pickled", "serialize")
+# Texts of exceptions that add nothing to the sentence.
+_UNINFORMATIVE = (
+    "cannot pickle",
+    "can't pickle",
+    "Cannot pickle",
+    "cannot be pickled",
+    "serialize",
+)
 
-_WORDS = {
+_DESCRIPTIONS = {
     "_thread.lock": "a lock",
     "_thread.RLock": "a lock",
     "_thread._local": "data of one thread",
@@ -49,123 +55,131 @@ _WORDS = {
 }
 
 
-def obstacle(
-    value: Any, name: str, error: Exception, attempt: Try, *, back: bool, used_by: str | None
+def explain_failure(
+    value: Any,
+    name: str,
+    error: Exception,
+    attempt: Attempt,
+    *,
+    to_notebook: bool,
+    used_by: str | None,
 ) -> UsageError:
-    """Return the error that says why ``value`` does not travel.
+    """Return the error that says why ``value`` cannot be pickled.
 
     Parameters
     ----------
     value
         What could not be pickled.
     name
-        What a person calls it.
+        What the user calls it.
     error
         What pickling it raised.
     attempt
         Pickles a part of it; raises where that is not possible.
-    back
+    to_notebook
         Whether it was on its way to the notebook.
     used_by
-        The function of the person's that uses it, if nobody named it.
+        The function of the user's that uses it, if the cell does not name it.
     """
-    way = _follow(value, error, attempt)
-    what = "brought to the notebook" if back else "sent to another process"
+    path = _failing_path(value, error, attempt)
+    what = "brought to the notebook" if to_notebook else "sent to another process"
     user = f", which {used_by} uses," if used_by else ""
-    if "recursion" in f"{type(way[-1].error).__name__} {way[-1].error}".lower():
+    if "recursion" in f"{type(path[-1].error).__name__} {path[-1].error}".lower():
         return UsageError(
             f"{name}{user} cannot be {what}: it is a chain of objects that is too long to follow. "
             "Put them in a list."
         )
-    shown = _worth_showing(way)
+    shown = _without_private_parts(path)
     culprit = shown[-1].value
-    path = name + "".join(found.step for found in shown)
-    words = _described(culprit, way[-1].error)
-    if len(shown) < len(way):
-        words = f"{_named(culprit)} with {_named(way[-1].value)} in it"
-    return UsageError(
-        f"{path}{user} cannot be {what}: it is {words}. {_advice(name, path, shown, back)}"
-    )
+    expression = name + "".join(part.step for part in shown)
+    words = _described(culprit, path[-1].error)
+    if len(shown) < len(path):
+        words = f"{_kind_of(culprit)} with {_kind_of(path[-1].value)} in it"
+    advice = _advice(name, expression, shown, to_notebook)
+    return UsageError(f"{expression}{user} cannot be {what}: it is {words}. {advice}")
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A value that cannot be pickled, the step that led to it, and what pickling it raised."""
+class _FailingPart:
+    """A value that cannot be pickled, the step that leads to it, and what pickling it raised."""
 
     step: str
     value: Any
     error: Exception
 
 
-def _follow(value: Any, error: Exception, attempt: Try) -> list[_Found]:
-    """Go down to the first part that cannot be pickled, and in it again."""
-    way = [_Found("", value, error)]
+def _failing_path(value: Any, error: Exception, attempt: Attempt) -> list[_FailingPart]:
+    """Return the value, its first part that cannot be pickled, and so on in that part."""
+    path = [_FailingPart("", value, error)]
     seen = {id(value)}
-    while len(way) <= _DEEPEST:
-        for step, part in itertools.islice(_parts(way[-1].value), _MOST_PARTS):
+    while len(path) <= _MAX_DEPTH:
+        for step, part in itertools.islice(_parts(path[-1].value), _MAX_PARTS):
             if id(part) in seen:
                 continue
             try:
                 attempt(part)
             except Exception as inner:
-                way.append(_Found(step, part, inner))
+                path.append(_FailingPart(step, part, inner))
                 seen.add(id(part))
                 break
         else:
             break
-    return way
+    return path
 
 
-def _worth_showing(way: list[_Found]) -> list[_Found]:
-    """Leave out what lies behind a private attribute of an object that is not the person's."""
-    for index in range(1, len(way)):
-        owner = way[index - 1].value
-        private = way[index].step.startswith("._") and not way[index].step.endswith("__")
-        if private and not _is_persons(owner) and not _is_module(owner):
-            return way[:index]
-    return way
+def _without_private_parts(path: list[_FailingPart]) -> list[_FailingPart]:
+    """Return the path up to the first private attribute of an object of a library."""
+    for index in range(1, len(path)):
+        owner, step = path[index - 1].value, path[index].step
+        private = step.startswith("._") and not step.endswith("__")
+        if private and not _has_class_of_user(owner) and not _is_torch_module(owner):
+            return path[:index]
+    return path
 
 
-def _is_persons(value: Any) -> bool:
+def _has_class_of_user(value: Any) -> bool:
     name = type(value).__module__
-    return name == "__main__" or bool((module := sys.modules.get(name)) and own_file(module))
+    if name == "__main__":
+        return True
+    module = sys.modules.get(name)
+    return module is not None and user_source_file(module) is not None
 
 
-def _is_module(value: Any) -> bool:
-    """Return whether it is a module of torch, whose hooks are found behind a private name."""
+def _is_torch_module(value: Any) -> bool:
+    """Return whether it is a module of torch; the hooks that users add have a private name."""
     return isinstance(getattr(value, "_modules", None), dict)
 
 
-def _named(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     kind = type(value)
     full = f"{kind.__module__}.{kind.__qualname__}"
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else full
-    return _WORDS.get(full) or f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+    return _DESCRIPTIONS.get(full) or f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def _described(culprit: Any, error: Exception) -> str:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    said = any(words in reason for words in _SAID_ALREADY)
-    return _named(culprit) if said else f"{_named(culprit)} ({reason})"
+    said = any(words in reason for words in _UNINFORMATIVE)
+    return _kind_of(culprit) if said else f"{_kind_of(culprit)} ({reason})"
 
 
-def _advice(name: str, path: str, way: list[_Found], back: bool) -> str:
-    value, culprit = way[0].value, way[-1].value
+def _advice(name: str, expression: str, path: list[_FailingPart], to_notebook: bool) -> str:
+    value, culprit = path[0].value, path[-1].value
     if isinstance(culprit, types.GeneratorType):
-        return f"{'Ask for' if back else 'Send'} `list({path})` instead."
-    if back:
-        return f"Ask for the parts of {name} that you need." if way[1:] else "It can stay there."
+        return f"{'Ask for' if to_notebook else 'Send'} `list({expression})` instead."
+    if to_notebook:
+        return f"Ask for the parts of {name} that you need." if path[1:] else "It can stay there."
     verb = "Define" if isinstance(value, (type, types.FunctionType)) else "Create"
     if isinstance(value, io.IOBase):
         verb = "Open"
     inside = f"{verb} {name} inside of the cell"
-    if way[1:] and all(found.step.startswith((".", "[")) for found in way[1:]):
-        return f"{inside}, or set {path} to None before."
+    if path[1:] and all(part.step.startswith((".", "[")) for part in path[1:]):
+        return f"{inside}, or set {expression} to None before."
     return f"{inside}."
 
 
 def _parts(value: Any) -> Parts:
-    """Yield the parts that a value is pickled with, each with the step that leads to it."""
+    """Yield the parts that are pickled with a value, each with the step that leads to it."""
     kind = type(value)
     if isinstance(value, types.FunctionType):
         yield from _parts_of_function(value)
@@ -232,12 +246,12 @@ def _parts_of_pandas(value: Any) -> Parts:
 
 
 def _parts_of_state(value: Any) -> Parts:
-    """Yield what the value's own way of being pickled would take with it."""
+    """Yield the parts that the value's ``__reduce_ex__`` or ``__getstate__`` returns."""
     own = {name for base in type(value).__mro__[:-1] for name in vars(base)}
     if own.isdisjoint({"__reduce_ex__", "__reduce__"}):
-        state = _quietly(value.__getstate__)
+        state = _or_none(value.__getstate__)
     else:
-        reduced = _quietly(functools.partial(value.__reduce_ex__, 5))
+        reduced = _or_none(functools.partial(value.__reduce_ex__, 5))
         if not isinstance(reduced, tuple):
             return
         yield from (("", part) for part in reduced[1] if part is not value)
@@ -254,7 +268,7 @@ def _parts_of_state(value: Any) -> Parts:
 
 def _attributes(state: dict[Any, Any]) -> Parts:
     for name, part in state.items():
-        # Modules of torch keep here what a person reaches as attributes.
+        # Modules of torch keep here what users reach as attributes.
         if name in ("_modules", "_parameters", "_buffers") and isinstance(part, dict):
             for inner, each in part.items():
                 yield f"[{inner}]" if inner.isdigit() else f".{inner}", each
@@ -262,8 +276,8 @@ def _attributes(state: dict[Any, Any]) -> Parts:
             yield f".{name}", part
 
 
-def _quietly(take_apart: Callable[[], Any]) -> Any:
+def _or_none(reduce: Callable[[], Any]) -> Any:
     try:
-        return take_apart()
+        return reduce()
     except Exception:  # it is this object itself that cannot be pickled
         return None

@@ -1,13 +1,13 @@
-"""Objects that the notebook and a rank both have.
+"""Tokens: numbers for objects that the notebook and a rank both have.
 
 An optimizer that is made in the notebook after its model was sent has to find the model that is on
 the rank, trained and wrapped as it may be there, not a copy. So every object that is sent gets a
-number, its *token*. Sender and receiver know which is which by the memo of the pickle, where an
-object has the same place on both sides. A later pickle names what it shares with earlier ones by
-their tokens, and an object that comes back still has the one that it was sent with.
+number, its *token*. Sender and receiver know which is which by the pickle's memo, in which each
+object has the same index on both sides. A later pickle refers to what it shares with earlier ones
+by tokens, as pickle's persistent ids, and an object that comes back still has its token.
 
-Neither side keeps an object alive for that. What cannot be referred to weakly, like a list, is held
-only while others hold it too, and only if it is small and without tensors and the like.
+Neither side keeps an object alive for that. Most objects are referred to weakly. What cannot be,
+like a list, is held only while others hold it too, and only if it is small and holds plain data.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Places = Mapping[int, tuple[int, Any]]
-"""Objects by identity, each with its place in the memo of a pickle."""
+MemoEntries = Mapping[int, tuple[int, Any]]
+"""Objects by identity, each with its index in the memo of a pickle."""
 
-MOST = 100_000
-"""Objects in a value above which it is bulk data, and nothing in it is looked for elsewhere."""
+MAX_OBJECTS = 100_000
+"""Objects in a value above which it is bulk data, and none of them gets a token."""
 
-_MOST_PLAIN = 1000
+_MAX_PLAIN = 1000
 
 _CONTAINERS = (dict, list, set, bytearray, types.CellType)
-_ATOMS = (bool, int, float, complex, str, bytes, type(None))
-_FIXED = (
-    *(*_ATOMS, tuple, frozenset, range, slice, enum.Enum, type, types.FunctionType),
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))
+_IMMUTABLE = (
+    *(*_SCALARS, tuple, frozenset, range, slice, enum.Enum, type, types.FunctionType),
     *(types.BuiltinFunctionType, types.MethodType, types.ModuleType, types.CodeType),
 )
 
 
 def is_mutable(obj: Any) -> bool:
-    """Return whether it matters that two names have the same object rather than equal ones."""
+    """Return whether two names for one object differ from two names for equal ones."""
     if isinstance(obj, _CONTAINERS):
         return True
-    if isinstance(obj, _FIXED):
+    if isinstance(obj, _IMMUTABLE):
         return False
     kind = type(obj)
     if kind.__dictoffset__ or kind.__weakrefoffset__:
@@ -54,15 +54,15 @@ def is_mutable(obj: Any) -> bool:
 
 
 def is_referable(obj: Any) -> bool:
-    """Return whether a token can stand for an object."""
+    """Return whether an object can be kept track of by a token."""
     return bool(type(obj).__weakrefoffset__) or _is_plain(obj)
 
 
 def _is_plain(obj: Any) -> bool:
-    """Return whether it is a container with nothing in it but numbers and texts, and not many."""
+    """Return whether it is a small container of nothing but numbers and texts."""
     if not isinstance(obj, (dict, list, set)):
         return False
-    left = _MOST_PLAIN
+    left = _MAX_PLAIN
     waiting: list[Any] = [obj]
     while waiting:
         container = waiting.pop()
@@ -73,7 +73,7 @@ def _is_plain(obj: Any) -> bool:
         for part in parts:
             if isinstance(part, (dict, list, set, tuple)):
                 waiting.append(part)
-            elif not isinstance(part, _ATOMS):
+            elif not isinstance(part, _SCALARS):
                 return False
     return True
 
@@ -85,21 +85,24 @@ class Tokens:
     Attributes
     ----------
     first
-        The token of what is at the first place in its memo, if it is new; and so on.
+        The token of what is new at index 0 of the pickle's memo; new objects are counted from it.
     known
-        The tokens of those that have one already, by their place.
+        The tokens of objects that have one already, by their index in the memo.
     """
 
     first: int
     known: Mapping[int, int] = field(default_factory=dict)
 
-    def of(self, place: int) -> int:
-        """Return the token of what is at a place."""
-        return self.known.get(place, self.first + place)
+    def of(self, index: int) -> int:
+        """Return the token of what is at an index of the memo."""
+        return self.known.get(index, self.first + index)
 
 
-class Departures:
-    """What the notebook knows of the objects that it has sent."""
+class SentObjects:
+    """The notebook's side: the tokens of objects that it has sent, and which ranks have them.
+
+    It belongs to `NamespaceSync`, whose lock has to be held.
+    """
 
     def __init__(self) -> None:
         self._next = 0
@@ -107,39 +110,39 @@ class Departures:
         self._ranks: dict[int, frozenset[int]] = {}
         self._sweep_at = 1000
 
-    def prepare(self, shared: Places) -> Tokens:
+    def assign_tokens(self, shared: MemoEntries) -> Tokens:
         """Give tokens to the objects of a pickle."""
         known = {
-            place: self._tokens[identity][1]
-            for identity, (place, obj) in shared.items()
+            index: self._tokens[identity][1]
+            for identity, (index, obj) in shared.items()
             if self._has_token(identity, obj)
         }
         first = self._next
-        self._next += 1 + max((place for place, _ in shared.values()), default=0)
+        self._next += 1 + max((index for index, _ in shared.values()), default=0)
         return Tokens(first, known)
 
-    def note(self, ranks: Iterable[int], shared: Places, tokens: Tokens) -> None:
-        """Take note that ranks get the objects of a pickle."""
+    def record_sent(self, ranks: Iterable[int], shared: MemoEntries, tokens: Tokens) -> None:
+        """Record that ranks get the objects of a pickle."""
         if len(self._tokens) > self._sweep_at:
             self._sweep()
-        all_of_them = frozenset(ranks)
-        for identity, (place, obj) in shared.items():
+        receivers = frozenset(ranks)
+        for identity, (index, obj) in shared.items():
             if is_referable(obj):
-                token = tokens.of(place)
+                token = tokens.of(index)
                 self._tokens[identity] = _reference(obj), token
-                self._ranks[token] = self._ranks.get(token, frozenset()) | all_of_them
+                self._ranks[token] = self._ranks.get(token, frozenset()) | receivers
 
-    def learn(self, objects: Mapping[int, Any]) -> None:
-        """Take note of objects that came back: here they stand for those of the ranks."""
+    def record_returned(self, objects: Mapping[int, Any]) -> None:
+        """Record objects that came back, by token: they stand for those that ranks have."""
         for token, obj in objects.items():
             if token in self._ranks and is_referable(obj):
                 self._tokens[id(obj)] = _reference(obj), token
 
     def forget(self, rank: int) -> None:
-        """Note that a rank lost everything."""
+        """Record that a rank has none of them any more."""
         self._ranks = {token: ranks - {rank} for token, ranks in self._ranks.items()}
 
-    def known_to(self, rank: int, shared: Places) -> dict[int, int]:
+    def known_to(self, rank: int, shared: MemoEntries) -> dict[int, int]:
         """Return the tokens of those objects that a rank has, by identity."""
         found = {}
         for identity, (_, obj) in shared.items():
@@ -153,19 +156,19 @@ class Departures:
         return identity in self._tokens and self._tokens[identity][0]() is obj
 
     def _sweep(self) -> None:
-        """Forget objects that are gone, and those that nobody else holds."""
+        """Drop the tokens of objects that are gone, or that only this table keeps alive."""
         for identity in list(self._tokens):
             reference = self._tokens[identity][0]
             gone = reference() is None
-            if gone or (isinstance(reference, _Strong) and reference.is_ours_alone()):
+            if gone or (isinstance(reference, _StrongReference) and reference.is_only_one()):
                 del self._tokens[identity]
         used = {token for _, token in self._tokens.values()}
         self._ranks = {token: ranks for token, ranks in self._ranks.items() if token in used}
         self._sweep_at = 1000 + 2 * len(self._tokens)
 
 
-class _Strong:
-    """Stands in for a weak reference where there can be none."""
+class _StrongReference:
+    """Takes the place of a weak reference to what cannot have one."""
 
     def __init__(self, obj: Any) -> None:
         self._obj = obj
@@ -173,90 +176,94 @@ class _Strong:
     def __call__(self) -> Any:
         return self._obj
 
-    def is_ours_alone(self) -> bool:
-        """Return whether nobody else holds the object."""
-        return sys.getrefcount(self._obj) <= 2  # here, and to count
+    def is_only_one(self) -> bool:
+        """Return whether nothing else refers to the object."""
+        return sys.getrefcount(self._obj) <= 2  # this one, and the argument
 
 
 def _reference(obj: Any) -> Callable[[], Any]:
     try:
         return weakref.ref(obj)
     except TypeError:
-        return _Strong(obj)
+        return _StrongReference(obj)
 
 
-class Gone(Exception):
-    """An object that came here once is not there any more."""
+class ObjectGone(Exception):
+    """The object of a token, which was received once, does not exist any more."""
 
 
-class Arrivals:
-    """What a rank knows of the objects that it got."""
+class ReceivedObjects:
+    """A rank's side: the objects that it has received, by token."""
 
     def __init__(self) -> None:
         self._objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._plain: dict[int, _Strong] = {}
+        self._plain: dict[int, _StrongReference] = {}
 
-    def note(self, tokens: Tokens, memo: Mapping[int, Any]) -> None:
-        """Take note of what arrived: the memo of its pickle."""
-        if len(memo) > MOST:
+    def record(self, tokens: Tokens, memo: Mapping[int, Any]) -> None:
+        """Record the objects of a pickle that was loaded: what is in its memo, by index."""
+        if len(memo) > MAX_OBJECTS:
             return
-        for place, obj in memo.items():
+        for index, obj in memo.items():
             if not is_mutable(obj):
                 continue
             if type(obj).__weakrefoffset__:
-                self._objects[tokens.of(place)] = obj
+                self._objects[tokens.of(index)] = obj
             elif _is_plain(obj):
-                self._plain[tokens.of(place)] = _Strong(obj)
+                self._plain[tokens.of(index)] = _StrongReference(obj)
 
     def find(self, token: int) -> Any:
-        """Return the object of a token; ``Gone`` when it is not there any more."""
+        """Return the object of a token.
+
+        Raises
+        ------
+        ObjectGone
+            When it does not exist any more.
+        """
         obj = self._objects.get(token)
         if obj is not None:
             return obj
         if token in self._plain:
             return self._plain[token]()
-        raise Gone
+        raise ObjectGone
 
-    def tokens(self, memo: Places) -> dict[int, int]:
-        """Return the tokens of the objects in a pickler's memo, by their place in it."""
+    def tokens(self, memo: MemoEntries) -> dict[int, int]:
+        """Return the tokens of the objects in a pickler's memo, by their index in it."""
         known = {id(obj): token for token, obj in self._objects.items()}
         known |= {id(reference()): token for token, reference in self._plain.items()}
         return {
-            place: known[identity] for identity, (place, _) in memo.items() if identity in known
+            index: known[identity] for identity, (index, _) in memo.items() if identity in known
         }
 
-    def release(self) -> None:
-        """Let go of what nobody else holds any more."""
-        self._plain = {
-            token: each for token, each in self._plain.items() if not each.is_ours_alone()
-        }
+    def drop_unused(self) -> None:
+        """Let go of objects that nothing else refers to any more."""
+        self._plain = {token: each for token, each in self._plain.items() if not each.is_only_one()}
 
 
-arrivals = Arrivals()
-"""What came to this process, if it is a rank."""
+received_objects = ReceivedObjects()
+"""What this process has received, if it is a rank."""
 
 
-class _Finder(pickle.Unpickler):
+class _TokenUnpickler(pickle.Unpickler):
     def persistent_load(self, token: int) -> Any:
-        return arrivals.find(token)
+        return received_objects.find(token)
 
 
-def restore(tokens: Tokens, stream: Buffer, buffers: Iterable[Buffer], copies: Any) -> Any:
-    """Unpickle what names objects that came before.
+def load_with_tokens(tokens: Tokens, stream: Buffer, buffers: Iterable[Buffer], copies: Any) -> Any:
+    """Unpickle values that refer to objects which were received before.
 
     Parameters
     ----------
     tokens
-        Those of what comes now.
+        The tokens of objects in this pickle.
     stream, buffers
         The pickle.
     copies
-        The same with copies of those objects, for when one of them is not there any more.
+        The values with copies of those objects, which are returned if one of them is gone.
     """
-    unpickler = _Finder(io.BytesIO(stream), buffers=buffers)
+    unpickler = _TokenUnpickler(io.BytesIO(stream), buffers=buffers)
     try:
         values = unpickler.load()
-    except Gone:
+    except ObjectGone:
         return copies
-    arrivals.note(tokens, unpickler.memo.copy())
+    received_objects.record(tokens, unpickler.memo.copy())
     return values

@@ -1,4 +1,7 @@
-"""The pickler: cloudpickle's, with what pickles of a notebook's values need beside it."""
+"""The pickler: cloudpickle's, for values of a notebook's namespace.
+
+What it does differently is said in `pickling`.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,9 @@ class Pickled:
     modules
         Modules that functions and classes in the value are imported from.
     classes
-        Classes of ``__main__`` in the value that are named in the pickle but not described, by
-        what they are called there.
-    left_out
-        Whether something is missing that the objects in it can compute again.
+        Classes of ``__main__`` that are pickled by reference, by their identity.
+    omits_caches
+        Whether the pickle lacks what objects have computed and can compute again.
     cells
         The notebook's cells that functions in the value come from, for tracebacks.
     """
@@ -51,31 +53,26 @@ class Pickled:
     modules: frozenset[str] = frozenset()
     classes: Mapping[str, type] = field(default_factory=dict)
     cells: Cells = field(default_factory=dict)
-    left_out: bool = False
+    omits_caches: bool = False
     _pickler: Any = field(default=None, repr=False, compare=False)
     _value: Any = field(default=None, repr=False, compare=False)
 
-    @property
-    def size(self) -> int:
-        """Bytes in all."""
-        return len(self.stream) + sum(buffer.nbytes for buffer in self.buffers)
-
     @cached_property
     def memo(self) -> dict[int, tuple[int, Any]]:
-        """Every object in the value by identity, with its place in the pickle's memo."""
+        """Every object in the value by identity, with its index in the pickle's memo."""
         return self._pickler.memo.copy() if self._pickler else {}
 
     @cached_property
     def shared(self) -> dict[int, tuple[int, Any]]:
-        """The objects in the value that other values may have as well, as in ``memo``."""
+        """The mutable objects in the value, which other values may share, as in ``memo``."""
         memo = self.memo
-        if len(memo) > object_tokens.MOST:  # bulk data; only the value itself counts
+        if len(memo) > object_tokens.MAX_OBJECTS:  # bulk data: only the value itself counts
             memo = {id(self._value): memo[id(self._value)]} if id(self._value) in memo else {}
         return {key: entry for key, entry in memo.items() if object_tokens.is_mutable(entry[1])}
 
 
 class _MainNamespace:
-    """Stands for the receiver's ``__main__`` in a pickle."""
+    """Is pickled in place of the globals of ``__main__``; what is loaded is the receiver's."""
 
     def __reduce__(self) -> tuple[Callable[[], dict[str, Any]], tuple[()]]:
         return main_namespace, ()
@@ -93,21 +90,21 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     ----------
     value
         What will be dumped.
-    describe
-        The classes of ``__main__`` that are described in the pickle, by what they are called there;
-        others are only named. ``None`` is for all.
-    bare
-        Whether objects leave out what they have computed and could compute again.
-    back
+    classes_by_value
+        Identities of the classes of ``__main__`` that are pickled by value; others are pickled by
+        reference. ``None`` is for all.
+    without_caches
+        Whether to omit what objects have computed and can compute again.
+    to_notebook
         Whether it is on its way to the notebook, whose classes stay as they are.
     """
 
     def __init__(
         self,
         value: Any,
-        describe: Collection[str] | None = None,
-        bare: bool = False,
-        back: bool = False,
+        classes_by_value: Collection[str] | None = None,
+        without_caches: bool = False,
+        to_notebook: bool = False,
     ) -> None:
         self.file = io.BytesIO()
         self.buffers: list[memoryview] = []
@@ -120,13 +117,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.modules: set[str] = set()
         self.classes: dict[str, type] = {}
         self.files: set[str] = set()
-        self.left_out = False
+        self.omits_caches = False
         self._value = value
-        self._describe = describe
-        self._bare = bare
-        self._back = back
+        self._classes_by_value = classes_by_value
+        self._without_caches = without_caches
+        self._to_notebook = to_notebook
         self._main = main_namespace()
-        # Cloudpickle keeps here what stands for the globals of a function in the pickle.
+        # Cloudpickle keeps here what it pickles in place of the globals of a function.
         self.globals_ref[id(self._main)] = _MainNamespace()
 
     def run(self) -> Pickled:
@@ -139,7 +136,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             frozenset(self.modules),
             self.classes,
             cell_sources.find(self.files, self._main),
-            self.left_out,
+            self.omits_caches,
             self,
             self._value,
         )
@@ -148,30 +145,31 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(obj, type):
             return self._reduce_class(obj)
         if isinstance(obj, types.FunctionType):
-            self._note_module(obj.__module__)
+            self._add_module(obj.__module__)
         elif isinstance(obj, types.ModuleType):
-            self._note_module(obj.__name__)
+            self._add_module(obj.__name__)
         elif isinstance(obj, types.CellType):
             return reduce_cell(obj)
         else:
             reduced = reduce(obj)
-            if reduced is NotImplemented and self._bare and type(obj).__module__ == "__main__":
-                reduced = _without_cached(obj)
-                self.left_out = self.left_out or reduced is not NotImplemented
+            bare = self._without_caches and type(obj).__module__ == "__main__"
+            if reduced is NotImplemented and bare:
+                reduced = _without_cached_properties(obj)
+                self.omits_caches = self.omits_caches or reduced is not NotImplemented
             if reduced is not NotImplemented:
                 return reduced
         return super().reducer_override(obj)
 
     def _reduce_class(self, kind: type) -> Any:
-        self._note_module(kind.__module__)
+        self._add_module(kind.__module__)
         if kind.__module__ == "__main__":
             identity = class_identity(kind)
-            if self._describe is not None and identity not in self._describe:
+            if self._classes_by_value is not None and identity not in self._classes_by_value:
                 self.classes[identity] = kind
                 return _class_named, (identity, kind.__qualname__)
-        return _settled(kind, super().reducer_override(kind), keep=self._back)
+        return _corrected(kind, super().reducer_override(kind), keep=self._to_notebook)
 
-    def _note_module(self, name: Any) -> None:
+    def _add_module(self, name: Any) -> None:
         if isinstance(name, str):
             self.modules.add(name)
 
@@ -193,18 +191,18 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class LinkingPickler(Pickler):
-    """Names the objects that the receiver has by their tokens, given by identity."""
+    """Pickles objects that the receiver has as their tokens, which are given by identity."""
 
     def __init__(self, value: Any, tokens: Mapping[int, int]) -> None:
-        super().__init__(value, describe=())
+        super().__init__(value, classes_by_value=())
         self._tokens = tokens
 
     def persistent_id(self, obj: Any) -> int | None:
         return self._tokens.get(id(obj))
 
 
-def _without_cached(obj: Any) -> Any:
-    """Leave out what an object has computed when it was asked for, and could compute again."""
+def _without_cached_properties(obj: Any) -> Any:
+    """Reduce an object without the values of its `functools.cached_property` attributes."""
     attributes = [item for base in type(obj).__mro__[:-1] for item in vars(base).items()]
     computed = {name for name, value in attributes if isinstance(value, cached_property)}
     if not computed:
@@ -233,20 +231,20 @@ def _imported_in(code: types.CodeType) -> frozenset[str]:
 
 
 def class_identity(kind: type) -> str:
-    """Return what a class of ``__main__`` is called in pickles.
+    """Return the identity of a class of ``__main__``, by which pickles refer to it.
 
-    A class that can be reached by its name is called after its content, wherever in a cell it
-    stands. So the same class that each rank defines for itself is one class in the notebook, and
-    one that is defined anew without a change, when its cell is run again, goes on being the class
-    of what was made before.
+    For a class that can be reached by its name it is a digest of its content, without line numbers.
+    So the same class that each rank defines for itself is one class in the notebook, and one that
+    is defined again without a change, when its cell is run again, is still the class of the objects
+    made before.
     """
     by_class = _internals._DYNAMIC_CLASS_TRACKER_BY_CLASS
-    with _naming:
+    with _identifying:
         identity: str | None = by_class.get(kind)
         if identity is None and _in_main(kind.__qualname__) is kind:
             by_class[kind] = ""  # its own content can mention it
             try:
-                content = _IdentityPickler(kind, describe=("",)).run()
+                content = _IdentityPickler(kind, classes_by_value=("",)).run()
             finally:
                 del by_class[kind]
             identity = blake3.blake3(kind.__qualname__.encode() + content.stream).hexdigest()[:32]
@@ -255,12 +253,12 @@ def class_identity(kind: type) -> str:
     return identity or str(_internals._get_or_create_tracker_id(kind))
 
 
-_naming = threading.RLock()
+_identifying = threading.RLock()
 """Held while a class has no identity yet: another thread may pickle an object of it."""
 
 
 class _IdentityPickler(Pickler):
-    """Leaves out where code comes from."""
+    """Omits the file names and line numbers of code."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.CodeType):
@@ -280,7 +278,7 @@ def _in_main(name: str) -> Any:
 
 
 def _class_named(identity: str, name: str) -> type:
-    """Return the class of an identity: one that came here, or one that was defined here."""
+    """Return the class of an identity: one that was received, or one that was defined here."""
     known = _internals._DYNAMIC_CLASS_TRACKER_BY_ID
     if identity not in known and isinstance(kind := _in_main(name), type):
         class_identity(kind)
@@ -289,7 +287,7 @@ def _class_named(identity: str, name: str) -> type:
 
 
 def _make_class(make: Callable[..., type], arguments: tuple[Any, ...], name: str) -> type:
-    """Make a class that was described, or take the one that was defined here alike."""
+    """Make a class that was pickled by value, unless the same one was defined here."""
     *_, identity, _ = arguments
     try:
         return _class_named(identity, name)
@@ -312,8 +310,18 @@ def _fill_new_class(kind: type, state: Any) -> None:
         _fill_class(kind, state)
 
 
-def _settled(kind: type, reduced: Any, *, keep: bool) -> Any:
-    """Correct how cloudpickle takes a class apart: slots that it forgets, caches that it keeps."""
+def _corrected(kind: type, reduced: Any, *, keep: bool) -> Any:
+    """Correct how cloudpickle reduces a class: slots that it forgets, caches that it keeps.
+
+    Parameters
+    ----------
+    kind
+        The class.
+    reduced
+        What cloudpickle has made of it.
+    keep
+        Whether the receiver leaves a class that it has as it is.
+    """
     if not isinstance(reduced, tuple) or len(reduced) < 6:
         return reduced
     make, arguments, state, *_ = reduced

@@ -1,13 +1,13 @@
 """Pickling of values, for namespaces and results.
 
-On top of cloudpickle, four things:
+It differs from cloudpickle in four ways:
 
-- large arrays and tensors stay where they are, as out-of-band buffers (pickle protocol 5);
-- functions and classes of ``__main__`` travel without the globals that they use. They are bound to
-  the receiver's ``__main__``, as a notebook's function is to its notebook, and the names that they
-  need are reported, so that the sender can send those as names;
-- a class of ``__main__`` is one class on each side, however often it or an instance travels;
-- what cannot be pickled is named with the path to it.
+- large arrays and tensors are not copied, but become out-of-band buffers (pickle protocol 5);
+- functions and classes of ``__main__`` are pickled without the globals that they use. They look
+  these up in the receiver's ``__main__``, as a notebook's function does in its notebook; the sender
+  is told the names (`Pickled.needs`), and sends their values under these names;
+- a class of ``__main__`` is one class on each side, however often it or an instance is sent;
+- the error for what cannot be pickled names the path to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.serialization import object_tokens
-from jupyter_sky.serialization.diagnosis import obstacle
+from jupyter_sky.serialization.diagnosis import explain_failure
 from jupyter_sky.serialization.object_tokens import Tokens
 from jupyter_sky.serialization.pickler import (
     LinkingPickler,
@@ -35,11 +35,11 @@ __all__ = [
     "Pickled",
     "class_identity",
     "dump",
-    "enclose",
-    "link",
+    "dump_linked",
     "load",
     "load_with_memo",
     "main_namespace",
+    "with_copies",
 ]
 
 
@@ -48,9 +48,9 @@ def dump(
     name: str = "this value",
     *,
     names: Sequence[str] = (),
-    describe: Collection[str] | None = None,
-    bare: bool = False,
-    back: bool = False,
+    classes_by_value: Collection[str] | None = None,
+    without_caches: bool = False,
+    to_notebook: bool = False,
     used_by: str | None = None,
 ) -> Pickled:
     """Pickle ``value``.
@@ -60,26 +60,27 @@ def dump(
     value
         Anything that cloudpickle takes.
     name
-        What a person calls it, for the sentence when it cannot be pickled.
+        What the user calls it, for the sentence when it cannot be pickled.
     names
-        If it is a list or a dictionary of the person's values, what they call those.
-    describe
-        The classes of ``__main__`` that are described in the pickle, by their identity. Others are
-        only named: the receiver has to have them. ``None`` is for all.
-    bare
-        Leave out what objects have computed and could compute again, to see whether they changed.
-    back
+        If it is a list or a dictionary of the user's values, the names of those.
+    classes_by_value
+        Identities of the classes of ``__main__`` that are pickled by value. Others are pickled by
+        reference: the receiver has to have them. ``None`` is for all.
+    without_caches
+        Whether to omit what objects have computed and can compute again. Such a pickle is made to
+        see whether a value has changed.
+    to_notebook
         Whether it is on its way to the notebook.
     used_by
-        The function of the person's that uses it, if nobody named it.
+        The function of the user's that uses it, if the cell does not name it.
 
     Raises
     ------
     UsageError
-        When it cannot be pickled, with the path to the part that is in the way.
+        When it cannot be pickled, with the path to the part that cannot.
     """
     try:
-        return Pickler(value, describe, bare, back).run()
+        return Pickler(value, classes_by_value, without_caches, to_notebook).run()
     except Exception as error:
         culprit, found = value, error
         parts = value.values() if isinstance(value, dict) else value
@@ -89,11 +90,13 @@ def dump(
             except Exception as inner:
                 culprit, name, found = part, title, inner
                 break
-        raise obstacle(culprit, name, found, _attempt, back=back, used_by=used_by) from error
+        raise explain_failure(
+            culprit, name, found, _attempt, to_notebook=to_notebook, used_by=used_by
+        ) from error
 
 
-def link(values: Sequence[Any], tokens: Mapping[int, int]) -> Pickled:
-    """Pickle values that share objects with what the receiver has; see ``enclose``.
+def dump_linked(values: Sequence[Any], tokens: Mapping[int, int]) -> Pickled:
+    """Pickle values that share objects with what the receiver has; see `with_copies`.
 
     Parameters
     ----------
@@ -105,19 +108,19 @@ def link(values: Sequence[Any], tokens: Mapping[int, int]) -> Pickled:
     return LinkingPickler(tuple(values), tokens).run()
 
 
-def enclose(linked: Pickled, values: Sequence[Any], tokens: Tokens) -> Pickled:
-    """Return a pickle that can be loaded of what was linked.
+def with_copies(linked: Pickled, values: Sequence[Any], tokens: Tokens) -> Pickled:
+    """Return a pickle that can be loaded whether or not the receiver still has the objects.
 
     Parameters
     ----------
     linked
-        What ``link`` made of the values.
+        What `dump_linked` made of the values.
     values
-        The values, which travel as copies too, for when an object is not there any more.
+        The values, which are pickled whole too: they are loaded if a shared object is gone.
     tokens
-        Those of the objects in the linked pickle.
+        The tokens of the objects in ``linked``.
     """
-    return Pickler(_Linked(tokens, linked, tuple(values)), describe=()).run()
+    return Pickler(_Linked(tokens, linked, tuple(values)), classes_by_value=()).run()
 
 
 class _Linked:
@@ -128,7 +131,8 @@ class _Linked:
 
     def __reduce__(self) -> Any:
         buffers = [pickle.PickleBuffer(buffer) for buffer in self._linked.buffers]
-        return object_tokens.restore, (self._tokens, self._linked.stream, buffers, self._copies)
+        arguments = self._tokens, self._linked.stream, buffers, self._copies
+        return object_tokens.load_with_tokens, arguments
 
 
 def load(stream: Buffer, buffers: Iterable[Buffer] = (), tokens: Tokens | None = None) -> Any:
@@ -139,17 +143,17 @@ def load(stream: Buffer, buffers: Iterable[Buffer] = (), tokens: Tokens | None =
     stream, buffers
         What ``dump`` made.
     tokens
-        Those of the objects in it, if what comes later may refer to them.
+        The tokens of the objects in it, if later pickles may refer to them.
     """
     if tokens is None:
         return pickle.loads(stream, buffers=buffers)
     value, memo = load_with_memo(stream, buffers)
-    object_tokens.arrivals.note(tokens, memo)
+    object_tokens.received_objects.record(tokens, memo)
     return value
 
 
 def load_with_memo(stream: Buffer, buffers: Iterable[Buffer] = ()) -> tuple[Any, Mapping[int, Any]]:
-    """Return the value that ``dump`` pickled, and every object in it by its place in the memo."""
+    """Return the value that ``dump`` pickled, and every object in it by its index in the memo."""
     unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=buffers)
     value = unpickler.load()
     return value, unpickler.memo.copy()

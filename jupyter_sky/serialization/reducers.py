@@ -1,7 +1,7 @@
-"""How objects are taken apart that pickle alone would copy, refuse, or write differently each time.
+"""Reducers for objects that pickle would copy, refuse, or write differently each time.
 
-What a name holds is sent again when its pickle has changed, which overwrites what a rank did to it
-since. So a pickle must not depend on caches that fill up while an object is only looked at.
+A value is sent again when its pickle has changed, which overwrites what a rank has done to it. So a
+pickle must not depend on caches that fill up when an object is only looked at.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def reduce(obj: Any) -> Any:
-    """Take ``obj`` apart as ``__reduce__`` does, or return ``NotImplemented`` to leave it to that.
+    """Return what ``obj.__reduce__`` should; ``NotImplemented`` to have pickle call that.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ def reduce(obj: Any) -> Any:
         return _with_dict(obj)
     parallel = sys.modules.get("torch.nn.parallel.distributed")
     if parallel and issubclass(kind, parallel.DistributedDataParallel):
-        # It is bound to the process group that it was made in, and so stays on its rank. What a
-        # person means when they ask for a model is the model.
-        return _itself, (obj.module,)
+        # It is bound to the process group that it was made in, so it cannot leave its rank. Who
+        # asks for a model means the model in it.
+        return _identity, (obj.module,)
     return NotImplemented
 
 
@@ -47,15 +47,15 @@ def _reduce_of_functools(obj: Any) -> Any:
     if isinstance(obj, functools.partial):
         return _with_dict(obj)
     if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ == "__main__":
-        # Elsewhere it can be imported. What is in the cache stays here.
+        # One of a module is pickled by reference. The content of the cache is not pickled.
         return _cached, (obj.__wrapped__, obj.cache_parameters())
     if isinstance(obj, functools.cached_property):
-        return _cached_property, (obj.func, obj.attrname)  # Python 3.11 has a lock in it
+        return _cached_property, (obj.func, obj.attrname)  # in Python 3.11 it has a lock
     return NotImplemented
 
 
 def _with_dict(obj: Any) -> Any:
-    # The ``__dict__`` of these is made when somebody asks for it; from then on it is pickled too.
+    # The ``__dict__`` of these is created on first access; from then on it is pickled too.
     _ = obj.__dict__
     return NotImplemented
 
@@ -77,12 +77,13 @@ def _reduce_of_weakref(obj: Any) -> Any:
 
 
 def reduce_cell(cell: types.CellType) -> Any:
-    """Take a closure's cell apart so that functions which share it go on sharing it."""
+    """Reduce a closure's cell so that functions which share it still share it when loaded."""
     try:
         content = cell.cell_contents
     except ValueError:
         return types.CellType, ()
-    # As a state, the content comes after the cell is known: it may lead back to the function.
+    # The content is the state, which is set when the cell is in the memo: it may refer to the
+    # function that the cell belongs to.
     return types.CellType, (), (content,), None, None, _fill
 
 
@@ -93,12 +94,12 @@ def _fill(cell: types.CellType, content: tuple[Any]) -> None:
 # torch
 
 
-def _itself(obj: Any) -> Any:
+def _identity(obj: Any) -> Any:
     return obj
 
 
 def _reduce_storage(storage: Any) -> Any:
-    """Reduce a storage to a buffer, on the CPU; tensors that share memory go on sharing it."""
+    """Reduce a storage to a buffer on the CPU; tensors that share memory still share it."""
     import torch
 
     if isinstance(storage, torch.storage.TypedStorage):
@@ -129,12 +130,12 @@ def _typed_storage(storage: Any, dtype: Any) -> Any:
 
 
 def _reduce_masked(array: Any) -> Any:
-    _ = array.fill_value  # which is filled in when it is first needed
+    _ = array.fill_value  # which is set on first access
     return NotImplemented
 
 
 def _reduce_dates(array: Any) -> Any:
-    """Leave out what arrays of dates have computed of themselves so far."""
+    """Reduce an array of dates without its cache."""
     make, arguments, *rest = array.__reduce_ex__(5)
     match rest:
         case [(*values, {"_cache": _, **others})]:

@@ -1,9 +1,9 @@
-"""The person's own modules: which they are, where they lie, and how they get to a rank.
+"""The user's own modules: which they are, where their files are, and how ranks import them.
 
-A module is the person's own if it is neither installed nor of Python's library: a file beside the
-notebook, on a path that was added, or a package that is installed as editable. A rank that shares
-the notebook's files imports it from there (`Place`): copies would only differ from what tracebacks,
-`__file__` and data files beside it say. To other ranks its source files travel (`Tree`).
+A module is the user's own if it is neither installed nor part of Python's library: a file beside
+the notebook or on a path that was added, or a package that is installed as editable. A rank that
+sees the notebook's files imports it from there (`ImportPaths`), so that tracebacks, `__file__` and
+data files beside it are the same. Other ranks are sent its source files (`SourceTree`).
 """
 
 from __future__ import annotations
@@ -27,44 +27,46 @@ import blake3
 import jupyter_sky
 
 LARGE = 1_000_000
-"""Bytes above which a file beside a module is data, or a checkpoint, and stays where it is."""
+"""Bytes above which a file in a package is data, or a checkpoint, and is not sent."""
 
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _SKIPPED = {"__pycache__", "node_modules"}
 
 
-# Where they are
+# Which they are, and where
 
 
 @functools.cache
-def is_own(path: str) -> bool:
-    """Return whether a file or folder with code is the person's own."""
-    # Thousands of files are looked at; few of them need the file system to be asked.
+def is_user_code(path: str) -> bool:
+    """Return whether a file or folder with code is the user's own."""
+    # Called for thousands of files: only those that may be are resolved in the file system.
     path += os.sep
-    if path.startswith(_foreign_folders()) or any(part in path for part in _INSTALLED):
+    if path.startswith(_installed_folders()) or any(part in path for part in _INSTALLED):
         return False
-    place = str(Path(path).resolve()) + os.sep
-    return not place.startswith(_foreign_folders()) and all(
-        part not in place for part in _INSTALLED
+    real = str(Path(path).resolve()) + os.sep
+    return not real.startswith(_installed_folders()) and all(
+        part not in real for part in _INSTALLED
     )
 
 
 @functools.cache
-def _foreign_folders() -> tuple[str, ...]:
+def _installed_folders() -> tuple[str, ...]:
     library = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders = [*library, site.getusersitepackages(), str(Path(jupyter_sky.__file__).parent)]
-    places = {*folders, *(str(Path(folder).resolve()) for folder in folders)}
-    return tuple(place + os.sep for place in places)
+    real = (str(Path(folder).resolve()) for folder in folders)
+    return tuple(folder + os.sep for folder in {*folders, *real})
 
 
-def own_file(module: ModuleType) -> Path | None:
-    """Return the source file of a module of the person's; ``None`` for others."""
+def user_source_file(module: ModuleType) -> Path | None:
+    """Return the source file of a module that is the user's own; ``None`` for others."""
     file = getattr(module, "__file__", None)
-    return Path(file) if isinstance(file, str) and file.endswith(".py") and is_own(file) else None
+    if isinstance(file, str) and file.endswith(".py") and is_user_code(file):
+        return Path(file)
+    return None
 
 
-def home(name: str) -> Path | None:
-    """Return the file or folder of a top-level module of the person's; ``None`` for others."""
+def source_location(name: str) -> Path | None:
+    """Return the file or folder of a top-level module of the user's; ``None`` for others."""
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if module is None:
@@ -72,38 +74,44 @@ def home(name: str) -> Path | None:
             spec = importlib.util.find_spec(name)
     if spec is None:
         return None
-    folders = [path for path in spec.submodule_search_locations or () if is_own(path)]
+    folders = [path for path in spec.submodule_search_locations or () if is_user_code(path)]
     if folders:
         return Path(folders[0])
-    return Path(spec.origin) if spec.has_location and is_own(spec.origin) else None
+    return Path(spec.origin) if spec.has_location and is_user_code(spec.origin) else None
 
 
-# How they get to a rank
+# How ranks import them
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a process stands: its folder, and where it imports from."""
+class ImportPaths:
+    """The working directory of a process, and its ``sys.path``."""
 
     folder: str
     path: tuple[str, ...]
 
     @classmethod
-    def here(cls) -> Place:
-        """Return where this process stands."""
+    def here(cls) -> ImportPaths:
+        """Return those of this process."""
         folder = str(Path.cwd())
         return cls(folder, tuple(entry or folder for entry in sys.path))
 
     def install(self, store: Path) -> None:
-        """Stand there as well."""
+        """Work there as well, and import from there first.
+
+        Parameters
+        ----------
+        store
+            Not used; as for `SourceTree`.
+        """
         with contextlib.suppress(OSError):
             os.chdir(self.folder)
         sys.path[:] = [*self.path, *(entry for entry in sys.path if entry not in self.path)]
 
 
 @dataclass(frozen=True)
-class Tree:
-    """The files of a top-level module.
+class SourceTree:
+    """The files of a top-level module or package.
 
     Attributes
     ----------
@@ -125,7 +133,13 @@ class Tree:
         return hasher.hexdigest()[:32]
 
     def install(self, store: Path) -> None:
-        """Have it imported from files in ``store``, in place of a former version of it."""
+        """Write the files, and import the module from there, in place of a former version.
+
+        Parameters
+        ----------
+        store
+            The folder to write to, which ranks of a node share.
+        """
         root = store / f"{self.name}-{self.digest}"
         if not root.exists():
             self._write(root)
@@ -136,7 +150,7 @@ class Tree:
             self._move(str(former), str(root))
 
     def _write(self, root: Path) -> None:
-        # Ranks of a node may do this at once; the rename lets one win whole.
+        # Ranks of a node may do this at the same time: the rename is atomic, and one of them wins.
         with tempfile.TemporaryDirectory(dir=root.parent) as folder:
             part = Path(folder) / "tree"
             for path, content in self.files.items():
@@ -146,7 +160,7 @@ class Tree:
                 part.rename(root)
 
     def _move(self, former: str, root: str) -> None:
-        """Have the modules that are imported already belong to the new files."""
+        """Set the paths of the modules that are imported already to the new files."""
 
         def moved(path: str) -> str:
             return root + path.removeprefix(former) if path.startswith(former) else path
@@ -160,10 +174,11 @@ class Tree:
 
 
 _installed: dict[str, Path] = {}
+"""The folder from which each top-level module is imported, if it was sent."""
 
 
-def trees(names: Iterable[str]) -> Iterator[Tree]:
-    """Yield those modules among ``names`` that are the person's, and those that these import.
+def source_trees(names: Iterable[str]) -> Iterator[SourceTree]:
+    """Yield those modules among ``names`` that are the user's own, and those that these import.
 
     Parameters
     ----------
@@ -174,24 +189,26 @@ def trees(names: Iterable[str]) -> Iterator[Tree]:
     seen = {"__main__", *waiting}
     while waiting:
         name = waiting.pop()
-        place = None if name == "__main__" else home(name)
-        if place is None:
+        location = None if name == "__main__" else source_location(name)
+        if location is None:
             continue
-        tree = Tree(
-            name, {str(path.relative_to(place.parent)): _content(path) for path in _files(place)}
+        files = {path: _read(path) for path in _files(location)}
+        root = location.parent
+        tree = SourceTree(
+            name, {str(path.relative_to(root)): file.content for path, file in files.items()}
         )
-        imported = {top for path in _files(place) for top in _imports(path)}
+        imported = {top for file in files.values() for top in file.imports}
         waiting.extend(sorted(imported - seen, reverse=True))
         seen |= imported
         yield tree
 
 
-def _files(place: Path) -> Iterator[Path]:
-    if place.is_file():
-        yield place
+def _files(location: Path) -> Iterator[Path]:
+    if location.is_file():
+        yield location
         return
-    for folder, folders, names in os.walk(place):
-        # What is hidden, and environments, are not part of a package.
+    for folder, folders, names in os.walk(location):
+        # Hidden folders and virtual environments are not part of a package.
         folders[:] = sorted(
             each
             for each in folders
@@ -207,38 +224,39 @@ def _files(place: Path) -> Iterator[Path]:
                 yield path
 
 
-_contents: dict[Path, tuple[tuple[int, int], bytes, frozenset[str]]] = {}
+@dataclass(frozen=True)
+class _File:
+    """A file as it was when it was read, and the top-level modules that it imports."""
+
+    changed: tuple[int, int]
+    content: bytes
+    imports: frozenset[str]
 
 
-def _content(path: Path) -> bytes:
-    return _read(path)[1]
+_read_before: dict[Path, _File] = {}
 
 
-def _imports(path: Path) -> frozenset[str]:
-    return _read(path)[2]
-
-
-def _read(path: Path) -> tuple[tuple[int, int], bytes, frozenset[str]]:
+def _read(path: Path) -> _File:
     status = path.stat()
-    stamp = (status.st_mtime_ns, status.st_size)
-    known = _contents.get(path)
-    if known is None or known[0] != stamp:
+    changed = (status.st_mtime_ns, status.st_size)
+    file = _read_before.get(path)
+    if file is None or file.changed != changed:
         content = path.read_bytes()
         names = imported_by(content) if path.suffix == ".py" else frozenset[str]()
         imports = frozenset(name.partition(".")[0] for name in names)
-        known = _contents[path] = (stamp, content, imports)
-    return known
+        file = _read_before[path] = _File(changed, content, imports)
+    return file
 
 
 def imported_by(source: bytes, package: str = "") -> frozenset[str]:
-    """Return the modules that a file imports; what is no module may be among them.
+    """Return the modules that a file imports; other names that it imports may be among them.
 
     Parameters
     ----------
     source
         Its content.
     package
-        The package that it belongs to, without which imports that begin with a dot are left out.
+        The package that it belongs to; without it relative imports are left out.
     """
     names: set[str] = set()
     with contextlib.suppress(SyntaxError, ValueError):

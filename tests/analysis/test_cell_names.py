@@ -391,7 +391,7 @@ import math as $n, sys
 ---
 $n = [$f, lambda: $e]
 """
-# At the end, a name that was taken for settled and is not would be missed.
+# At the end, a name that was taken for assigned and is not would be missed.
 LAST_LOOKS = ["a", "b", "c", "f()", "g()", "K().m()"]
 
 
@@ -523,7 +523,7 @@ def bound_in(namespace: dict[str, Any]) -> dict[str, Any]:
 def test_what_functions_look_up_later_is_known(program: str) -> None:
     cell = analysed(program)
     code = compile(program, "<cell>", "exec", dont_inherit=True)
-    assert looked_up_in_functions(code) - set(dir(builtins)) <= cell.later
+    assert looked_up_in_functions(code) - set(dir(builtins)) <= cell.all_deferred_reads
 
 
 def looked_up_in_functions(code: types.CodeType, within: bool = False) -> set[str]:

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.serialization.user_modules import LARGE, Place, Tree, home, is_own, own_file, trees
+from jupyter_sky.serialization.user_modules import (
+    LARGE,
+    ImportPaths,
+    SourceTree,
+    is_user_code,
+    source_location,
+    source_trees,
+    user_source_file,
+)
 
 Write = Callable[..., None]
 
@@ -42,7 +50,7 @@ def put(path: Path, content: str | bytes = "") -> None:
 
 
 def packed(*names: str) -> dict[str, set[str]]:
-    return {tree.name: set(tree.files) for tree in trees(names)}
+    return {tree.name: set(tree.files) for tree in source_trees(names)}
 
 
 # Which they are
@@ -50,29 +58,31 @@ def packed(*names: str) -> dict[str, set[str]]:
 
 def test_own_is_what_is_neither_installed_nor_of_the_library(folder: Path, write: Write) -> None:
     write(helpers="", package__init="")
-    assert home("helpers") == folder / "helpers.py"
-    assert home("package") == folder / "package"
-    assert [home(name) for name in ("json", "sys", "pytest", "numpy", "jupyter_sky")] == [None] * 5
-    assert home("there_is_no_such_module") is None
-    assert home("__main__") is None
+    assert source_location("helpers") == folder / "helpers.py"
+    assert source_location("package") == folder / "package"
+    for name in ("json", "sys", "pytest", "numpy", "jupyter_sky"):
+        assert source_location(name) is None
+    assert source_location("there_is_no_such_module") is None
+    assert source_location("__main__") is None
 
 
 def test_a_module_of_an_environment_in_the_folder_is_installed(folder: Path) -> None:
-    assert not is_own(str(folder / ".venv/lib/python3.12/site-packages/torch/__init__.py"))
-    assert not is_own(str(folder / "env/lib/site-packages"))
-    assert is_own(str(folder / "site_packages_of_mine/x.py"))
+    assert not is_user_code(str(folder / ".venv/lib/python3.12/site-packages/torch/__init__.py"))
+    assert not is_user_code(str(folder / "env/lib/site-packages"))
+    assert is_user_code(str(folder / "site_packages_of_mine/x.py"))
 
 
 def test_an_editable_package_is_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(folder / "project/src/tool/__init__.py", "x = 1")
     monkeypatch.syspath_prepend(str(folder / "project/src"))
-    assert home("tool") == folder / "project/src/tool"
-    assert own_file(importlib.import_module("tool")) == folder / "project/src/tool/__init__.py"
+    assert source_location("tool") == folder / "project/src/tool"
+    tool = importlib.import_module("tool")
+    assert user_source_file(tool) == folder / "project/src/tool/__init__.py"
 
 
 def test_a_package_without_init_is_own(folder: Path) -> None:
     put(folder / "spaced/part.py")
-    assert home("spaced") == folder / "spaced"
+    assert source_location("spaced") == folder / "spaced"
 
 
 # How they are packed
@@ -124,10 +134,10 @@ def test_a_file_that_does_not_compile_is_packed_all_the_same(folder: Path, write
 
 def test_a_tree_changes_with_its_files(folder: Path, write: Write) -> None:
     write(helpers="x = 1")
-    [before] = trees(["helpers"])
-    [same] = trees(["helpers"])
+    [before] = source_trees(["helpers"])
+    [same] = source_trees(["helpers"])
     write(helpers="x = 22")
-    [after] = trees(["helpers"])
+    [after] = source_trees(["helpers"])
     assert before == same and before.digest == same.digest
     assert after.files["helpers.py"] == b"x = 22"
     assert after.digest != before.digest
@@ -139,7 +149,7 @@ def test_a_tree_changes_with_its_files(folder: Path, write: Write) -> None:
 def test_a_tree_is_imported_where_it_is_installed(folder: Path) -> None:
     store = folder / "store"
     store.mkdir()
-    Tree("sent", {"sent/__init__.py": b"", "sent/part.py": b"x = 1"}).install(store)
+    SourceTree("sent", {"sent/__init__.py": b"", "sent/part.py": b"x = 1"}).install(store)
     assert importlib.import_module("sent.part").x == 1
     assert str(importlib.import_module("sent").__file__).startswith(str(store))
 
@@ -148,17 +158,17 @@ def test_a_new_version_takes_the_place_of_the_former(folder: Path) -> None:
     store = folder / "store"
     store.mkdir()
     files = {"moved/__init__.py": b"x = 1", "moved/part.py": b"y = 1"}
-    Tree("moved", files).install(store)
+    SourceTree("moved", files).install(store)
     module, part = importlib.import_module("moved"), importlib.import_module("moved.part")
     entries = len(sys.path)
     newer = {**files, "moved/__init__.py": b"x = 2", "moved/more.py": b"z = 3"}
-    Tree("moved", newer).install(store)
+    SourceTree("moved", newer).install(store)
     assert len(sys.path) == entries
     assert (module.x, part.y) == (1, 1)  # to load them anew is up to the rank
     assert importlib.reload(module).x == 2
     assert importlib.import_module("moved.more").z == 3
     assert Path(str(part.__file__)).read_text() == "y = 1"
-    Tree("moved", files).install(store)  # and back
+    SourceTree("moved", files).install(store)  # and back
     assert importlib.reload(module).x == 1
 
 
@@ -166,7 +176,7 @@ def test_a_place_is_where_the_notebook_stands(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", ["", "/elsewhere"])
-    place = Place.here()
+    place = ImportPaths.here()
     assert place.path == (str(folder), "/elsewhere")
     monkeypatch.chdir("/")
     monkeypatch.setattr(sys, "path", ["/own", "/elsewhere"])

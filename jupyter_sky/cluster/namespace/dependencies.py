@@ -1,4 +1,4 @@
-"""What cells on ranks need of the notebook: names that they read, and what those use in turn."""
+"""Dependencies: what a cell on ranks needs of the notebook, directly and through what it uses."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from contextlib import suppress
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.cluster.namespace.packing import Item, Items, Standpoint
+from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem, import_paths
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 
 
 class Dependencies:
-    """Finds out what cells need, and remembers what earlier ones have defined on ranks.
+    """Finds what cells need, and remembers what earlier cells have defined on ranks.
+
+    It belongs to `NamespaceSync`, whose lock has to be held.
 
     Parameters
     ----------
@@ -30,36 +32,38 @@ class Dependencies:
     def __init__(self, remote_state: RemoteState) -> None:
         self.shares_files = True
         self._remote_state = remote_state
-        self._standpoint = Standpoint()
-        self._bodies: dict[str, frozenset[str]] = {}
-        self._later: set[str] = set()
+        self._import_paths: NamespaceItem | None = None
+        # What functions look up that earlier cells have defined on ranks; the second of all of
+        # them, also of methods and of functions without a name.
+        self._remote_reads: dict[str, frozenset[str]] = {}
+        self._deferred_reads: set[str] = set()
         self._imported: set[str] = set()
         self._submodules: dict[str, set[str]] = {}
         self._modules: set[str] = set()
 
-    def items(self, namespace: Mapping[str, Any]) -> Items:
-        """Return what the notebook has to send."""
-        return Items(namespace, self._bodies, self._submodules)
+    def collector(self, namespace: Mapping[str, Any]) -> ItemCollector:
+        """Return what pickles the notebook's values for one update."""
+        return ItemCollector(namespace, self._remote_reads, self._submodules)
 
     def find(
         self,
         names: Iterable[str],
-        items: Items,
+        collector: ItemCollector,
         ranks: Sequence[int],
         *,
         cell: CellNames,
         forced: Collection[str],
-    ) -> list[Item]:
+    ) -> list[NamespaceItem]:
         """Return what ranks have to have for a cell, whether they have it already or not.
 
         Parameters
         ----------
         names
             What the cell needs.
-        items
-            What the notebook has.
+        collector
+            What pickles the notebook's values.
         ranks
-            Who runs it.
+            The ranks that run it.
         cell
             The cell.
         forced
@@ -70,34 +74,38 @@ class Dependencies:
         UsageError
             When one of them cannot be pickled.
         """
-        self._bodies.update(cell.bodies)
+        state = self._remote_state
+        self._remote_reads.update(cell.deferred_reads)
         self._imported = (self._imported - cell.writes) | cell.imported
 
         def skip(name: str, value: Any) -> bool:
             return name not in forced and all(
-                self._remote_state.has_rebound(rank, name, value) for rank in ranks
+                state.has_rebound(rank, name, value) for rank in ranks
             )
 
-        found = items.find(names, cell, skip)
-        self._later.update(cell.later, *(item.pickled.needs for item in found))
-        if any(self._is_unknown(name, items.namespace, ranks) for name in items.visited):
+        found = collector.collect(names, cell, skip)
+        self._deferred_reads.update(
+            cell.all_deferred_reads, *(item.pickled.needs for item in found)
+        )
+        if any(self._is_unknown(name, collector.namespace, ranks) for name in collector.visited):
             # It may be an object whose methods look up what the notebook has assigned since.
-            news = set().union(
-                *(self._remote_state.assigned_since(rank, self._later) for rank in ranks)
+            since = set().union(
+                *(state.assigned_since(rank, self._deferred_reads) for rank in ranks)
             )
-            for name in sorted(news):
-                with suppress(UsageError):  # nobody has asked for it
-                    more = items.find([name], cell, skip)
+            for name in sorted(since):
+                with suppress(UsageError):  # the cell does not name it
+                    more = collector.collect([name], cell, skip)
                     found += [item for item in more if item not in found]
         if self.shares_files:
-            return [*found, self._standpoint.item]
-        # Those that earlier cells have imported may have been edited since.
+            self._import_paths = import_paths(self._import_paths)
+            return [*found, self._import_paths]
+        # Also those that earlier cells have imported: they may have been edited since.
         self._modules.update(cell.modules, *(item.pickled.modules for item in found))
-        return [*found, *items.trees(self._modules)]
+        return [*found, *collector.modules(self._modules)]
 
     def forget(self, name: str) -> None:
-        """Note that the notebook has put something else in place of what ranks had defined."""
-        self._bodies.pop(name, None)
+        """Forget a function of the ranks that the notebook has put something else in place of."""
+        self._remote_reads.pop(name, None)
 
     def _is_unknown(self, name: str, namespace: Mapping[str, Any], ranks: Sequence[int]) -> bool:
         """Return whether a name has a value on ranks that the notebook does not know."""

@@ -1,8 +1,12 @@
-"""What names stand for, pickled, and how they are put together into what is sent."""
+"""Payloads: what names are bound to, pickled and hashed, and put together into groups.
+
+Each value is pickled by itself, to find out whether it has changed since it was sent (by a digest
+of its content), what else it needs, and with what it shares objects. What is sent is pickled again,
+in groups of values that share objects.
+"""
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,23 +17,40 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.cell_sources import shell_of
-from jupyter_sky.serialization.object_tokens import Departures, Places, Tokens
+from jupyter_sky.serialization.module_reference import ModuleReference, reached_submodules
+from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, Tokens
 from jupyter_sky.serialization.pickling import Pickled
-from jupyter_sky.serialization.user_modules import Place, trees
+from jupyter_sky.serialization.user_modules import ImportPaths, source_trees
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.messages import Packed
 
-_CLASS, _MODULE, _PLACE = "class ", "module ", "place "
+_CLASS, _MODULE, _IMPORT_PATHS = "class ", "module ", "import paths"
 
 
-class Item:
-    """One thing that is sent when it changed: a value under a name, a class, a module.
+class NamespaceItem:
+    """A value under a name, a class, or the source of a module: what is sent when it has changed.
+
+    Parameters
+    ----------
+    key
+        See below.
+    value
+        The value, the class, or what the receiver is to install.
+    digests
+        Digests of memory, shared by all items of one update (see `blobs.pack`).
+    used_by
+        The function of the user's that uses it, if nobody named it.
 
     Attributes
     ----------
     key
-        The name that it is bound to, or what no name can be: ``"class "`` and its identity,
-        ``"module "`` and its name, ``"place "``.
+        The name that it is bound to; for other items, what cannot be a name, because it has a space
+        in it: ``"class "`` and the class's identity, ``"module "`` and the module's name,
+        ``"import paths"``.
+    value
+        As above.
+    pickled
+        The value, pickled by itself.
     """
 
     def __init__(
@@ -39,8 +60,10 @@ class Item:
         self.value = value
         self._digests = digests
         name = value.__qualname__ if self.is_class else key
-        described = {key.removeprefix(_CLASS)} if self.is_class else ()
-        self.pickled = pickling.dump(value, name, describe=described, bare=True, used_by=used_by)
+        classes = {self.class_identity} if self.is_class else ()
+        self.pickled = pickling.dump(
+            value, name, classes_by_value=classes, without_caches=True, used_by=used_by
+        )
 
     @property
     def is_name(self) -> bool:
@@ -53,13 +76,18 @@ class Item:
         return self.key.startswith(_CLASS)
 
     @property
+    def class_identity(self) -> str:
+        """What the class is called in pickles."""
+        return self.key.removeprefix(_CLASS)
+
+    @property
     def kind(self) -> str:
         """What the receiver does with it: ``"name"``, ``"class"`` or ``"source"``."""
         return "name" if self.is_name else "class" if self.is_class else "source"
 
     @cached_property
     def packed(self) -> tuple[Packed, dict[str, memoryview]]:
-        """What is hashed: the value, with the classes in it only named."""
+        """The pickle as a message, with its large parts; classes in it are only named."""
         return blobs.pack(self.pickled, self._digests)
 
     @cached_property
@@ -68,34 +96,38 @@ class Item:
         return blobs.content(self.packed[0])
 
     def size(self, without: Collection[str]) -> int:
-        """Return the bytes in all, without those blobs."""
+        """Return the bytes of the pickle and of its large parts, without those digests."""
         message, parts = self.packed
         inline = [
             part for part in (message["stream"], *message["buffers"]) if isinstance(part, bytes)
         ]
-        blobs = [part.nbytes for key, part in parts.items() if key not in without]
-        return sum(map(len, inline)) + sum(blobs)
+        large = [part.nbytes for key, part in parts.items() if key not in without]
+        return sum(map(len, inline)) + sum(large)
 
     @property
-    def whole(self) -> Pickled:
-        """What can be loaded, where the classes in it are known."""
-        return pickling.dump(self.value, describe=()) if self.pickled.left_out else self.pickled
+    def loadable(self) -> Pickled:
+        """The pickle that is sent; its receiver needs the classes in it first."""
+        if self.pickled.omits_caches:
+            return pickling.dump(self.value, classes_by_value=())
+        return self.pickled
 
 
-class Items:
-    """Everything that a cell needs of the notebook, and what is connected with it.
+class ItemCollector:
+    """Pickles what a cell needs of the notebook, each value once.
 
     Parameters
     ----------
     namespace
         The notebook's.
-    bodies
-        What functions that are defined on ranks look up, by their names.
+    remote_reads
+        The names that functions look up which are defined on ranks, by their names.
     submodules
         For the name of a module, those of its submodules that cells reach through it.
 
     Attributes
     ----------
+    namespace
+        As above.
     visited
         The names that were looked for, also those that the notebook does not have.
     """
@@ -103,19 +135,19 @@ class Items:
     def __init__(
         self,
         namespace: Mapping[str, Any],
-        bodies: Mapping[str, frozenset[str]],
+        remote_reads: Mapping[str, frozenset[str]],
         submodules: dict[str, set[str]],
     ) -> None:
         self.namespace = namespace
-        self._bodies = bodies
+        self._remote_reads = remote_reads
         self._submodules = submodules
         self.visited: set[str] = set()
-        self._items: dict[str, Item] = {}
+        self._items: dict[str, NamespaceItem] = {}
         self._digests: dict[tuple[int, int], str] = {}
 
-    def find(
+    def collect(
         self, names: Iterable[str], cell: CellNames, skip: Callable[[str, Any], bool]
-    ) -> list[Item]:
+    ) -> list[NamespaceItem]:
         """Pickle names, what functions and classes among them use, and so on.
 
         Parameters
@@ -127,25 +159,25 @@ class Items:
         skip
             Says for a name and its value that the ranks have something else in its place.
         """
-        found: dict[str, Item] = {}
+        found: dict[str, NamespaceItem] = {}
         waiting: list[tuple[str, str | None]] = [(name, None) for name in sorted(names)[::-1]]
         while waiting:
             name, user = waiting.pop()
-            if name in found or is_given(name, self.namespace):
+            if name in found or is_predefined(name, self.namespace):
                 continue
             self.visited.add(name)
-            needs = set(self._bodies.get(name, ()))
+            needs = set(self._remote_reads.get(name, ()))
             if name in self.namespace and not skip(name, self.namespace[name]):
-                for part in self.parts(name, cell, user):
-                    found.setdefault(part.key, part)
-                    needs |= part.pickled.needs
+                for item in self.with_classes(name, cell, user):
+                    found.setdefault(item.key, item)
+                    needs |= item.pickled.needs
             waiting.extend((each, name) for each in sorted(needs)[::-1])
         return list(found.values())
 
-    def parts(
+    def with_classes(
         self, name: str, cell: CellNames | None = None, used_by: str | None = None
-    ) -> Iterator[Item]:
-        """Yield what a name stands for, and the classes that this needs."""
+    ) -> Iterator[NamespaceItem]:
+        """Yield the value of a name, and the classes that it needs."""
         item = self.item(name, cell, used_by)
         yield item
         classes = dict(item.pickled.classes)
@@ -154,112 +186,90 @@ class Items:
             identity, kind = classes.popitem()
             key = _CLASS + identity
             if key not in self._items:
-                self._items[key] = Item(key, kind, self._digests)
+                self._items[key] = NamespaceItem(key, kind, self._digests)
             needed = self._items[key].pickled.classes
             classes.update({each: needed[each] for each in needed.keys() - seen})
             seen.update(needed)
             yield self._items[key]
 
-    def item(self, name: str, cell: CellNames | None = None, used_by: str | None = None) -> Item:
-        """Return what a name stands for."""
+    def item(
+        self, name: str, cell: CellNames | None = None, used_by: str | None = None
+    ) -> NamespaceItem:
+        """Return the value of a name."""
         if name not in self._items:
             value = self.namespace[name]
             if isinstance(value, ModuleType) and cell:
-                value = _Module(value, self._reached(value, cell))
-            self._items[name] = Item(name, value, self._digests, used_by)
+                reached = self._submodules.setdefault(value.__name__, set())
+                reached |= reached_submodules(value, cell.attributes)
+                value = ModuleReference(value, reached)
+            self._items[name] = NamespaceItem(name, value, self._digests, used_by)
         return self._items[name]
 
-    def trees(self, modules: Iterable[str]) -> list[Item]:
-        """Return the person's own among these modules, for ranks that do not see their files."""
-        return [Item(_MODULE + tree.name, tree, self._digests) for tree in trees(modules)]
-
-    def _reached(self, module: ModuleType, cell: CellNames) -> frozenset[str]:
-        """Return the submodules that are imported here, and that cells reach through a module."""
-        prefix = f"{module.__name__}."
-        reached = self._submodules.setdefault(module.__name__, set())
-        for name in list(sys.modules):
-            if name.startswith(prefix) and cell.attributes.issuperset(name.split(".")[1:]):
-                reached.add(name)
-        return frozenset(reached)
+    def modules(self, names: Iterable[str]) -> list[NamespaceItem]:
+        """Return the source of the user's own modules among these, and of what they import."""
+        return [
+            NamespaceItem(_MODULE + tree.name, tree, self._digests) for tree in source_trees(names)
+        ]
 
 
-class Standpoint:
-    """Where the notebook stands, for ranks that see its files; it seldom moves."""
-
-    def __init__(self) -> None:
-        self._item: Item | None = None
-
-    @property
-    def item(self) -> Item:
-        """Where it stands now."""
-        here = Place.here()
-        if self._item is None or self._item.value != here:
-            self._item = Item(_PLACE, here, {})
-        return self._item
-
-
-class _Module:
-    """A module, with the submodules that the notebook has imported of it."""
-
-    def __init__(self, module: ModuleType, submodules: frozenset[str]) -> None:
-        self._module = module
-        self._submodules = submodules
-
-    def __reduce__(self) -> Any:
-        return _first, (self._module, *(sys.modules[name] for name in sorted(self._submodules)))
-
-
-def _first(module: ModuleType, *submodules: ModuleType) -> ModuleType:
-    return module
+def import_paths(former: NamespaceItem | None) -> NamespaceItem:
+    """Return where the notebook imports from; the former item as long as that is the same."""
+    here = ImportPaths.here()
+    if former is not None and former.value == here:
+        return former
+    return NamespaceItem(_IMPORT_PATHS, here, {})
 
 
 @dataclass(frozen=True)
-class Group:
-    """Names that are sent as one, so that they share what they share here.
+class PackedGroup:
+    """Names, classes, or one module, in one pickle.
 
     Attributes
     ----------
     message
-        How it goes over the wire, but for the ranks that it is for.
+        The group as it goes over the wire, without the ranks that it is for.
     blobs
-        Its large parts.
+        Its large parts, by digest.
     shared, tokens
-        The objects in it that what comes later may refer to, and their tokens.
+        The objects in it that later pickles may refer to, and their tokens.
     """
 
     message: Message
     blobs: Mapping[str, memoryview]
-    shared: Places
+    shared: MemoEntries
     tokens: Tokens
 
 
-def pack_together(
-    items: Sequence[Item], departures: Departures, links: Mapping[int, int] | None = None
-) -> Group:
-    """Return names, classes, or one module as one group.
+def pack_group(
+    items: Sequence[NamespaceItem],
+    sent_objects: SentObjects,
+    links: Mapping[int, int] | None = None,
+) -> PackedGroup:
+    """Pickle names, classes, or one module as one group.
 
     Parameters
     ----------
     items
-        What is in it.
-    departures
-        What gives tokens to the objects in it.
+        What is in it; all of one kind.
+    sent_objects
+        Gives tokens to the objects in it.
     links
         The tokens of objects that the receivers have, by identity.
     """
     kind = items[0].kind
     values = [item.value for item in items]
     if links:
-        pickled = pickling.link(values, links)
+        pickled = pickling.dump_linked(values, links)
     elif len(items) == 1 and kind != "class":
-        pickled = items[0].whole
+        pickled = items[0].loadable
     else:
-        described = {item.key.removeprefix(_CLASS) for item in items} if kind == "class" else ()
-        pickled = pickling.dump(values, names=[item.key for item in items], describe=described)
+        classes = {item.class_identity for item in items} if kind == "class" else ()
+        keys = [item.key for item in items]
+        pickled = pickling.dump(values, names=keys, classes_by_value=classes)
     shared = pickled.shared if kind == "name" else {}
-    tokens = departures.prepare(shared)
-    whole = pickling.enclose(pickled, values, tokens) if links else pickled
-    packed, parts = blobs.pack(whole, items[0]._digests)
+    tokens = sent_objects.assign_tokens(shared)
+    loadable = pickling.with_copies(pickled, values, tokens) if links else pickled
+    packed, parts = blobs.pack(loadable, items[0]._digests)
     message = {
         "shipment": uuid.uuid4().hex[:12],
         "names": [item.key for item in items],
@@ -270,7 +280,7 @@ def pack_together(
         "tokens": None if links or not shared else [tokens.first, dict(tokens.known)],
         "cells": dict(pickled.cells),
     }
-    return Group(message, parts, shared, tokens)
+    return PackedGroup(message, parts, shared, tokens)
 
 
 _BY_PYTHON = frozenset(
@@ -282,8 +292,8 @@ _BY_IPYTHON = frozenset(
 )
 
 
-def is_given(name: str, namespace: Mapping[str, Any]) -> bool:
-    """Return whether a name holds what IPython or Python has put there, not the person.
+def is_predefined(name: str, namespace: Mapping[str, Any]) -> bool:
+    """Return whether a name has the value that IPython or Python has given it, not the user.
 
     Parameters
     ----------
@@ -296,6 +306,6 @@ def is_given(name: str, namespace: Mapping[str, Any]) -> bool:
         return True
     if name not in _BY_IPYTHON or name not in namespace:
         return False
-    # IPython tells in the same way which names `%who` does not show. A script has no shell.
+    # IPython decides in the same way which names `%who` does not show. A script has no shell.
     hidden: Mapping[str, Any] = getattr(shell_of(namespace), "user_ns_hidden", {})
     return name in hidden and hidden[name] is namespace[name]

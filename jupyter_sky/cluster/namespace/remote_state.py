@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.cluster.namespace.packing import Item
+from jupyter_sky.cluster.namespace.packing import NamespaceItem
 
 BEFORE_ALL = -1
 """Number of runs that were asked for by another kernel."""
@@ -128,7 +128,7 @@ class RemoteState:
         """Return the names and keys that all of these ranks have."""
         return set.intersection(*(self.keys(rank) for rank in ranks))
 
-    def lacks(self, rank: int, item: Item) -> bool:
+    def lacks(self, rank: int, item: NamespaceItem) -> bool:
         """Return whether a rank has something else than this, and should have this."""
         value = self.value(rank, item.key)
         if value is None:
@@ -221,7 +221,7 @@ class RemoteState:
                     for key, digest in sent.get(rank, {}).items()
                 }
             )
-            for name in effects.cell.surely:
+            for name in effects.cell.always_bound:
                 expected.bound[name] = self._binding(name, effects)
         if effects.expected:
             self._on_their_way[effects.number] = effects
@@ -248,7 +248,7 @@ class RemoteState:
         confirmed = self._confirmed.setdefault(rank, {})
         names = {name for name, other in bound.items() if other}
         if well:
-            names |= effects.cell.surely
+            names |= effects.cell.always_bound
         if expected:
             confirmed.update(expected.delivered)
         confirmed.update({name: self._binding(name, effects) for name in names})

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
-from jupyter_sky.cluster.namespace.packing import Item, Items
+from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
-from jupyter_sky.serialization.object_tokens import Departures, is_mutable
+from jupyter_sky.serialization.object_tokens import SentObjects, is_mutable
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class GroupPlan:
         The receivers.
     """
 
-    items: Sequence[Item]
+    items: Sequence[NamespaceItem]
     links: Mapping[int, int]
     ranks: list[int]
 
@@ -50,12 +50,12 @@ class GroupPlanner:
         The objects that ranks have.
     """
 
-    def __init__(self, remote_state: RemoteState, sent_objects: Departures) -> None:
+    def __init__(self, remote_state: RemoteState, sent_objects: SentObjects) -> None:
         self._remote_state = remote_state
         self._sent_objects = sent_objects
 
     def plan(
-        self, lacking: Sequence[Item], items: Items, ranks: Sequence[int]
+        self, lacking: Sequence[NamespaceItem], collector: ItemCollector, ranks: Sequence[int]
     ) -> Iterator[GroupPlan]:
         """Yield the groups in the order in which ranks have to load them.
 
@@ -63,8 +63,8 @@ class GroupPlanner:
         ----------
         lacking
             What all of these ranks lack.
-        items
-            What the notebook has, also of names that the ranks have already.
+        collector
+            Pickles the notebook's values, also of names that the ranks have already.
         ranks
             The receivers.
         """
@@ -75,10 +75,10 @@ class GroupPlanner:
         if classes := [item for item in lacking if item.kind == "class"]:
             yield GroupPlan(classes, {}, list(ranks))
         wanted = [item for item in lacking if item.kind == "name"]
-        kept: list[Item] = []
+        kept: list[NamespaceItem] = []
         if any(item.pickled.shared for item in wanted):
             keys = {item.key for item in wanted}
-            kept = [item for item in self._kept(items, ranks) if item.key not in keys]
+            kept = [item for item in self._kept(collector, ranks) if item.key not in keys]
         for members in _connected([*wanted, *kept]):
             group = [item for item in members if item in wanted]
             others = [item for item in members if item not in wanted]
@@ -90,19 +90,19 @@ class GroupPlanner:
             for receivers in alike.values():
                 yield GroupPlan(*self._linked(group, others, receivers[0]), receivers)
 
-    def _kept(self, items: Items, ranks: Sequence[int]) -> list[Item]:
+    def _kept(self, collector: ItemCollector, ranks: Sequence[int]) -> list[NamespaceItem]:
         """Return the names that all of these ranks were sent, as far as the notebook has them."""
         found = []
         for name in sorted(self._remote_state.names_on(ranks)):
-            value = items.namespace.get(name)
+            value = collector.namespace.get(name)
             # Pickling takes time, so values that cannot share an object with anything are left out.
             if not (is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))):
                 continue
             with suppress(UsageError):  # it has become something that cannot be sent
-                found.append(items.item(name))
+                found.append(collector.item(name))
         return found
 
-    def _payload_key(self, others: Sequence[Item], rank: int) -> Any:
+    def _payload_key(self, others: Sequence[NamespaceItem], rank: int) -> Any:
         """Return a key; ranks with equal keys can be sent the same payload."""
         lacks = [self._remote_state.lacks(rank, item) for item in others]
         rebound = [self._remote_state.has_rebound(rank, item.key, item.value) for item in others]
@@ -110,8 +110,8 @@ class GroupPlanner:
         return tuple(lacks), tuple(rebound), frozenset(links.items())
 
     def _linked(
-        self, group: Sequence[Item], others: Sequence[Item], rank: int
-    ) -> tuple[list[Item], dict[int, int]]:
+        self, group: Sequence[NamespaceItem], others: Sequence[NamespaceItem], rank: int
+    ) -> tuple[list[NamespaceItem], dict[int, int]]:
         """Return a group with what has to be sent with it, and the tokens that it can refer to."""
         # What has changed as well goes with it, even if this cell does not need it: what it shares
         # with the group is no longer what the rank has.
@@ -126,7 +126,7 @@ class GroupPlanner:
             links = self._sent_objects.known_to(rank, shared)
             # What is shared and has no token would become a copy.
             without_token = shared.keys() - links.keys()
-            without_token &= pickling.link([item.value for item in whole], links).memo.keys()
+            without_token &= pickling.dump_linked([item.value for item in whole], links).memo.keys()
             joining = [
                 item
                 for item in others
@@ -137,7 +137,7 @@ class GroupPlanner:
                 return whole, links
 
 
-def _connected(items: Sequence[Item]) -> list[list[Item]]:
+def _connected(items: Sequence[NamespaceItem]) -> list[list[NamespaceItem]]:
     """Return the connected components: items that share a mutable object are in one."""
     component = {item.key: [item] for item in items}
     owner: dict[int, str] = {}
@@ -150,5 +150,5 @@ def _connected(items: Sequence[Item]) -> list[list[Item]]:
     return list({id(members): members for members in component.values()}.values())
 
 
-def _shared(items: Iterable[Item]) -> dict[int, tuple[int, Any]]:
+def _shared(items: Iterable[NamespaceItem]) -> dict[int, tuple[int, Any]]:
     return {key: entry for item in items for key, entry in item.pickled.shared.items()}

@@ -12,7 +12,7 @@ are.
 Who owns what
 -------------
 The user's thread asks what to send and reports assignments; the event loop's thread reports what
-became of it. The bookkeeping behind both (`RemoteState`, `Dependencies`, `Departures`) belongs to
+became of it. The bookkeeping behind both (`RemoteState`, `Dependencies`, `SentObjects`) belongs to
 `NamespaceSync`, and there to the thread that holds its lock:
 
 - `update` and `refresh` hold the lock while they pickle, for as long as that takes. They run in the
@@ -36,7 +36,7 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.delegation import DelegationLock
 from jupyter_sky.cluster.namespace.dependencies import Dependencies
-from jupyter_sky.cluster.namespace.packing import Item, Items, pack_together
+from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem, pack_group
 from jupyter_sky.cluster.namespace.remote_state import (
     BEFORE_ALL,
     RankValue,
@@ -46,7 +46,7 @@ from jupyter_sky.cluster.namespace.remote_state import (
 from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
 from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
-from jupyter_sky.serialization.object_tokens import Departures
+from jupyter_sky.serialization.object_tokens import SentObjects
 
 _NOTHING = CellNames(frozenset(), frozenset())
 
@@ -57,8 +57,8 @@ class NamespaceSync:
     def __init__(self) -> None:
         self._remote_state = RemoteState()
         self._dependencies = Dependencies(self._remote_state)
-        self._departures = Departures()
-        self._planner = GroupPlanner(self._remote_state, self._departures)
+        self._sent_objects = SentObjects()
+        self._planner = GroupPlanner(self._remote_state, self._sent_objects)
         self._returned: dict[str, int] = {}
         self._gone_out: set[str] = set()
         self._losses = 0  # counted by the loop alone, after what is lost has been reported
@@ -151,22 +151,24 @@ class NamespaceSync:
 
     def _add_missing(self, update: NamespaceUpdate, forced: frozenset[str]) -> None:
         # A copy, because other threads may bind and delete names meanwhile.
-        items = self._dependencies.items(dict(update.namespace))
+        collector = self._dependencies.collector(dict(update.namespace))
         cell = update.effects.cell
-        found = self._dependencies.find(update.names, items, update.ranks, cell=cell, forced=forced)
+        found = self._dependencies.find(
+            update.names, collector, update.ranks, cell=cell, forced=forced
+        )
         # Ranks that lack the same are sent the same.
-        lacking: dict[tuple[Item, ...], list[int]] = {}
+        lacking: dict[tuple[NamespaceItem, ...], list[int]] = {}
         for rank in update.ranks:
             missing = [
                 item for item in found if item.key in forced or self._remote_state.lacks(rank, item)
             ]
             lacking.setdefault(tuple(missing), []).append(rank)
         for lacked, members in lacking.items():
-            for plan in self._planner.plan(lacked, items, members):
+            for plan in self._planner.plan(lacked, collector, members):
                 self._add_group(update, plan)
 
     def _add_group(self, update: NamespaceUpdate, plan: GroupPlan) -> None:
-        group = pack_together(plan.items, self._departures, plan.links)
+        group = pack_group(plan.items, self._sent_objects, plan.links)
         update.groups.append({**group.message, "ranks": plan.ranks})
         update.blobs.update(group.blobs)
         update.packed.append((group, plan.ranks))
@@ -233,7 +235,7 @@ class NamespaceSync:
         for group, ranks in update.packed:
             for rank in ranks:
                 digests[rank].update(group.message["digests"])
-            self._departures.note(ranks, group.shared, group.tokens)
+            self._sent_objects.record_sent(ranks, group.shared, group.tokens)
         self._remote_state.expect(update.effects, update.ranks, digests)
         self._gone_out.update(update.blobs)
         update.packed.clear()  # which holds on to values of the user's
@@ -244,7 +246,7 @@ class NamespaceSync:
 
     def _forget(self, rank: int) -> None:
         self._remote_state.forget(rank)
-        self._departures.forget(rank)
+        self._sent_objects.forget(rank)
 
     # What the notebook did: reported by the user's thread
 
@@ -270,11 +272,13 @@ class NamespaceSync:
         has
             The names that ranks had after the run; others may have them from earlier runs.
         """
-        items, run = Items(namespace, {}, {}), update.effects.number
+        collector, run = ItemCollector(namespace, {}, {}), update.effects.number
         for name in names:
             identity = id(namespace[name])
             try:
-                values = {item.key: RankValue(item.digest, run) for item in items.parts(name)}
+                values = {
+                    item.key: RankValue(item.digest, run) for item in collector.with_classes(name)
+                }
             except UsageError:
                 values = {name: RankValue(None, run, identity)}
             self._lock.apply(self._bring_back, name, identity, values, update.effects, has)
@@ -319,7 +323,7 @@ class NamespaceSync:
 
     def learn(self, objects: Mapping[int, Any]) -> None:
         """Report that objects came back, by token: here they stand for those of the ranks."""
-        self._lock.apply(self._departures.learn, objects)
+        self._lock.apply(self._sent_objects.record_returned, objects)
 
     @property
     def shares_files(self) -> bool:

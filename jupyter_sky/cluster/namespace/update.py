@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jupyter_sky.cluster.namespace.packing import Group
+from jupyter_sky.cluster.namespace.packing import PackedGroup
 from jupyter_sky.cluster.namespace.remote_state import RunEffects
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
@@ -51,7 +51,7 @@ class NamespaceUpdate:
     effects: RunEffects = field(default_factory=RunEffects)
     outdated: dict[int, list[str]] = field(default_factory=dict)
     losses: int = 0
-    packed: list[tuple[Group, list[int]]] = field(default_factory=list)
+    packed: list[tuple[PackedGroup, list[int]]] = field(default_factory=list)
 
     @property
     def size(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 import blake3
 
-from jupyter_sky.serialization.user_modules import imported_by, is_own, own_file
+from jupyter_sky.serialization.user_modules import imported_by, is_user_code, user_source_file
 
 
 @dataclass
@@ -67,7 +67,7 @@ class ModuleReloader:
         self._count = len(sys.modules)
         for name in sys.modules.keys() - self._seen:
             self._seen.add(name)
-            path = own_file(sys.modules[name])
+            path = user_source_file(sys.modules[name])
             source = _source(path) if path else None
             if source:
                 if source.stamp[0] >= since:
@@ -103,7 +103,7 @@ class ModuleReloader:
         folders = sys.path_importer_cache
         if len(folders) != self._folder_count:
             self._folder_count = len(folders)
-            self._folders = [folder for folder in folders if is_own(folder)]
+            self._folders = [folder for folder in folders if is_user_code(folder)]
         for folder in self._folders:
             finder: Any = folders.get(folder)
             if hasattr(finder, "invalidate_caches"):
@@ -116,7 +116,7 @@ class ModuleReloader:
                 del self._sources[name]
                 self._seen.discard(name)
                 continue
-            path = own_file(module)
+            path = user_source_file(module)
             newer = _source(path, source) if path else None
             if newer and newer.digest != source.digest:
                 yield name, newer

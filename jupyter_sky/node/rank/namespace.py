@@ -12,7 +12,7 @@ import jupyter_sky
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
 from jupyter_sky.serialization import blobs, cell_sources, pickling
-from jupyter_sky.serialization.object_tokens import Tokens, arrivals
+from jupyter_sky.serialization.object_tokens import Tokens, received_objects
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 
@@ -59,7 +59,7 @@ class Namespace:
             self.names.pop(name, None)
         self._since = file_clock()
         self.arrived = []
-        arrivals.release()
+        received_objects.drop_unused()
         for group in groups:
             if group["kind"] == "source":
                 self._load(group).install(self._folder)
@@ -71,7 +71,7 @@ class Namespace:
                 self.arrived.append(group["shipment"])
 
     def _bind(self, group: NameGroup) -> None:
-        cell_sources.learn(group["cells"])
+        cell_sources.register(group["cells"])
         received = self._load(group)
         values = received if group["together"] else [received]
         bound = dict(zip(group["names"], values, strict=True))
@@ -109,13 +109,13 @@ class Namespace:
             watched names that stands for the same.
         """
         self._modules.record_imports(self._since)
-        arrivals.release()
+        received_objects.drop_unused()
         there = dict.fromkeys((name for name in self._watched if name in self.names), False)
         return {**there, **dict.fromkeys(self._writes.changed(), True)}
 
     def pack(self, value: Any) -> Packed:
         """Pack a value that a call returned, for the notebook."""
-        return self._pack(pickling.dump(value, "the returned value", back=True))
+        return self._pack(pickling.dump(value, "the returned value", to_notebook=True))
 
     def pack_names(self, wanted: Sequence[str]) -> Packed | None:
         """Pack the values of names, for the notebook; ``None`` if no name is wanted.
@@ -131,8 +131,8 @@ class Namespace:
             names = ", ".join(missing)
             raise NameError(f"{names} was asked for, but the cell has left no such name")
         values = {name: self.names[name] for name in wanted}
-        pickled = pickling.dump(values, names=wanted, back=True)
-        tokens = arrivals.tokens(pickled.memo)
+        pickled = pickling.dump(values, names=wanted, to_notebook=True)
+        tokens = received_objects.tokens(pickled.memo)
         return {**self._pack(pickled), "tokens": tokens}
 
     def _pack(self, pickled: Pickled) -> Packed:

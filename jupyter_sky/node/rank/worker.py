@@ -252,7 +252,7 @@ class RankWorker:
                     _cancel_tasks()
                 raise error
             return None
-        cell_sources.learn(command["cells"])
+        cell_sources.register(command["cells"])
         try:
             call = blobs.unpack(_call(command), self._folder)
             return call()

@@ -89,6 +89,6 @@ class AssignmentTracker:
 def _surely_bound(code: str) -> frozenset[str]:
     """Return the names that a cell binds or deletes whenever it runs to its end."""
     try:
-        return analyse(code).surely
+        return analyse(code).always_bound
     except SyntaxError:
         return frozenset()

@@ -29,7 +29,7 @@ from jupyter_sky.providers.local.variables import rank_variables
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY, blob_folder
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.serialization.user_modules import is_own
+from jupyter_sky.serialization.user_modules import is_user_code
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
 
@@ -187,7 +187,9 @@ class Local:
     def _import_paths(self) -> list[str]:
         """Return what ranks import from: all that the notebook does, or not the user's own."""
         entries = [path or str(_working_folder()) for path in sys.path]
-        return entries if self.shares_files else [path for path in entries if not is_own(path)]
+        if self.shares_files:
+            return entries
+        return [path for path in entries if not is_user_code(path)]
 
 
 def _check_size(option: str, wanted: str | int | float | None, here: float, unit: str) -> None:

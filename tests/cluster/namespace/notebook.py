@@ -30,9 +30,9 @@ class Notebook:
         file = f"<cell {hash(cell)}>"
         linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
         exec(compile(cell, file, "exec", dont_inherit=True), self.names)
-        there = names.surely & self.names.keys()
+        there = names.always_bound & self.names.keys()
         self.cluster.sync.assigned(writes.changed() | there, self.names)
-        self.cluster.sync.deleted(writes.deleted() | (names.surely - there))
+        self.cluster.sync.deleted(writes.deleted() | (names.always_bound - there))
 
     def start(
         self,

@@ -1,0 +1,54 @@
+"""Modules in a pickle: by their name, with the submodules that were imported of them.
+
+``import xml.sax`` binds only ``xml``, and pickle writes only that: its receiver would find no
+``sax`` in it. So the submodules that code reaches through a module are named in the pickle as well.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from types import ModuleType
+from typing import Any
+
+
+class ModuleReference:
+    """Is pickled in place of a module; what is loaded is the module.
+
+    Parameters
+    ----------
+    module
+        The module.
+    submodules
+        Full names of submodules to be imported with it; they are imported here.
+    """
+
+    def __init__(self, module: ModuleType, submodules: Collection[str]) -> None:
+        self._module = module
+        self._submodules = sorted(submodules)
+
+    def __reduce__(self) -> Any:
+        # Pickle loads a module by importing it.
+        return _first, (self._module, *(sys.modules[name] for name in self._submodules))
+
+
+def reached_submodules(module: ModuleType, attributes: Collection[str]) -> set[str]:
+    """Return the submodules that are imported, and that code can reach through a module.
+
+    Parameters
+    ----------
+    module
+        The module.
+    attributes
+        The names behind a dot in the code.
+    """
+    prefix, attributes = f"{module.__name__}.", frozenset(attributes)
+    return {
+        name
+        for name in list(sys.modules)
+        if name.startswith(prefix) and attributes.issuperset(name.split(".")[1:])
+    }
+
+
+def _first(module: ModuleType, *submodules: ModuleType) -> ModuleType:
+    return module
