@@ -293,7 +293,7 @@ def _path_below(root: Path, notebook: str) -> str | None:
 
 def _idle(
     row: Row | Broken | None, live: Sequence[CheckedReport], state: ClusterStatus
-) -> schema.Idle | None:
+) -> schema.IdleTimeout | None:
     timeout = row.spec.get("idle_timeout") if isinstance(row, Row) else None
     if not _is_number(timeout):
         return None

@@ -40,7 +40,7 @@ class Entry(TypedDict):
     kernels: list[Kernel]
     price: float | None
     cost: float | None
-    idle: Idle | None
+    idle: IdleTimeout | None
     line: str | None
     snapshot: dict[str, Any] | None
     seen: float | None
@@ -56,7 +56,7 @@ class Kernel(TypedDict):
     jupyter_sky: str
 
 
-class Idle(TypedDict):
+class IdleTimeout(TypedDict):
     """When an idle cluster ends itself; both in seconds."""
 
     timeout: float

@@ -22,7 +22,7 @@ export interface Entry {
   kernels: Kernel[];
   price: number | null;
   cost: number | null;
-  idle: Idle | null;
+  idle: IdleTimeout | null;
   line: string | null;
   snapshot: Snapshot | null;
   seen: number | null;
@@ -36,7 +36,7 @@ export interface Kernel {
   jupyter_sky: string;
 }
 
-export interface Idle {
+export interface IdleTimeout {
   timeout: number;
   left: number | null;
 }

@@ -15,6 +15,8 @@ from jupyter_sky.formatting import format_bytes
 from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
 from jupyter_sky.transport.protocol.events import Display, Output
 
+_LONGEST_LINE = 1000  # characters of an unfinished line that are kept, in case a bar begins with it
+
 
 class Renderer:
     """Renders the events of one run.
@@ -46,7 +48,7 @@ class Renderer:
             self.flush()
 
     def finish(self) -> None:
-        """Show the last lines, which have no end of line."""
+        """Show lines without an end, and the last state of bars."""
         for (rank, stream), text in self._unfinished.items():
             if text and self._width:
                 self._unflushed = True
@@ -77,9 +79,8 @@ class Renderer:
         if not self._width:
             text = self._draw_in_place(event, text)
             self._stream(event.stream).write(text)
-            self._unfinished[key] = (self._unfinished.get(key, "") + text).rpartition("\n")[2][
-                -1000:
-            ]
+            line = (self._unfinished.get(key, "") + text).rpartition("\n")[2]
+            self._unfinished[key] = line[-_LONGEST_LINE:]
             return
         *lines, rest = (self._unfinished.get(key, "") + text).split("\n")
         self._unfinished[key] = rest

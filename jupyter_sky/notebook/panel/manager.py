@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -48,8 +48,11 @@ class PanelManager:
         panel.show()
         return True
 
-    def handle_request(self, request: Mapping[str, Any]) -> None:
-        """Pass what a page asks on to the panel whose key it names; from any thread."""
+    def handle_request(self, request: Mapping[str, object]) -> None:
+        """Pass a message of a page on to the panel whose key it has as ``panel``; from any thread.
+
+        The message is a `jupyter_sky.notebook.panel.widget.PanelMessage`, or should be.
+        """
         message = dict(request)
         key = message.pop("panel", None)
         for panel in list(self._panels.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import SkyError, UsageError
@@ -46,10 +46,15 @@ class SidebarActions:
         self._session = session
         self._set_error = set_error
 
-    def run(self, request: ActionRequest | Mapping[str, Any]) -> str:
+    def run(self, request: Mapping[str, object]) -> str:
         """Do what a request asks for, and return a sentence about the result.
 
         Called in a thread beside the user's.
+
+        Parameters
+        ----------
+        request
+            An `ActionRequest`, which is not trusted to be one.
 
         Raises
         ------
@@ -64,7 +69,7 @@ class SidebarActions:
             self._set_error(cluster, str(error))
             raise
 
-    def _run(self, cluster: Cluster, request: Mapping[str, Any]) -> str:
+    def _run(self, cluster: Cluster, request: Mapping[str, object]) -> str:
         match request:
             case {"action": "interrupt"}:
                 return interrupt_runs(cluster)

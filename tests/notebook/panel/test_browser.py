@@ -112,7 +112,8 @@ def test_keyboard_and_mouse(open_page: Open) -> None:
     for content in page.browser.evaluate("window.sent"):
         bench.say(content)
     assert bench.stops == 1
-    assert bench.panel.selected == 3
+    bench.wait()
+    assert bench.asked[-1] == 3
     page.browser.get_by_text("use the notebook's own Stop").wait_for()
 
 
