@@ -21,7 +21,7 @@ of all exceptions, each with its file::
             RankLost         cluster/errors.py: a rank's process ended in a run
         ProtocolError        transport/frames.py: bytes that are no message
         HelpRequested        notebook/options/parser.py: the line asks for help
-
+        ObjectGone           serialization/object_tokens.py: a rank has dropped an object
     KeyboardInterrupt
         Interrupted          cluster/errors.py: the user stopped a run
     OSError

@@ -5,6 +5,7 @@ Several processes may run tests at a time; what is said here for a session holds
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import signal
 import tempfile
@@ -28,6 +29,9 @@ __all__ = [
 ]
 
 
+_numbers = itertools.count()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def stop_key() -> None:
     """Have Ctrl-C heard, which a shell's background jobs are started without."""
@@ -36,11 +40,11 @@ def stop_key() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def home() -> Iterator[Path]:
+def workplace() -> Iterator[Path]:
     """Keep what clusters and kernels write, and their sockets, in a folder of the tests' own."""
     folder = Path(tempfile.mkdtemp(prefix="sky-"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_SKY_HOME", str(folder))
+        patch.setenv("JUPYTER_SKY_HOME", str(folder / "shared"))
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "jupyter"))
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         yield folder
@@ -49,6 +53,21 @@ def home() -> Iterator[Path]:
         process.kill()
     shutil.rmtree(folder, ignore_errors=True)
     assert not left, f"processes were left behind: {left}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(workplace: Path) -> Iterator[Path]:
+    """Give each file a registry of its own: it finds no cluster but those of its own tests."""
+    folder = workplace / str(next(_numbers))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_SKY_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def shared_home(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the registry that fixtures of scope "session" use."""
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(workplace / "shared"))
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:

@@ -94,7 +94,7 @@ def shared() -> Iterator[Cells]:
 
 
 @pytest.fixture
-def cells(shared: Cells) -> Cells:
+def cells(shared: Cells, shared_home: None) -> Cells:
     """A shared cluster, for tests that leave it as it was."""
     shared.namespace.clear()
     return shared

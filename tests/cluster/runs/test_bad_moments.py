@@ -13,7 +13,7 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted, RankLost
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
-from tests.cluster.runs.test_stop import stop, stop_at_first_line
+from tests.cluster.runs.test_stop import stop, stop_at, stop_at_first_line
 
 
 class Slow:
@@ -108,7 +108,7 @@ def test_stop_leaves_time_to_save(cells, tmp_path) -> None:
 def test_stop_is_heard_after_an_error_was_shown_in_the_middle_of_a_cell(cells) -> None:
     cells.run("kept = 1")
     cell = "get_ipython().run_cell('1 / 0')\nprint('here')\nwhile True: time.sleep(0.1)"
-    stop_at_first_line(cells.start(cell))
+    stop_at(cells.start(cell), b"here")
     assert "ZeroDivisionError" in cells.cluster.log(0, tail=50)[0].decode()
     assert cells.ask("kept") == [1] * 4
 

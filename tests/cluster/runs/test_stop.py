@@ -10,6 +10,7 @@ import pytest
 
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.transport.protocol.events import Output
 from tests.cluster.conftest import Cells, prepared
 
 
@@ -25,11 +26,19 @@ def stop(cells, code: str) -> Interrupted:
 
 
 def stop_at_first_line(run: RunHandle) -> Interrupted:
-    pressed = []
+    return stop_at(run, b"")
 
-    def press(event: object) -> None:
-        if not pressed:
-            pressed.append(event)
+
+def stop_at(run: RunHandle, text: bytes) -> Interrupted:
+    """Press Stop when a text has arrived from the ranks that are shown."""
+    shown = bytearray()
+    pressed = False
+
+    def press(event: Output) -> None:
+        nonlocal pressed
+        shown.extend(event.data)
+        if text in shown and not pressed:
+            pressed = True
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt) as caught:
