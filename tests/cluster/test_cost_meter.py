@@ -1,0 +1,28 @@
+"""What a cluster costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_sky.cluster.cost_meter import CostMeter, total_price
+
+
+@pytest.mark.parametrize(
+    ("prices", "total"),
+    [
+        ([], None),
+        ([None, None], None),
+        ([1.5, None, 2], 3.5),
+        ([0.0], 0.0),
+        (["dear", True, float("nan"), 2.0], 2.0),
+    ],
+)
+def test_prices_are_added_where_there_are_any(prices: list[object], total: float | None) -> None:
+    assert total_price(prices) == total
+
+
+def test_cost_goes_on_from_where_the_price_has_changed() -> None:
+    meter = CostMeter(spent=1.0, since=1000.0)
+    assert meter.cost(3.6, now=2000.0) == pytest.approx(2.0)
+    assert meter.cost(3.6, now=900.0) == 1.0  # a clock that was set back
+    assert meter.cost(None, now=2000.0) is None
