@@ -16,7 +16,8 @@ import blake3
 
 from jupyter_sky.serialization.object_tokens import Tokens
 from jupyter_sky.serialization.pickling import Pickled, load
-from jupyter_sky.transport.frames import Message, ProtocolError
+from jupyter_sky.transport.frames import ProtocolError
+from jupyter_sky.transport.messages import Blob, Packed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -41,7 +42,7 @@ def digest(data: Buffer) -> str:
 
 def pack(
     pickled: Pickled, digests: dict[tuple[int, int], str] | None = None
-) -> tuple[Message, dict[str, memoryview]]:
+) -> tuple[Packed, dict[str, memoryview]]:
     """Return ``pickled`` as a message, and the blobs that it names by digest.
 
     Parameters
@@ -56,7 +57,7 @@ def pack(
     blobs: dict[str, memoryview] = {}
     room = _INLINE_IN_ALL
 
-    def part(data: Buffer) -> bytes | dict[str, Any]:
+    def part(data: Buffer) -> bytes | Blob:
         nonlocal room
         view = memoryview(data).cast("B")
         if view.nbytes <= min(INLINE, room):
@@ -71,7 +72,7 @@ def pack(
         blobs[key] = view
         return {"blob": key, "size": view.nbytes}
 
-    message = {
+    message: Packed = {
         "stream": part(pickled.stream),
         "buffers": [part(buffer) for buffer in pickled.buffers],
     }
@@ -84,7 +85,7 @@ def _address(view: memoryview) -> tuple[int, int] | None:
     return (array["data"][0], view.nbytes) if array else None
 
 
-def content(packed: Message) -> str:
+def content(packed: Packed) -> str:
     """Return the digest of a packed value: equal for equal content."""
     hasher = blake3.blake3()
     for part in (packed["stream"], *packed["buffers"]):
@@ -95,7 +96,7 @@ def content(packed: Message) -> str:
     return hasher.hexdigest()
 
 
-def references(packed: Message) -> Iterator[tuple[str, int]]:
+def references(packed: Packed) -> Iterator[tuple[str, int]]:
     """Yield digest and size of each blob that a packed value names."""
     for part in (packed["stream"], *packed["buffers"]):
         if isinstance(part, dict):
@@ -108,7 +109,7 @@ def pieces(view: memoryview) -> Iterator[tuple[int, memoryview]]:
         yield offset, view[offset : offset + PIECE]
 
 
-def unpack(packed: Message, folder: Path, tokens: Tokens | None = None) -> Any:
+def unpack(packed: Packed, folder: Path, tokens: Tokens | None = None) -> Any:
     """Unpickle a packed value whose blobs are files in ``folder``.
 
     Parameters

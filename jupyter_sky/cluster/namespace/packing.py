@@ -17,6 +17,7 @@ from jupyter_sky.serialization.object_tokens import Departures, Places, Tokens
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.user_modules import Place, trees
 from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.messages import Packed
 
 _CLASS, _MODULE, _PLACE = "class ", "module ", "place "
 
@@ -57,7 +58,7 @@ class Item:
         return "name" if self.is_name else "class" if self.is_class else "source"
 
     @cached_property
-    def packed(self) -> tuple[Message, dict[str, memoryview]]:
+    def packed(self) -> tuple[Packed, dict[str, memoryview]]:
         """What is hashed: the value, with the classes in it only named."""
         return blobs.pack(self.pickled, self._digests)
 

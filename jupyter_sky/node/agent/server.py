@@ -33,6 +33,7 @@ from jupyter_sky.node.supervisor.supervisor import END_WITHIN, Supervisor
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.events import Ending, Forgotten, Leaving, RunBegan
 from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.messages import Packed
 
 if TYPE_CHECKING:
     from jupyter_sky.node.agent.spot_notices import Notice
@@ -193,7 +194,7 @@ class Agent:
         if message["event"] in ("rank_done", "rank_exited"):
             self.idle.look()
 
-    def _adopt(self, values: Message) -> None:
+    def _adopt(self, values: Packed) -> None:
         """Take over the blobs that a rank has written for its values."""
         for key, size in blobs.references(values):
             self.store.adopt(key, size)

@@ -129,7 +129,7 @@ class Namespace:
                 except BaseException:
                     part.unlink(missing_ok=True)
                     raise
-        return packed
+        return dict(packed)
 
 
 def own_frames(traceback: TracebackType | None) -> int:
