@@ -1,4 +1,4 @@
-"""A cluster, for the person's thread: what can be done with it waits for the background loop."""
+"""A cluster, for the user's thread: each method waits for what the background loop does."""
 
 from __future__ import annotations
 
@@ -7,34 +7,42 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
-from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.inventory import probe, registry
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.control import lifecycle
+from jupyter_sky.cluster.control.controller import ClusterConfig, Controller, NoRuns
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
-from jupyter_sky.cluster.version_check import VersionMismatch
-from jupyter_sky.errors import ClusterLost, SkyError, UsageError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
-from jupyter_sky.providers.base import AgentGone, Progress, Provider, Scalable
+from jupyter_sky.providers.base import Progress, Provider, Scalable
 from jupyter_sky.providers.spec import ClusterSpec, Image
-from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.event_loop import wait_whole
+from jupyter_sky.transport.event_loop import call, wait, wait_whole
 
 USUAL = Timeouts()
 _LINES = 200  # of a rank's log in a snapshot
+_LOG_LIMIT = 4 * 1024 * 1024  # bytes of a log at once
 
 
 class Cluster:
-    """A cluster that is up; made by ``start`` or ``attach``."""
+    """A cluster that is up; made by ``start``, ``attach`` or ``visit``.
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-        self._scheduler = Scheduler(controller)
-        self.runtime_env = controller.runtime_env
-        self.sync = controller.sync
+    Attributes
+    ----------
+    runtime_env
+        What its ranks have entered before their first run.
+    sync
+        What ranks were sent of the notebook's names.
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._scheduler = Scheduler(config)
+        self._controller = self._scheduler.controller
+        self.runtime_env = config.runtime_env
+        self.sync = self._controller.sync
 
     @classmethod
     def start(
@@ -53,23 +61,16 @@ class Cluster:
             In one sentence, when it does not come up; nothing of it is left then.
         """
         warnings = provider.check(spec, runtime_env.preload)
-        controller = Controller(spec, uuid.uuid4().hex[:8], provider, runtime_env, timeouts)
-        controller.warnings = warnings
-        event_loop.wait(controller.record())
+        cluster = cls(ClusterConfig(spec, uuid.uuid4().hex[:8], provider, runtime_env, timeouts))
+        controller = cluster._controller
+        controller.warn(warnings)
+        wait(lifecycle.record(controller))
         try:
-            event_loop.wait(controller.start(progress))
+            wait(lifecycle.start(controller, progress))
         except BaseException:
-            event_loop.wait(controller.down())
+            wait(lifecycle.down(controller))
             raise
-        return cls(controller)
-
-    @classmethod
-    def visit(cls, row: registry.Row, provider: Provider) -> Cluster | None:
-        """Return the cluster of a registry row to read its logs, follow its run, or stop that.
-
-        A visitor keeps nothing up, and what it sees stays new to the notebook.
-        """
-        return cls.attach(row, provider, RuntimeEnv(life={}), visits=True)
+        return cluster
 
     @classmethod
     def attach(
@@ -80,7 +81,13 @@ class Cluster:
         timeouts: Timeouts = USUAL,
         visits: bool = False,
     ) -> Cluster | None:
-        """Return the cluster of a registry row, or ``None`` if it is gone; its row goes then."""
+        """Return the cluster of a registry row, or ``None`` if it is gone; its row goes then.
+
+        Raises
+        ------
+        SkyError
+            When it is there, but cannot be used from here or now.
+        """
         if row.is_elsewhere:
             raise SkyError(
                 f"cluster {row.name} runs on {row.machines[0]['computer']}, which shares its "
@@ -89,52 +96,34 @@ class Cluster:
             )
         if row.is_being_scaled and not visits:
             raise SkyError(f"cluster {row.name} is being scaled by another notebook: wait for it.")
-        controller = _controller(row, provider, runtime_env, timeouts, visits)
-        cluster = cls(controller)
-        machines = [provider.machine(machine) for machine in row.machines]
-        leaving = [provider.machine(machine) for machine in row.leaving]
-        try:
-            event_loop.wait(controller.attach(machines, leaving))
-        except VersionMismatch:
-            # Its nodes are well, and another kernel can use them.
-            event_loop.wait(controller.close())
-            raise
-        except AgentGone:
-            # Whoever looks on, or comes while others replace a node, takes nothing away.
-            if (visits or controller.spec.replace) and event_loop.wait(
-                probe.answers(row, provider)
-            ):
-                event_loop.wait(controller.close())
-                raise SkyError(
-                    f"cluster {row.name} has lost a node, which the notebook that uses it sees to; "
-                    f"if there is none, end the cluster with `%sky down {row.name}`."
-                ) from None
-            event_loop.wait(controller.down([*machines, *leaving]))
-            return None
-        except (OSError, ClusterLost) as error:
-            # It may be busy, or asleep: nothing of it is touched.
-            event_loop.wait(controller.close())
-            raise SkyError(
-                f"cluster {row.name} is there but does not answer ({error}): try again, or end it "
-                f"with `%sky down {row.name}`."
-            ) from None
-        return cluster
+        cluster = cls(_config(row, provider, runtime_env, timeouts, visits))
+        return cluster if wait(lifecycle.attach(cluster._controller, row)) else None
+
+    @classmethod
+    def visit(cls, row: registry.Row, provider: Provider) -> Cluster | None:
+        """Return the cluster of a registry row to read its logs, follow its run, or stop that.
+
+        A visitor keeps nothing up, and what it sees stays new to the notebook.
+        """
+        return cls.attach(row, provider, RuntimeEnv(life=None), visits=True)
 
     @staticmethod
-    def abandon(row: registry.Row, provider: Provider) -> list[str]:
-        """End a cluster that cannot be attached, as far as it is reached, and forget it.
+    def remove(row: registry.Row, provider: Provider) -> list[str]:
+        """End a cluster that cannot be attached, as far as it is reached, and its row.
 
         Returns
         -------
         list of str
             The nodes that could not be reached; what is left there ends by itself.
         """
-        controller = _controller(row, provider, RuntimeEnv(life={}), USUAL)
+        controller = Controller(_config(row, provider, RuntimeEnv(life=None)), NoRuns())
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
-        return event_loop.wait(controller.down(machines))
+        return wait(lifecycle.down(controller, machines))
 
-    def run(self, task: Task) -> Run:
-        """Return a run, which begins when somebody follows it; runs of a cluster take turns.
+    # Runs
+
+    def run(self, task: Task) -> RunHandle:
+        """Return a run, which begins when it is followed; the runs of a cluster take turns.
 
         Raises
         ------
@@ -148,55 +137,54 @@ class Cluster:
             raise UsageError(
                 f"there is no rank {missing[0]}: {self.name} has {format_ranks(there)}."
             )
-        return Run(self._scheduler, task)
+        return RunHandle(self._scheduler.new_run(task), self._scheduler)
 
-    def take_up(self) -> Run | None:
-        """Return the run that another kernel began and nobody has seen the end of, once."""
-        return self._scheduler.give_unseen()
-
-    def know(self, image: Image) -> None:
-        """Note what is installed on its nodes, which the registry does not keep, for new ones."""
-        self._controller.spec = replace(self.spec, image=image)
+    def pop_unseen_run(self) -> RunHandle | None:
+        """Return, once, the run that another kernel began and whose end no notebook has seen."""
+        run = self._scheduler.pop_unseen_run()
+        return RunHandle(run, self._scheduler) if run else None
 
     def interrupt(self) -> bool:
         """Stop what the ranks are busy with, whoever started it; say whether there was anything."""
         busy = {rank.run for rank in self.state.ranks if rank.run}
         for run in busy:
-            event_loop.call(self._scheduler.stop, run)
+            call(self._scheduler.interrupt, run)
         return bool(busy)
 
-    def calm(self, within: float) -> bool:
-        """Wait until no rank is busy, ``within`` so many seconds; say whether that came true."""
+    def wait_until_idle(self, within: float) -> bool:
+        """Wait until no rank is busy; say whether that came true ``within`` so many seconds."""
 
-        async def until_calm() -> None:
+        async def until_idle() -> None:
             async with asyncio.timeout(within):
                 await self._controller.until(lambda: not any(rank.run for rank in self.state.ranks))
 
         try:
-            event_loop.wait(until_calm())
+            wait(until_idle())
         except (TimeoutError, SkyError):
             return False
         return True
 
+    # Its life
+
     def restart(self, ranks: Sequence[int] | None = None) -> None:
-        """End rank processes and start fresh ones, with empty namespaces."""
-        event_loop.wait(self._controller.restart(self.all_ranks if ranks is None else ranks))
+        """End rank processes and start new ones, with empty namespaces."""
+        wait(lifecycle.restart(self._controller, self.all_ranks if ranks is None else ranks))
 
     def scale(
         self, nodes: int, provider: Provider | None = None, progress: Progress = lambda text: None
     ) -> list[str]:
-        """Give the cluster more nodes, or fewer; ranks that stay keep their number and variables.
+        """Change the number of nodes; ranks that stay keep their number and variables.
 
-        Ctrl-C, and whatever fails, leaves the cluster as it was, or as it shall be.
+        Ctrl-C, and whatever fails, leaves the cluster as it was, or with the new size.
 
         Parameters
         ----------
         nodes
-            How many it shall have. The last ones leave; the head stays.
+            How many it is to have. The last ones leave; the head stays.
         provider
             Where others come from, if not from where those came that it has.
         progress
-            Told what is going on.
+            Called with what is going on, in words.
 
         Returns
         -------
@@ -232,25 +220,31 @@ class Cluster:
             raise SkyError(f"{stays}: {error}") from None
 
     def down(self) -> list[str]:
-        """End the cluster, everything of it, and forget it.
+        """End the cluster with everything of it, and remove it from the registry.
 
         Returns
         -------
         list of str
             The nodes that could not be reached; what is left there ends by itself.
         """
-        return event_loop.wait(self._controller.down())
+        return wait(lifecycle.down(self._controller))
 
     def close(self) -> None:
-        """Let go of the cluster; it goes on until its time is over."""
-        event_loop.wait(self._controller.close())
+        """Close the connections to the cluster; it goes on until its time is over."""
+
+        async def close() -> None:
+            self._controller.close()
+
+        wait(close())
+
+    # What is known of it
 
     def log(self, rank: int, tail: int | None = None, offset: int = 0) -> tuple[bytes, int]:
         """Return a part of a rank's log, and the log's size in bytes."""
         request = self._controller.connection(rank).request(
-            "log", rank=rank, tail=tail, offset=offset, limit=4 * 1024 * 1024
+            "log", rank=rank, tail=tail, offset=offset, limit=_LOG_LIMIT
         )
-        answer = event_loop.wait(request)
+        answer = wait(request)
         return answer["data"], answer["size"]
 
     def snapshot(self, rank: int | None = None) -> Snapshot:
@@ -261,16 +255,20 @@ class Cluster:
         rank
             The rank whose output is in it; by default the one that is shown in the cell.
         """
-        watch = self._scheduler.watch
-        snapshot = watch.snapshot()
-        if rank in self.all_ranks and rank != watch.shown_rank and self.alive:
+        monitor = self._scheduler.monitor
+        snapshot = monitor.snapshot()
+        if rank in self.all_ranks and rank != monitor.shown_rank and self.alive:
             data, _ = self.log(rank, tail=_LINES)
             snapshot["output"] = {"rank": rank, "text": data.decode(errors="replace")}
         return snapshot
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Have ``listener`` called in the background thread whenever something changed."""
-        self._controller.listeners.append(listener)
+        """Call ``listener`` after every change from now on, in the background thread."""
+        self._controller.observers.append(listener)
+
+    def set_image(self, image: Image) -> None:
+        """Say what is installed on its nodes, which the registry does not keep, for new ones."""
+        self._controller.spec = replace(self.spec, image=image)
 
     @property
     def id(self) -> str:
@@ -283,9 +281,9 @@ class Cluster:
         return self._controller.spec
 
     @property
-    def shared(self) -> bool:
-        """Whether a notebook was connected to it before this process."""
-        return self._controller.shared
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.spec.name
 
     @property
     def provider(self) -> Provider:
@@ -298,14 +296,9 @@ class Cluster:
         return self._controller.state
 
     @property
-    def name(self) -> str:
-        """The cluster's name."""
-        return self.spec.name
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the person should know of the nodes' versions, a sentence each."""
-        return self._controller.warnings
+    def all_ranks(self) -> tuple[int, ...]:
+        """Every rank, in order."""
+        return self._controller.ranks
 
     @property
     def alive(self) -> bool:
@@ -314,40 +307,44 @@ class Cluster:
 
     @property
     def outdated(self) -> bool:
-        """Whether somebody else has changed it since: attach it to know it as it is."""
+        """Whether another kernel has changed it since: attach it to know it as it is."""
         return self._controller.outdated
 
     @property
-    def all_ranks(self) -> tuple[int, ...]:
-        """Every rank, in order."""
-        return self._controller.ranks
+    def shared(self) -> bool:
+        """Whether a notebook was connected to it before this process."""
+        return self._controller.shared
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know of the nodes' versions, a sentence each."""
+        return self._controller.warnings
 
     @property
     def price(self) -> float | None:
-        """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
+        """Dollars an hour; ``None`` if it costs nothing, or if that is not known."""
         return self._controller.price
 
     @property
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
-        return sum(connection.sent_bytes for connection in self._controller.connections)
+        return self._controller.sent_bytes
 
     @property
-    def sending_note(self) -> str:
+    def upload_note(self) -> str:
         """How data leaves for the cluster and why, where the connection is slow; or empty."""
-        notes = [connection.upload.note for connection in self._controller.connections]
+        notes = [connection.uploads.note for connection in self._controller.connections]
         return next(filter(None, notes), "")
 
 
-def _controller(
+def _config(
     row: registry.Row,
     provider: Provider,
     runtime_env: RuntimeEnv,
-    timeouts: Timeouts,
+    timeouts: Timeouts = USUAL,
     visits: bool = False,
-) -> Controller:
+) -> ClusterConfig:
     names = [field.name for field in fields(ClusterSpec)]
     spec = ClusterSpec(name=row.name, **{n: row.spec[n] for n in names if n in row.spec})
-    controller = Controller(spec, row.id, provider, runtime_env, timeouts, visits)
-    controller.place, controller.meter = row.spec.get("place"), row.meter
-    return controller
+    place = row.spec.get("place")
+    return ClusterConfig(spec, row.id, provider, runtime_env, timeouts, visits, place, row.meter)

@@ -9,22 +9,22 @@ import builtins
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.transport.error_report import is_consequence
+from jupyter_sky.transport.error_report import ErrorReport, is_consequence
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How a rank failed: what the rank said of the error, as plain data."""
+    """How a rank failed: its report of the error, and the name of its node."""
 
     rank: int
     host: str
-    error: Mapping[str, Any]
+    error: ErrorReport
 
     @property
     def signature(self) -> tuple[str, str]:
@@ -63,7 +63,7 @@ class RemoteError(Exception):
         return tuple(remote_error([failure]) for failure in self.failures)
 
     def _render_traceback_(self) -> list[str]:
-        # IPython asks for this: the person sees their own lines, not the way that led here.
+        # IPython asks for this: the user sees their own lines, not the frames that led here.
         lines, summary = list(self.failures[0].error["traceback"]), _summary(self.failures)
         if len(lines) == len(summary) == 1 and "\n" not in lines[0]:
             lines = [f"{lines[0]} ({summary[0]})"]
@@ -84,7 +84,7 @@ class RankLost(RemoteError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The person stopped a run."""
+    """The user stopped a run."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"KeyboardInterrupt: {self}"]
@@ -124,7 +124,7 @@ def _remoteness(failure: Failure) -> int:
     return _CONSEQUENCE if is_consequence(failure.error["text"]) else 1
 
 
-def _new(error: Mapping[str, Any]) -> RemoteError:
+def _new(error: ErrorReport) -> RemoteError:
     """Return an exception of the nearest type that is known here and can be made."""
     for original in _known_types(error):
         kind = _remote_type(original)
@@ -134,7 +134,7 @@ def _new(error: Mapping[str, Any]) -> RemoteError:
     return RemoteError()
 
 
-def _known_types(error: Mapping[str, Any]) -> Iterator[type[Exception]]:
+def _known_types(error: ErrorReport) -> Iterator[type[Exception]]:
     """Yield the types of an error that this process already knows, the nearest first."""
     for module, name in error["bases"]:
         found: Any = sys.modules.get(module)
@@ -147,7 +147,7 @@ def _known_types(error: Mapping[str, Any]) -> Iterator[type[Exception]]:
 def _remote_type(original: type[Exception]) -> type[RemoteError]:
     if issubclass(original, RemoteError):
         return original
-    # Of a syntax error IPython would show the way that led here, and not what the rank says of it.
+    # Of a syntax error IPython would show the frames that led here, and not the rank's report.
     also = () if issubclass(original, SyntaxError) else (original,)
     try:
         return type(original.__name__, (RemoteError, *also), {"__module__": original.__module__})
@@ -163,7 +163,7 @@ def _colours_are_wanted() -> bool:
     from IPython import get_ipython
 
     shell = get_ipython()
-    return shell is None or shell.colors.lower() != "nocolor"
+    return shell is None or str(shell.colors).lower() != "nocolor"
 
 
 def _summary(failures: Sequence[Failure]) -> list[str]:

@@ -1,23 +1,27 @@
-"""What a cluster starts with, beside its nodes."""
+"""What a cluster starts with, beside its nodes: the environment of its runs, and time limits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.messages import Packed
 
 
 @dataclass(frozen=True)
 class RuntimeEnv:
-    """What surrounds the runs of a cluster: what ranks enter before the first.
+    """The environment that ranks enter before their first run.
 
     Attributes
     ----------
     life
-        A packed object with ``enter_process``, ``enter_app``, ``exit_app`` and ``exit_process``.
+        A packed object with ``enter_process``, ``enter_app``, ``exit_app`` and ``exit_process``;
+        ``None`` where no rank will enter it, as for a cluster that is only looked at.
     blobs
-        Its large parts.
+        Its large parts, by digest.
     needs
         Names of the notebook that it uses.
     plugins
@@ -25,10 +29,10 @@ class RuntimeEnv:
     preload
         Modules that each node imports once, before ranks are forked.
     together
-        Whether ranks form a group, so that one of them alone cannot go on.
+        Whether ranks form a process group, so that one of them alone cannot go on.
     """
 
-    life: Message
+    life: Packed | None
     blobs: Mapping[str, memoryview] = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
     plugins: tuple[str, ...] = ()
@@ -38,8 +42,34 @@ class RuntimeEnv:
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long things may take, in seconds."""
+    """How long things may take, in seconds.
+
+    Attributes
+    ----------
+    start
+        From the launch of machines until their ranks are ready.
+    form
+        For all ranks to enter a process group.
+    stop
+        From Stop until a rank that still runs is killed.
+    """
 
     start: float = 120.0
     form: float = 60.0
     stop: float = 5.0
+
+
+@contextlib.asynccontextmanager
+async def deadline(seconds: float, trouble: str) -> AsyncIterator[None]:
+    """Cancel what is inside of it after so many seconds.
+
+    Raises
+    ------
+    SkyError
+        With ``trouble``, which says what was not done, and the seconds.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise SkyError(f"{trouble} within {seconds:.0f} s.") from None

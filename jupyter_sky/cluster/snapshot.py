@@ -5,22 +5,25 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Literal, TypedDict
+
+from jupyter_sky.cluster.state import ClusterPhase, RankPhase
 
 
 class Snapshot(TypedDict):
     """A cluster at one moment. ``sent_bytes`` is what left the notebook for it."""
 
     version: Literal[1]
-    cluster: Cluster
-    run: Run | None
+    cluster: ClusterView
+    run: RunView | None
     sent_bytes: int
-    nodes: list[Node]
-    ranks: list[Rank]
-    output: Output
+    nodes: list[NodeView]
+    ranks: list[RankView]
+    output: OutputView
 
 
-class Cluster(TypedDict):
+class ClusterView(TypedDict):
     """The cluster as a whole.
 
     ``note`` says in words what it is doing, or is empty; ``generation`` is the number of its
@@ -29,7 +32,7 @@ class Cluster(TypedDict):
 
     name: str
     provider: str
-    phase: Literal["starting", "ready", "lost", "down"]
+    phase: ClusterPhase
     note: str
     generation: int
     nodes: int
@@ -38,7 +41,16 @@ class Cluster(TypedDict):
     cost: float | None
 
 
-class Run(TypedDict):
+class RunState(StrEnum):
+    """How a run is going, or how it ended."""
+
+    RUNNING = "running"
+    OK = "ok"
+    ERROR = "error"
+    INTERRUPTED = "interrupted"
+
+
+class RunView(TypedDict):
     """The present run, or the last one.
 
     ``background`` says that the kernel does not wait for it. ``started`` is in seconds since the
@@ -46,7 +58,7 @@ class Run(TypedDict):
     """
 
     id: str
-    state: Literal["running", "ok", "error", "interrupted"]
+    state: RunState
     background: bool
     started: float
     seconds: float
@@ -54,7 +66,7 @@ class Run(TypedDict):
     title: str
 
 
-class Node(TypedDict):
+class NodeView(TypedDict):
     """A node; ``gpu`` is the name of its GPUs."""
 
     node: int
@@ -62,17 +74,17 @@ class Node(TypedDict):
     gpu: str | None
 
 
-class Rank(TypedDict):
+class RankView(TypedDict):
     """A rank.
 
     ``utilisation`` is between 0 and 1, ``memory`` is used and total in bytes, both of the rank's
     GPU where it has one; ``gpu`` is that GPU's number on the node. ``line`` is the last line that
-    it printed, ``trouble`` what is wrong with it.
+    it printed, ``trouble`` what is wrong with it. A dead rank is shown as gone.
     """
 
     rank: int
     node: int
-    phase: Literal["starting", "idle", "running", "gone"]
+    phase: Literal[RankPhase.STARTING, RankPhase.IDLE, RankPhase.RUNNING, RankPhase.GONE]
     utilisation: float | None
     memory: tuple[int, int] | None
     gpu: int | None
@@ -80,7 +92,7 @@ class Rank(TypedDict):
     trouble: str | None
 
 
-class Output(TypedDict):
+class OutputView(TypedDict):
     """The last lines of what a rank printed, as it printed them."""
 
     rank: int

@@ -5,19 +5,55 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Any
 
 from jupyter_sky.providers.base import Node
 from jupyter_sky.transport.events import Event, Formed, Prepared, RankDone, RankExited, RankStarted
 
 
+class ClusterPhase(StrEnum):
+    """What a cluster can be used for; the words are those that panel and sidebar read."""
+
+    STARTING = "starting"
+    READY = "ready"
+    LOST = "lost"
+    DOWN = "down"
+
+
+class RankPhase(StrEnum):
+    """What a rank does; ``GONE`` when a new process is about to come, ``DEAD`` when none is."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    RUNNING = "running"
+    GONE = "gone"
+    DEAD = "dead"
+
+
 @dataclass(frozen=True)
 class RankState:
-    """A rank: ``phase`` is starting, idle, running, gone (a new one comes) or dead (none does)."""
+    """A rank.
+
+    Attributes
+    ----------
+    rank, node
+        Its number, and that of its node.
+    phase
+        What it does.
+    pid
+        Its process; ``None`` while there is none.
+    generation
+        The process group that it is in; 0 for none.
+    run
+        The id of the run that it is busy with.
+    trouble
+        Why it has no process, in words.
+    """
 
     rank: int
     node: int
-    phase: Literal["starting", "idle", "running", "gone", "dead"] = "starting"
+    phase: RankPhase = RankPhase.STARTING
     pid: int | None = None
     generation: int = 0
     run: str | None = None
@@ -26,17 +62,23 @@ class RankState:
 
 @dataclass(frozen=True)
 class ClusterState:
-    """A cluster: ``phase`` is starting, ready, lost or down.
+    """A cluster.
 
     Attributes
     ----------
+    phase
+        What it can be used for.
+    nodes, ranks
+        Its nodes and ranks, in the order of their numbers.
     generation
         Number of the process group that the ranks are in, or are forming; 0 before the first.
-    group
-        Whether every rank is in the group of this generation.
+    versions
+        Names and versions of the packages that ranks have.
+    missing
+        Modules that could not be imported, and why.
     """
 
-    phase: Literal["starting", "ready", "lost", "down"]
+    phase: ClusterPhase
     nodes: tuple[Node, ...]
     ranks: tuple[RankState, ...]
     generation: int = 0
@@ -47,16 +89,24 @@ class ClusterState:
     def new(cls, nodes: Sequence[Node]) -> ClusterState:
         """Return the state of a cluster whose ranks are about to start."""
         ranks = (RankState(rank, node.node) for node in nodes for rank in node.ranks)
-        return cls("starting", tuple(nodes), tuple(sorted(ranks, key=lambda r: r.rank)))
+        return cls(ClusterPhase.STARTING, tuple(nodes), tuple(sorted(ranks, key=lambda r: r.rank)))
 
-    def rearranged(self, nodes: Sequence[Node]) -> ClusterState:
+    def with_nodes(self, nodes: Sequence[Node]) -> ClusterState:
         """Return the state with other nodes; ranks that were there before are as they were."""
         known = {rank.rank: rank for rank in self.ranks}
         ranks = tuple(known.get(rank.rank, rank) for rank in self.new(nodes).ranks)
         return replace(self, nodes=tuple(nodes), ranks=ranks)
 
-    def as_of(self, now: ClusterState, but: Collection[int]) -> ClusterState:
-        """Return this state with its ranks as they are ``now``, but for some of them."""
+    def restored(self, now: ClusterState, but: Collection[int]) -> ClusterState:
+        """Return this state with what its ranks have become since.
+
+        Parameters
+        ----------
+        now
+            The present state, which may have other nodes.
+        but
+            Ranks that are as they were in this state.
+        """
         ranks = {rank.rank: rank for rank in now.ranks if rank.rank not in but}
         return replace(
             now,
@@ -68,25 +118,26 @@ class ClusterState:
 
     @property
     def group(self) -> bool:
+        """Whether every rank is in the process group of this generation."""
         return self.generation > 0 and all(r.generation == self.generation for r in self.ranks)
 
     @property
     def settled(self) -> bool:
         """Whether every rank is there and none is busy."""
-        return all(rank.phase == "idle" for rank in self.ranks)
+        return all(rank.phase is RankPhase.IDLE for rank in self.ranks)
 
 
 def reduce(state: ClusterState, event: Event) -> ClusterState:
     """Return the state after ``event``."""
     match event:
         case RankStarted(rank, pid):
-            return _rank(state, rank, phase="idle", pid=pid, generation=0, run=None)
+            return _rank(state, rank, phase=RankPhase.IDLE, pid=pid, generation=0, run=None)
         case RankExited(rank, _, reason, _, _, again):
-            phase = "gone" if again else "dead"
+            phase = RankPhase.GONE if again else RankPhase.DEAD
             return _rank(state, rank, phase=phase, pid=None, generation=0, run=None, trouble=reason)
         case RankDone(rank, _, _, _, _, broken):
             changes = {"generation": 0} if broken else {}
-            return _rank(state, rank, phase="idle", run=None, **changes)
+            return _rank(state, rank, phase=RankPhase.IDLE, run=None, **changes)
         case Formed(rank, generation, None):
             return _rank(state, rank, generation=generation, trouble=None)
         case Prepared(versions, missing):
@@ -100,7 +151,7 @@ def running(state: ClusterState, ranks: Sequence[int], run: str) -> ClusterState
     return replace(
         state,
         ranks=tuple(
-            replace(rank, phase="running", run=run) if rank.rank in chosen else rank
+            replace(rank, phase=RankPhase.RUNNING, run=run) if rank.rank in chosen else rank
             for rank in state.ranks
         ),
     )

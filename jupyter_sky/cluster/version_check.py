@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import jupyter_sky
 from jupyter_sky.errors import SkyError
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.messages import Welcome
 from jupyter_sky.transport.versions import PACKAGES, versions
 
 Versions = Mapping[str, str]
@@ -16,7 +16,7 @@ class VersionMismatch(SkyError):
     """A node has a Python, or a jupyter_sky, that cannot work with this process."""
 
 
-def check_agent(welcome: Message) -> None:
+def check_agent(welcome: Welcome) -> None:
     """Compare the jupyter_sky of an agent with this one, before anything else it says is read.
 
     Messages and pickles name modules and functions of jupyter_sky, which move between versions.
@@ -47,7 +47,7 @@ def check(nodes: Mapping[str, Versions]) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        What the person should know of, a sentence each.
+        What the user should know of, a sentence each.
 
     Raises
     ------

@@ -22,7 +22,7 @@ from jupyter_sky import __version__
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook.commands.dispatch import Commands
@@ -113,7 +113,7 @@ class Terminal(Commands):
 
     def _attach(self, options: Namespace) -> None:
         with self._session.visit(options.name) as cluster:
-            run = cluster.take_up()
+            run = cluster.pop_unseen_run()
             if run is None:
                 print(f"{cluster.name}: nothing runs; `jupyter sky logs` shows what was written")
                 return
@@ -125,7 +125,7 @@ class Terminal(Commands):
             )
             self._follow(cluster, run)
 
-    def _follow(self, cluster: Cluster, run: Run) -> None:
+    def _follow(self, cluster: Cluster, run: RunHandle) -> None:
         renderer = Renderer(self._shell, run.task.show)
         try:
             run.follow(

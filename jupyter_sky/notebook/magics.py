@@ -13,7 +13,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import CellPlace, Task
 from jupyter_sky.notebook.commands.dispatch import Commands
 from jupyter_sky.notebook.config import Sky
@@ -112,7 +112,11 @@ class SkyMagics(Magics):
         return frozenset(options.in_names)
 
     def _bind(
-        self, options: CellOptions, cluster: Cluster, run: Run, values: dict[int, dict[str, Any]]
+        self,
+        options: CellOptions,
+        cluster: Cluster,
+        run: RunHandle,
+        values: dict[int, dict[str, Any]],
     ) -> dict[str, Any]:
         ranks = run.task.ranks
         bound: dict[str, Any] = {}

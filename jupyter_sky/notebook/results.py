@@ -8,10 +8,12 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 
 
-def bind(shell: InteractiveShell, cluster: Cluster, run: Run, values: Mapping[str, Any]) -> None:
+def bind(
+    shell: InteractiveShell, cluster: Cluster, run: RunHandle, values: Mapping[str, Any]
+) -> None:
     """Bind values that a run was asked for.
 
     The ranks keep what they have under these names; it is not sent back to them.

@@ -16,6 +16,7 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_dollars
 from jupyter_sky.notebook.config import Sky
@@ -103,7 +104,7 @@ class Session:
                 return known
             del self._clusters[name]
             known.close()
-            if known.state.phase == "lost":
+            if known.state.phase is ClusterPhase.LOST:
                 # Without all of its nodes it is of no use to any kernel.
                 known.down()
                 return None
@@ -134,7 +135,7 @@ class Session:
     def revive(self) -> Cluster | None:
         """Start the current cluster anew if it was lost, and return it."""
         known = self._clusters.get(self.current_name)
-        if known is None or known.state.phase != "lost":
+        if known is None or known.state.phase is not ClusterPhase.LOST:
             return None
         self.find(known.name)
         return self._start(known.name, self.started[known.name])
@@ -180,7 +181,7 @@ class Session:
             self.panels.settle(cluster)
         elif row is not None:
             # It cannot be used, or has just turned out to be gone.
-            left = Cluster.abandon(row, providers()[row.provider])
+            left = Cluster.remove(row, providers()[row.provider])
         else:
             raise UsageError(no_cluster(asked, "end"))
         self._clusters.pop(name, None)
@@ -261,7 +262,7 @@ class Session:
         cluster = Cluster.attach(row, provider, runtime_env, self.settings.timeouts())
         if cluster is None:
             return None
-        cluster.know(spec.image)
+        cluster.set_image(spec.image)
         with ProgressLine(self._shell, name) as progress:
             progress.say(f"{describe(cluster)}, still up: connected again")
         _warn(cluster)

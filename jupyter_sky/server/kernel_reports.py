@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_sky.cluster.inventory import kernel_files
-from jupyter_sky.cluster.inventory.kernel_files import KernelFile, Told, Unreadable
+from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile, Unreadable
 from jupyter_sky.server.schema import Invalid, check
 
 
@@ -25,7 +25,7 @@ class Account:
     """
 
     kernel: KernelFile
-    told: Told
+    told: ClusterReport
     flaw: str
     is_live: bool
 
@@ -116,7 +116,7 @@ def _read(path: Path, stamp: tuple[int, int]) -> _File:
     return _File(stamp, kernel, tuple(_flaw(told) for told in kernel.clusters))
 
 
-def _flaw(told: Told) -> str:
+def _flaw(told: ClusterReport) -> str:
     try:
         check("Snapshot", told.snapshot)
     except Invalid as why:

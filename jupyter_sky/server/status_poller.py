@@ -57,7 +57,7 @@ class StatusPoller:
     """Looks at clusters, and not too often."""
 
     def __init__(self) -> None:
-        self._here = _Look(lambda rows: asyncio.to_thread(probe.look_here, rows), every=2.0)
+        self._here = _Look(lambda rows: asyncio.to_thread(probe.probe_local, rows), every=2.0)
         self._away = _Look(_look_away, every=30.0)
 
     async def states(self, rows: Sequence[Row]) -> dict[str, str]:

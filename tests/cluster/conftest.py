@@ -13,7 +13,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
@@ -37,7 +37,7 @@ class Cells:
         names: Sequence[str] = (),
         values: Mapping[int, Sequence[str]] | None = None,
         show: Sequence[int] = (0,),
-    ) -> Run:
+    ) -> RunHandle:
         ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
         update = self.cluster.sync.update(names, self.namespace, ranks)
         task = Task(ranks, code=code, update=update, values=values or {}, show=tuple(show))
@@ -81,7 +81,7 @@ def start(
 
 
 def prepared() -> Iterator[Cells]:
-    """Have a cluster whose ranks have imported what most cells need, and end it."""
+    """Yield a cluster whose ranks have imported what most cells need, and end it."""
     cells = start()
     cells.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
     yield cells

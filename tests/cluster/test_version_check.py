@@ -14,7 +14,7 @@ from jupyter_sky import __version__ as VERSION
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import probe, registry
-from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.connection import Connection, IgnoreEvents
 from jupyter_sky.cluster.version_check import VersionMismatch, check, compare
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
@@ -130,9 +130,9 @@ def test_a_cluster_of_another_version_is_refused_and_can_be_ended(
             f"cannot use it: end it with `%sky down {older.name}` and start it anew, or install "
             f"jupyter_sky {VERSION} where the notebook runs."
         )
-        [glance] = probe.look([row], {"local": Local()})
-        assert glance.phase == "idle"
-        assert Cluster.abandon(row, Local()) == []
+        [result] = probe.probe([row], {"local": Local()})
+        assert result.phase == "idle"
+        assert Cluster.remove(row, Local()) == []
     assert registry.find(older.name) is None
 
 
@@ -144,7 +144,7 @@ def test_an_agent_refuses_a_kernel_of_another_version_itself(
     machine = Local().machine(row.machines[0])
 
     async def ask_as_another_version() -> str:
-        connection = Connection(machine, lambda *event: None, lambda connection: None)
+        connection = Connection(machine, IgnoreEvents())
         with monkeypatch.context() as patch:
             patch.setattr(jupyter_sky, "__version__", "0.1.0")
             await connection.open(since=None)

@@ -28,7 +28,7 @@ def none_left() -> Iterator[None]:
     yield
     for row in registry.read():
         if isinstance(row, registry.Row) and row.provider in providers() and row.machines:
-            Cluster.abandon(row, providers()[row.provider])
+            Cluster.remove(row, providers()[row.provider])
         registry.remove(row.id)
 
 

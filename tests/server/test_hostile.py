@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import kernel_files, registry
-from jupyter_sky.cluster.inventory.kernel_files import KernelFile, Told
+from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile
 from jupyter_sky.server.kernel_reports import KernelReports
 from tests.notebook.panel import samples
 from tests.notebook.panel.samples import HOSTILE
@@ -31,7 +31,11 @@ def told(server: Server) -> Iterator[Callable[..., Path]]:
 
     def tell(snapshot: Any, kernel: str = "k1", **changes: Any) -> Path:
         file = KernelFile(
-            kernel, "/somewhere/n.ipynb", time.time(), (Told(IDENTITY, snapshot, None),), **changes
+            kernel,
+            "/somewhere/n.ipynb",
+            time.time(),
+            (ClusterReport(IDENTITY, snapshot, None),),
+            **changes,
         )
         kernel_files.write(server.runtime, file)
         paths.append(kernel_files.folder(server.runtime) / f"{kernel}.json")
@@ -69,7 +73,9 @@ def test_another_version_of_jupyter_sky_is_named(server: Server, told: Callable[
 
 def test_those_who_ask_at_once_hear_of_every_kernel(tmp_path: Path) -> None:
     for at in range(100):
-        kernel_files.write(tmp_path, KernelFile(f"k{at}", "", 0.0, (Told(IDENTITY, {}, None),)))
+        kernel_files.write(
+            tmp_path, KernelFile(f"k{at}", "", 0.0, (ClusterReport(IDENTITY, {}, None),))
+        )
     hearing = KernelReports(tmp_path)
     with ThreadPoolExecutor(8) as threads:
         for found, _ in threads.map(lambda _: hearing.accounts(), range(40)):

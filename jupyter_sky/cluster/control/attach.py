@@ -1,27 +1,24 @@
-"""Taking up a cluster that another kernel has started: what its agents say is what is known."""
+"""Attaching to a cluster that another kernel has started: its state is restored from its agents."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import scaling
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.cluster.state import reduce, running
+from jupyter_sky.cluster.state import ClusterPhase, reduce, running
 from jupyter_sky.providers.base import AgentGone, Machine
 from jupyter_sky.transport.events import Formed, Prepared, RankStarted, RunBegan, decode_event
-from jupyter_sky.transport.frames import Message
-
-if TYPE_CHECKING:
-    from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.transport.messages import Welcome
 
 
-async def attach(
+async def restore(
     controller: Controller, machines: Sequence[Machine], leaving: Sequence[Machine]
 ) -> None:
-    """Have a cluster be what it is on these machines.
+    """Connect to the agents of a cluster, and make its state what they say.
 
     Parameters
     ----------
@@ -30,7 +27,7 @@ async def attach(
     machines
         Those that it is on.
     leaving
-        Those that a kernel which was killed wanted to be no part of it.
+        Those that a kernel which was killed was about to remove from it.
 
     Raises
     ------
@@ -41,19 +38,18 @@ async def attach(
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
         if welcome["ending"]:
             raise AgentGone("the cluster is about to end")
-        _learn(controller, connection, welcome)
-    # One of an older version says nothing of it.
-    controller.shared = any(welcome.get("shared") for welcome in welcomes)
-    _take_up(controller, welcomes)
+        _restore_ranks(controller, connection, welcome)
+    controller.shared = any(welcome["shared"] for welcome in welcomes)
+    _follow_from_unseen_run(controller, welcomes)
     if not controller.visits:
         controller.warnings = version_check.check(controller.versions)
     newest = max(rank.generation for rank in controller.state.ranks)
-    if not controller.visits and await scaling.clear_up(controller, welcomes, leaving):
-        newest += 1  # there may be a group of ranks that are there no more
-    controller.state = replace(controller.state, generation=newest, phase="ready")
+    if not controller.visits and await scaling.finish_interrupted(controller, welcomes, leaving):
+        newest += 1  # the group may have had ranks that are gone
+    controller.state = replace(controller.state, generation=newest, phase=ClusterPhase.READY)
 
 
-def _learn(controller: Controller, connection: Connection, welcome: Message) -> None:
+def _restore_ranks(controller: Controller, connection: Connection, welcome: Welcome) -> None:
     for rank in welcome["ranks"]:
         number, state = rank["rank"], controller.state
         controller.sync.remember(number, rank["names"])
@@ -64,13 +60,13 @@ def _learn(controller: Controller, connection: Connection, welcome: Message) -> 
             state = running(state, [number], rank["run"])
         controller.state = state
     if welcome["versions"]:
-        controller.take(connection, Prepared(welcome["versions"], {}))
+        controller.on_event(connection, Prepared(welcome["versions"], {}))
     if welcome["leaving"]:
-        controller.take(connection, decode_event(welcome["leaving"]))
+        controller.on_event(connection, decode_event(welcome["leaving"]))
 
 
-def _take_up(controller: Controller, welcomes: Sequence[Message]) -> None:
-    """Follow the agents from where the run began that nobody has seen the end of."""
+def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Welcome]) -> None:
+    """Ask for events; those of a run whose end no notebook has seen come from its beginning."""
     latest = [each["latest"] for each in welcomes if each["latest"]]
     unseen = [
         each
@@ -82,7 +78,9 @@ def _take_up(controller: Controller, welcomes: Sequence[Message]) -> None:
     if run:
         began = decode_event(unseen[0])
         assert isinstance(began, RunBegan)
-        controller.on_take_up(began)
+        controller.listener.on_unseen_run(began)
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
-        began_here = welcome["latest"] and welcome["latest"]["run"] == run
-        connection.follow(welcome["latest"]["n"] if began_here else welcome["last"])
+        since = welcome["last"]
+        if welcome["latest"] and welcome["latest"]["run"] == run:
+            since = welcome["latest"]["n"]
+        connection.follow(since)

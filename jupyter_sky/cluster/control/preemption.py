@@ -1,4 +1,4 @@
-"""Nodes that are about to be taken away: what the person is told, with the time that is left."""
+"""Preemption: nodes that their cloud is about to take away, and the countdown for the user."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from typing import Any
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.transport.events import Leaving
 
-_SAID_EVERY = 10  # seconds
+_REPEAT_EVERY = 10  # seconds
 
 _FATES = {"terminate": "taken away", "stop": "stopped", "hibernate": "put to sleep"}
 
 
-class Departures:
-    """What is known of nodes that will leave.
+class PreemptionMonitor:
+    """The nodes of a cluster that will be taken away.
 
     Parameters
     ----------
     spawn
-        Has a coroutine run in the background.
-    notice
-        Told what the person should know.
+        Runs a coroutine in the background.
+    notify
+        Called with what the user should know.
     wake
-        Called when what there is to say has changed, as it does every second.
+        Called when `note` has changed, which a countdown does every second.
     """
 
     def __init__(
         self,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        notice: Callable[[str], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        notify: Callable[[str], None],
         wake: Callable[[], None],
     ) -> None:
         self._spawn = spawn
-        self._notice = notice
+        self._notify = notify
         self._wake = wake
         self._leaving: dict[Connection, Leaving] = {}
 
     @property
     def note(self) -> str:
-        """What there is to say of them; empty if none leaves."""
+        """Which nodes will be taken away and when, in words; empty if none will."""
         there = (each for each in self._leaving.items() if not each[0].is_over)
         return "; ".join(_described(connection, event) for connection, event in there)
 
-    def see(self, connection: Connection, event: Leaving) -> None:
-        """Take note that a node will leave."""
+    def on_leaving(self, connection: Connection, event: Leaving) -> None:
+        """Handle that a node will be taken away: tell the user, and count the seconds down."""
         is_new = self._leaving.get(connection) != event
         self._leaving[connection] = event
         if is_new:
-            self._notice(self.note)
+            self._notify(self.note)
             if event.at is not None:
                 self._spawn(self._count_down(connection, event.at))
 
@@ -58,9 +58,9 @@ class Departures:
         while not connection.is_over and (left := until - time.time()) > 0:
             await asyncio.sleep(min(1.0, left))
             self._wake()
-            # A terminal cannot change a line that it has shown, as a notebook does.
-            if round(left) % _SAID_EVERY == 0:
-                self._notice(self.note)
+            # A notebook changes the line that it has shown; a terminal cannot, and is told again.
+            if round(left) % _REPEAT_EVERY == 0:
+                self._notify(self.note)
 
 
 def _described(connection: Connection, event: Leaving) -> str:

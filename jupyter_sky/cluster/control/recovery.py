@@ -1,67 +1,59 @@
-"""Replacing nodes that are lost: others take their place, and the ranks that are left go on."""
+"""Recovery from lost nodes: others take their place, and the ranks that are left go on."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from jupyter_sky.cluster.control import scaling
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import remove
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.formatting import format_ranks
 from jupyter_sky.providers.base import Scalable
 from jupyter_sky.transport.events import RankExited
-
-if TYPE_CHECKING:
-    from jupyter_sky.cluster.control.controller import Controller
 
 _TRIES = 3
 """How often it is begun anew because yet another node was lost meanwhile."""
 
 
-def can_replace(controller: Controller) -> bool:
-    """Return whether others can take the place of nodes that are lost: some have to be left."""
-    return (
-        controller.spec.replace
-        and isinstance(controller.provider, Scalable)
-        and any(not connection.is_over for connection in controller.connections)
+def agent_lost(controller: Controller, connection: Connection) -> bool:
+    """Record the loss of an agent: of its ranks if others can replace them, else of the cluster.
+
+    Returns
+    -------
+    bool
+        Whether `replace_lost` is to be called.
+    """
+    if _can_replace(controller):
+        _record_lost_ranks(controller, connection)
+        return True
+    ranks = format_ranks(connection.ranks)
+    where = f" on {connection.name}" if connection.machine.nodes[0].name else ""
+    controller.mark_lost(
+        f"cluster {controller.spec.name} is lost: "
+        f"the agent of {ranks}{where} {connection.trouble}.",
+        _advice(controller),
     )
-
-
-def advice(controller: Controller) -> str:
-    """Return what there is to add where a cluster ends because of a node that was not replaced."""
-    if len(controller.connections) < 2 or not isinstance(controller.provider, Scalable):
-        return ""
-    return " (`%sky restart` does so too); with `--replace` it goes on with another node"
-
-
-def miss(controller: Controller, connection: Connection) -> None:
-    """Note that the ranks of a machine are lost, and that others come in their place."""
-    ranks = [rank for rank in controller.state.ranks if rank.rank in connection.ranks]
-    reason = f"the agent of {connection.name} {connection.trouble}"
-    for rank in ranks:
-        gone = RankExited(rank.rank, rank.pid or 0, reason, rank.run, "", again=True)
-        controller.take(connection, gone)
+    return False
 
 
 async def replace_lost(controller: Controller) -> None:
-    """Have others take the place of all nodes that are lost; if none do, the cluster is lost."""
+    """Put new nodes in the place of all that are lost; if none come, the cluster is lost."""
     for _ in range(_TRIES):
         lost = [connection for connection in controller.connections if connection.is_over]
         if not lost or not controller.alive:
             return
         names = ", ".join(connection.name for connection in lost)
-        controller.doing = f"replacing {names}"
+        controller.activity = f"replacing {names}"
         try:
             await _replace(controller, lost, names)
-        except Exception as error:  # whatever it is, who waits has to hear of it
+        except Exception as error:  # whatever it is, every task that waits has to be told
             if {each for each in controller.connections if each.is_over} == set(lost):
-                controller.lose(
+                controller.mark_lost(
                     f"cluster {controller.spec.name} is lost: nothing takes the place of {names} "
                     f"({str(error).rstrip('.')})."
                 )
                 return
         finally:
-            controller.doing = ""
+            controller.activity = ""
             controller.wake()
 
 
@@ -70,13 +62,37 @@ async def _replace(controller: Controller, lost: list[Connection], names: str) -
     assert isinstance(provider, Scalable)
 
     def progress(text: object) -> None:
-        controller.on_notice(f"replacing {names}: {text}")
+        controller.notify(f"replacing {names}: {text}")
 
     for connection in lost:
         await remove(connection.machine)
-    await scaling.grow(controller, replace(controller.spec), provider, progress, lost)
+    await scaling.grow(controller, controller.spec, provider, progress, lost)
     await provider.give_back([connection.machine for connection in lost])
-    machines = controller.state.nodes
-    places = {node for connection in lost for node in connection.machine.nodes}
-    hosts = [node.host for node in machines if node.node in {place.node for place in places}]
-    controller.on_notice(f"{', '.join(hosts)} took the place of {names}")
+    numbers = {node.node for connection in lost for node in connection.machine.nodes}
+    hosts = [node.host for node in controller.state.nodes if node.node in numbers]
+    controller.notify(f"{', '.join(hosts)} took the place of {names}")
+
+
+def _can_replace(controller: Controller) -> bool:
+    """Return whether others can take the place of nodes that are lost: some have to be left."""
+    return (
+        controller.spec.replace
+        and isinstance(controller.provider, Scalable)
+        and any(not connection.is_over for connection in controller.connections)
+    )
+
+
+def _record_lost_ranks(controller: Controller, connection: Connection) -> None:
+    """Report that the ranks of a machine have exited, as its agent would have."""
+    ranks = [rank for rank in controller.state.ranks if rank.rank in connection.ranks]
+    reason = f"the agent of {connection.name} {connection.trouble}"
+    for rank in ranks:
+        exited = RankExited(rank.rank, rank.pid or 0, reason, rank.run, "", again=True)
+        controller.on_event(connection, exited)
+
+
+def _advice(controller: Controller) -> str:
+    """Return what to add where a cluster ends because of a node that was not replaced."""
+    if len(controller.connections) < 2 or not isinstance(controller.provider, Scalable):
+        return ""
+    return " (`%sky restart` does so too); with `--replace` it goes on with another node"

@@ -1,8 +1,8 @@
-"""Scaling: nodes come to a cluster or leave it, and the ranks that stay keep their variables.
+"""Scaling: nodes join a cluster or leave it, and the ranks that stay keep their variables.
 
-Ranks are never renumbered. Nodes that come get the next numbers, those with the highest leave, and
+Ranks are never renumbered. Nodes that join get the next numbers, those with the highest leave, and
 the head stays. Whoever is stopped in the middle, or fails, leaves the cluster as it was; from the
-moment when it is written down in the registry it is the new one.
+moment when the new size is in the registry the cluster is the new one.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import end, remove
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.network import health
-from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.errors import SkyError
+from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
+from jupyter_sky.cluster.runtime_env import deadline
+from jupyter_sky.cluster.state import RankPhase
+from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import Growth, Machine, Progress, Scalable, Standing
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.error_report import report
 from jupyter_sky.transport.events import Ending, Event
 from jupyter_sky.transport.frames import Message
-
-if TYPE_CHECKING:
-    from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.transport.messages import Welcome
 
 T = TypeVar("T")
 
@@ -34,18 +36,18 @@ T = TypeVar("T")
 async def scale(
     controller: Controller, nodes: int, provider: Scalable, progress: Progress
 ) -> list[str]:
-    """Give a cluster so many nodes.
+    """Change the number of nodes.
 
     Parameters
     ----------
     controller
         The cluster; nothing may run on it.
     nodes
-        How many it shall have.
+        How many it is to have.
     provider
         Where those that it lacks come from.
     progress
-        Told what is going on.
+        Called with what is going on, in words.
 
     Returns
     -------
@@ -58,7 +60,7 @@ async def scale(
         When nodes do not come; the cluster is as it was.
     """
     if nodes < len(controller.state.nodes):
-        return await _finished(_shrink(controller, nodes, provider))
+        return await _uninterrupted(_shrink(controller, nodes, provider))
     await grow(controller, replace(controller.spec, nodes=nodes), provider, progress)
     return []
 
@@ -70,18 +72,18 @@ async def grow(
     progress: Progress,
     lost: Sequence[Connection] = (),
 ) -> None:
-    """Have the nodes join that a cluster lacks to be what ``spec`` says.
+    """Add nodes until the cluster matches ``spec``.
 
     Parameters
     ----------
     controller
         The cluster.
     spec
-        What it shall be.
+        What it is to be.
     provider
         Where the nodes come from.
     progress
-        Told what is going on.
+        Called with what is going on, in words.
     lost
         Connections to agents that are gone, whose place others take.
     """
@@ -95,26 +97,22 @@ async def grow(
         (await there[0].request("authority"))["authority"],
     )
     growth = await provider.grow(standing, progress)
-    joining = _Joining(controller, provider, growth, lost)
+    expansion = _Expansion(controller, provider, growth, lost)
     try:
-        await joining.join(progress)
-        joining.settle(spec)
+        await expansion.join(progress)
+        expansion.commit(spec)
     except BaseException as error:
-        await joining.undo()
+        await expansion.roll_back()
         if isinstance(error, OSError):
             raise SkyError(f"a new node does not answer: {error}") from None
-        raise joining.trouble or error from None
+        raise expansion.trouble or error from None
 
 
-class _Joining:
-    """Machines that are about to join a cluster.
+class _Expansion(ConnectionListener):
+    """Machines that are about to join a cluster; their connections report here.
 
-    What goes wrong with one of them is the end of their joining, and not of the cluster.
-
-    Attributes
-    ----------
-    trouble
-        What went wrong with one of them.
+    Until `commit`, what goes wrong with one of them ends the expansion and not the cluster. After
+    it, everything goes on to the controller.
     """
 
     def __init__(
@@ -131,63 +129,61 @@ class _Joining:
         self._lost = list(lost)
         self._kept = [each for each in controller.connections if each not in lost]
         self._machines = [connection.machine for connection in self._kept]
-        self._new = [Connection(each, self._on_event, self._on_lost) for each in growth.machines]
+        self._new = [Connection(machine, self) for machine in growth.machines]
         self._ranks = {each["rank"] for each in growth.ranks}
         self._ranks.update(rank for connection in self._new for rank in connection.ranks)
+        self._committed = False
         self.trouble: SkyError | None = None
 
     async def join(self, progress: Progress) -> None:
-        """Have them, their ranks and the others form one group."""
+        """Connect to the new machines, start their ranks, and form one group with the others."""
         controller, growth = self._controller, self._growth
         registry.record_size(
             controller.id,
             controller.spec.nodes,
-            self._rows(),
+            self._former_rows(),
             [machine.row() for machine in growth.machines],
         )
-        controller.rearrange([*self._with_machines(growth.enlarged), *self._new])
+        controller.set_connections([*self._with_machines(growth.enlarged), *self._new])
         await asyncio.gather(*(connection.open(since=0) for connection in self._new))
-        await self._enlist()
+        await self._start_ranks()
         if controller.runtime_env.preload and self._new:
             progress(f"importing {', '.join(controller.runtime_env.preload)}")
-        async with process_group.deadline(
-            controller.timeouts.start, "the new nodes did not get ready"
-        ):
+        async with deadline(controller.timeouts.start, "the new nodes did not get ready"):
             await controller.until(self._are_ready)
         self._check()
         if self._new:
             progress("checking the network")
-            await self._admit()
-        await health.check_ways(controller.connections)
+            await self._introduce()
+        await health.check_network(controller.connections)
         if controller.runtime_env.together:
             progress("forming the group")
-        await controller.form()
+        await process_group.form(controller)
         self._check()
 
-    def settle(self, spec: ClusterSpec) -> None:
-        """Make them part of the cluster for good."""
+    def commit(self, spec: ClusterSpec) -> None:
+        """Make the new machines part of the cluster for good."""
         controller = self._controller
         rows = [connection.machine.row() for connection in controller.connections]
         registry.record_size(controller.id, spec.nodes, rows)
         controller.spec, controller.provider = spec, self._provider
-        for connection in self._new:
-            controller.adopt(connection)
+        self._committed = True
         controller.wake()
 
-    async def undo(self) -> None:
-        """Have the cluster as it was before."""
+    async def roll_back(self) -> None:
+        """Make the cluster what it was before, and end the new machines."""
         controller = self._controller
-        controller.rearrange([*self._with_machines(self._machines), *self._lost])
-        controller.state = self._before.as_of(controller.state, but=self._ranks)
-        await asyncio.gather(*map(end, self._new), _discharge(self._kept, self._ranks))
+        controller.set_connections([*self._with_machines(self._machines), *self._lost])
+        controller.state = self._before.restored(controller.state, but=self._ranks)
+        await asyncio.gather(*map(end, self._new), _end_ranks(self._kept, self._ranks))
         await self._provider.give_back(self._growth.machines)
-        controller.forget(self._ranks)
+        controller.forget_ranks(self._ranks)
         if controller.state.generation > self._before.generation and not self._lost:
             await _form_again(controller)
-        registry.record_size(controller.id, controller.spec.nodes, self._rows())
+        registry.record_size(controller.id, controller.spec.nodes, self._former_rows())
         controller.wake()
 
-    def _rows(self) -> list[dict[str, Any]]:
+    def _former_rows(self) -> list[dict[str, Any]]:
         """Return what the registry says of the cluster as it was."""
         lost = [connection.machine for connection in self._lost]
         return [machine.row() for machine in [*self._machines, *lost]]
@@ -197,15 +193,15 @@ class _Joining:
             connection.machine = machine
         return self._kept
 
-    async def _enlist(self) -> None:
-        """Have agents that were there start further ranks."""
+    async def _start_ranks(self) -> None:
+        """Ask agents that were there to start further ranks."""
 
-        async def enlist(connection: Connection) -> None:
-            mine = [each for each in self._growth.ranks if each["rank"] in connection.ranks]
-            if mine:
-                await connection.request("enlist", ranks=mine)
+        async def start(connection: Connection) -> None:
+            ranks = [each for each in self._growth.ranks if each["rank"] in connection.ranks]
+            if ranks:
+                await connection.request("enlist", ranks=ranks)
 
-        await asyncio.gather(*map(enlist, self._kept))
+        await asyncio.gather(*map(start, self._kept))
 
     def _are_ready(self) -> bool:
         self._check()
@@ -213,7 +209,7 @@ class _Joining:
         return self._controller.state.settled and self._controller.versions.keys() >= set(hosts)
 
     def _check(self) -> None:
-        """Raise what is wrong with those that come, or that shall go on with them."""
+        """Raise what is wrong with the new machines, or with those that are to go on with them."""
         if self.trouble:
             raise self.trouble
         for connection in self._kept:
@@ -221,14 +217,14 @@ class _Joining:
                 raise SkyError(f"the agent of {connection.name} {connection.trouble}")
         controller = self._controller
         for rank in controller.state.ranks:
-            if rank.rank in self._ranks and rank.phase == "dead":
+            if rank.rank in self._ranks and rank.phase is RankPhase.DEAD:
                 raise SkyError(f"rank {rank.rank} does not start: {rank.trouble}")
         for name, reason in controller.state.missing:
             raise SkyError(f"{name} cannot be imported on the new nodes: {reason}")
         controller.warn(version_check.check(controller.versions))
 
-    async def _admit(self) -> None:
-        """Have the agents that were there let in those that come."""
+    async def _introduce(self) -> None:
+        """Tell the agents that were there to trust those of the new machines."""
         growth, new = self._growth, self._new[0].machine.nodes[0]
         message: Message = {
             "authority": growth.authority,
@@ -241,28 +237,42 @@ class _Joining:
                 where = {key: answer[key] for key in ("addr", "interface", "port")}
                 nodes = [replace(node, **where) for node in connection.machine.nodes]
                 connection.machine = connection.machine.with_nodes(nodes)
-        self._controller.rearrange(self._controller.connections)
+        self._controller.set_connections(self._controller.connections)
 
-    def _on_event(self, connection: Connection, event: Event) -> None:
-        if isinstance(event, Ending):
+    # What the connections of the new machines report
+
+    def on_event(self, connection: Connection, event: Event) -> None:
+        """Pass an event on, unless it is the end of an agent that has not joined yet."""
+        if isinstance(event, Ending) and not self._committed:
             self._fail(connection, f"has ended itself: {event.reason}")
         else:
-            self._controller.take(connection, event)
+            self._controller.on_event(connection, event)
 
-    def _on_lost(self, connection: Connection) -> None:
-        self._fail(connection, connection.trouble)
+    def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
+        """Pass it on."""
+        self._controller.on_report(connection, usage)
+
+    def on_link_changed(self, connection: Connection) -> None:
+        """Pass it on."""
+        self._controller.on_link_changed(connection)
+
+    def on_agent_lost(self, connection: Connection) -> None:
+        """Pass it on, unless the agent has not joined yet."""
+        if self._committed:
+            self._controller.on_agent_lost(connection)
+        else:
+            self._fail(connection, connection.trouble)
 
     def _fail(self, connection: Connection, reason: str) -> None:
-        host = connection.name
-        self.trouble = self.trouble or SkyError(f"the agent of {host} {reason}")
-        # Who waits for the group need not wait any longer.
-        error = {"type": "ClusterLost", "text": str(self.trouble)}
+        self.trouble = self.trouble or SkyError(f"the agent of {connection.name} {reason}")
+        # The task that waits for the group need not wait any longer.
+        error = report(ClusterLost, str(self.trouble))
         self._controller.form_errors.update(dict.fromkeys(connection.ranks, error))
         self._controller.wake()
 
 
 async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> list[str]:
-    """Let the last nodes go; this cannot fail half-way, and is not stopped half-way either."""
+    """End the last nodes; this cannot fail half-way, and is not stopped half-way either."""
     stay = {
         connection: [node for node in connection.machine.nodes if node.node < nodes]
         for connection in controller.connections
@@ -276,11 +286,11 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
     before = set(controller.ranks)
     for connection, machine in zip(kept, machines, strict=True):
         connection.machine = machine
-    controller.rearrange(kept)
-    controller.forget(gone := before - set(controller.ranks))
-    # All leave the former group at the same time, as what made it may want it.
+    controller.set_connections(kept)
+    controller.forget_ranks(gone := before - set(controller.ranks))
+    # All leave the former group at the same time, as the plugin that made it may require.
     ended, _, _ = await asyncio.gather(
-        asyncio.gather(*map(end, leaving)), _discharge(kept, gone), _form_again(controller)
+        asyncio.gather(*map(end, leaving)), _end_ranks(kept, gone), _form_again(controller)
     )
     await provider.give_back([connection.machine for connection in leaving])
     registry.record_size(controller.id, nodes, rows)
@@ -288,23 +298,23 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
 
 
 async def _form_again(controller: Controller) -> None:
-    """Form the group, or else leave it to the next run, which says what is in the way."""
+    """Form the group; where that fails, the next run tries again and says what is in the way."""
     with contextlib.suppress(SkyError):
         if controller.alive:
-            await controller.form()
+            await process_group.form(controller)
 
 
-async def clear_up(
-    controller: Controller, welcomes: Sequence[Message], leaving: Sequence[Machine]
+async def finish_interrupted(
+    controller: Controller, welcomes: Sequence[Welcome], leaving: Sequence[Machine]
 ) -> bool:
-    """End what a kernel that was killed while it scaled the cluster has left.
+    """Remove what a kernel that was killed while it scaled the cluster has left.
 
     Parameters
     ----------
     controller
         The cluster as the registry has it.
     welcomes
-        What its agents say of themselves.
+        The welcome messages of its agents.
     leaving
         Machines that should not be part of it.
 
@@ -314,19 +324,19 @@ async def clear_up(
         Whether there was anything.
     """
     there = {rank["rank"] for welcome in welcomes for rank in welcome["ranks"]}
-    strange = there - set(controller.ranks)
-    if not strange and not leaving:
+    surplus = there - set(controller.ranks)
+    if not surplus and not leaving:
         return False
-    await asyncio.gather(_discharge(controller.connections, strange), *map(remove, leaving))
+    await asyncio.gather(_end_ranks(controller.connections, surplus), *map(remove, leaving))
     if isinstance(controller.provider, Scalable):
         await controller.provider.give_back(leaving)
-    controller.forget(strange)
+    controller.forget_ranks(surplus)
     rows = [connection.machine.row() for connection in controller.connections]
     registry.record_size(controller.id, controller.spec.nodes, rows)
     return True
 
 
-async def _discharge(connections: Sequence[Connection], ranks: Collection[int]) -> None:
+async def _end_ranks(connections: Sequence[Connection], ranks: Collection[int]) -> None:
     """End ranks of agents that go on."""
     if not ranks:
         return
@@ -335,8 +345,8 @@ async def _discharge(connections: Sequence[Connection], ranks: Collection[int]) 
             await connection.request("discharge", ranks=sorted(ranks))
 
 
-async def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Have something done to its end, also when nobody wants to wait for it any more."""
+async def _uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, also when the task that waits for it is cancelled."""
     task = asyncio.ensure_future(coroutine)
     try:
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""Ending agents, as far as they are reached."""
+"""Shutdown of agents, as far as they are reached."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import Machine
 
 END_WITHIN = 10.0
-"""Seconds for an agent to end everything of it."""
+"""Seconds for an agent to end its node: ranks, fork server, files."""
 
 
 async def end(connection: Connection) -> list[str]:
-    """End an agent and everything of it.
+    """End an agent with everything on its node, and close the connection.
 
     Returns
     -------

@@ -1,8 +1,9 @@
-"""What live kernels tell of their clusters: a small file each, below Jupyter's runtime directory.
+"""Kernel files: each live kernel writes what it knows of its clusters to one small file.
 
-The server extension reads them, so that the sidebar never waits for a kernel that is busy. A file
-is replaced as a whole. A kernel that was killed leaves its file behind: a file names the process
-that wrote it, and that of a process that is gone is stale.
+They lie below Jupyter's runtime directory, where the server extension reads them, so that the
+sidebar never waits for a kernel that is busy. A file is replaced as a whole. A kernel that was
+killed leaves its file behind: a file names the process that wrote it, and that of a process that is
+gone is stale.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import socket
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import psutil
 
@@ -22,6 +23,8 @@ from jupyter_sky import __version__
 from jupyter_sky.paths import home
 
 VERSION = 1
+
+T = TypeVar("T")
 
 LARGEST = 16 * 2**20
 """Bytes of a file, above which it is none of ours."""
@@ -32,8 +35,8 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a kernel tells of one cluster.
+class ClusterReport:
+    """What a kernel writes of one cluster.
 
     Attributes
     ----------
@@ -56,7 +59,7 @@ class Told:
 
 @dataclass(frozen=True)
 class KernelFile:
-    """What a kernel tells.
+    """The content of a kernel's file.
 
     Attributes
     ----------
@@ -79,7 +82,7 @@ class KernelFile:
     kernel: str
     notebook: str
     seen: float
-    clusters: tuple[Told, ...] = ()
+    clusters: tuple[ClusterReport, ...] = ()
     jupyter_sky: str = __version__
     home: str = field(default_factory=lambda: str(home()))
     computer: str = field(default_factory=socket.gethostname)
@@ -97,8 +100,8 @@ class KernelFile:
         if self.is_elsewhere:
             return False
         try:
-            # A process id can have gone to somebody else since.
-            return abs(psutil.Process(self.pid).create_time() - self.begun) < 1.0
+            # Another process can have got the same id since.
+            return bool(abs(psutil.Process(self.pid).create_time() - self.begun) < 1.0)
         except psutil.Error:
             return False
 
@@ -108,19 +111,19 @@ def folder(runtime: Path) -> Path:
     return runtime / "jupyter-sky"
 
 
-def write(runtime: Path, told: KernelFile) -> None:
-    """Replace what this kernel tells."""
+def write(runtime: Path, content: KernelFile) -> None:
+    """Write the file of this kernel, in place of the one before."""
     place = folder(runtime)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = place / f"{told.kernel}.json"
-    beside = path.with_suffix(f".{told.pid}.tmp")
-    with open(beside, "w", encoding="utf-8", opener=_private) as file:
-        json.dump({"version": VERSION, **asdict(told)}, file)
-    beside.replace(path)
+    path = place / f"{content.kernel}.json"
+    temporary = path.with_suffix(f".{content.pid}.tmp")
+    with open(temporary, "w", encoding="utf-8", opener=_private) as file:
+        json.dump({"version": VERSION, **asdict(content)}, file)
+    temporary.replace(path)
 
 
 def remove(runtime: Path, kernel: str) -> None:
-    """Take back what a kernel told."""
+    """Remove the file of a kernel."""
     with contextlib.suppress(OSError):
         (folder(runtime) / f"{kernel}.json").unlink()
 
@@ -152,15 +155,15 @@ def read(path: Path) -> KernelFile:
         version = found.pop("version", None)
         if version != VERSION:
             raise Unreadable(f"it is of version {version} of these files, and this is {VERSION}")
-        told = tuple(_checked(Told(**each)) for each in found.pop("clusters"))
-        return _checked(KernelFile(**found, clusters=told))
+        clusters = tuple(_checked(ClusterReport(**each)) for each in found.pop("clusters"))
+        return _checked(KernelFile(**found, clusters=clusters))
     except Unreadable:
         raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Unreadable(f"it cannot be read ({type(error).__name__})") from None
 
 
-def _checked(made: Any) -> Any:
+def _checked(made: T) -> T:
     """Return a dataclass whose fields are of the types that they are declared with."""
     for name, kinds in _KINDS[type(made)].items():
         if not isinstance(getattr(made, name), kinds):
@@ -169,7 +172,7 @@ def _checked(made: Any) -> Any:
 
 
 _KINDS: dict[type, dict[str, tuple[type, ...]]] = {
-    Told: {
+    ClusterReport: {
         "id": (str,),
         "snapshot": (dict,),
         "idle_since": (float, int, type(None)),

@@ -1,7 +1,7 @@
-"""What dead clusters left behind: rows of the registry, folders, processes without an agent.
+"""Orphans: rows of the registry, folders and processes of clusters that have lost their agents.
 
 A cluster is alive as long as one agent of it is there. On this computer, only what bears our names
-and belongs to this user is looked at; of other machines, only those that the registry knows. What
+and belongs to this user is examined; of other machines, only those that the registry knows. What
 may be about to start is left alone, and what cannot be reached.
 """
 
@@ -22,8 +22,9 @@ from pathlib import Path
 import psutil
 
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.inventory.probe import look
+from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.inventory.registry import START_WITHIN
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.paths import runtime
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import CloudProvider, Machine
@@ -69,7 +70,7 @@ class Orphan:
         if count := len(self.processes):
             parts.append(f"{count} process{'es' * (count > 1)}")
         if count := len(self.folders):
-            parts.append(f"{count} folder{'s' * (count > 1)} with {self.size / 1e6:,.1f} MB")
+            parts.append(f"{count} folder{'s' * (count > 1)} with {format_bytes(self.size)}")
         if hosts := [node.host for machine in self.machines for node in machine.nodes]:
             parts.append(f"what there is of it on {', '.join(hosts)}")
         return f"{self.name or f'a cluster with the id {self.id}'}: {', '.join(parts)}"
@@ -86,12 +87,12 @@ class Orphan:
                 process.kill()
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
-        event_loop.wait(_remove(self.machines))
+        event_loop.wait(_remove_all(self.machines))
         registry.remove(self.id)
 
 
 def find() -> list[Orphan]:
-    """Return what dead clusters of this user left on this computer."""
+    """Return the orphans of this user: on this computer, and on machines in the registry."""
     now = time.time()
     found: dict[str, Orphan] = {}
 
@@ -99,7 +100,7 @@ def find() -> list[Orphan]:
         return found.setdefault(identity, Orphan(identity))
 
     alive = set()
-    # Rows come first: a cluster that ends while we look has its row removed last.
+    # Rows come first: a cluster that ends meanwhile has its row removed last.
     rows = registry.rows()
     gone = list(_gone_elsewhere(rows))
     for row in rows:
@@ -124,20 +125,20 @@ def find() -> list[Orphan]:
 def _gone_elsewhere(rows: Sequence[registry.Row]) -> Iterator[Orphan]:
     """Find clusters on other machines that have lost an agent for good."""
     every = providers()
-    # What is rented is more than its agents: `rentals` sees to it.
+    # What is rented is more than its agents: `cloud_resources` finds it.
     known = {name for name, each in every.items() if not isinstance(each, CloudProvider)} - {
         "local"
     }
     others = [row for row in rows if row.provider in known]
-    for row, glance in zip(others, look(others, every), strict=True):
-        if glance.phase == "gone":
+    for row, result in zip(others, probe(others, every), strict=True):
+        if result.phase is ProbePhase.GONE:
             machines = [
                 every[row.provider].machine(machine) for machine in [*row.machines, *row.leaving]
             ]
             yield Orphan(row.id, row.name, recorded=True, machines=machines)
 
 
-async def _remove(machines: Sequence[Machine]) -> None:
+async def _remove_all(machines: Sequence[Machine]) -> None:
     async def remove(machine: Machine) -> None:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_REMOVE_WITHIN):
@@ -147,7 +148,7 @@ async def _remove(machines: Sequence[Machine]) -> None:
 
 
 def _folders(now: float) -> Iterator[tuple[str, Path]]:
-    """Find the folders of ours, except those that are so new that they may have no agent yet."""
+    """Find our folders, except those that are so new that they may have no agent yet."""
     if not hasattr(os, "getuid"):
         return  # there are no nodes on Windows
     for parent, pattern in ((runtime(), _FOLDER), (SHARED_MEMORY, _BLOBS)):

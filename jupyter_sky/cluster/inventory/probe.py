@@ -1,43 +1,76 @@
-"""A look at clusters from outside: what their agents say, without taking them up."""
+"""Probing clusters from outside: what their agents say, without attaching to them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.connection import Connection, IgnoreEvents
+from jupyter_sky.cluster.state import ClusterPhase, ClusterState
 from jupyter_sky.providers.base import AgentGone, Machine, Provider
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.messages import Welcome
 
 ANSWER_WITHIN = 2.0
-"""Seconds for the agents of a cluster to answer; who asks for a list does not want to wait."""
+"""Seconds for the agents of a cluster to answer: a list of clusters should not take longer."""
+
+
+class ProbePhase(StrEnum):
+    """How a cluster is, as far as a probe can tell.
+
+    ``GONE`` is one of which an agent has ended; ``UNREACHABLE`` one of which an agent does not
+    answer; ``ELSEWHERE`` one on another computer that shares this registry; ``UNKNOWN`` one whose
+    provider this version does not know; ``DOWN`` one that this process has ended.
+    """
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    ENDING = "ending"
+    GONE = "gone"
+    UNREACHABLE = "unreachable"
+    ELSEWHERE = "elsewhere"
+    UNKNOWN = "unknown"
+    DOWN = "down"
 
 
 @dataclass(frozen=True)
-class Status:
-    """What a look at a cluster shows.
+class ProbeResult:
+    """What a probe of a cluster has found.
 
     Attributes
     ----------
     phase
-        ``"starting"``, ``"idle"``, ``"busy"``, ``"ending"``, ``"gone"`` when an agent of it has
-        ended, or ``"unreachable"`` when one does not answer; ``"elsewhere"`` when they are on
-        another computer that shares this registry; ``"unknown"`` when this version does not know
-        the provider.
+        How it is.
     busy
         The ranks that run something.
     """
 
-    phase: str
+    phase: ProbePhase
     busy: tuple[int, ...] = ()
 
+    @classmethod
+    def of_state(cls, state: ClusterState) -> ProbeResult:
+        """Return what a probe would find of a cluster that this process is connected to."""
+        if state.phase is not ClusterPhase.READY:
+            return cls(_PHASES[state.phase])
+        busy = tuple(rank.rank for rank in state.ranks if rank.run)
+        return cls(ProbePhase.BUSY if busy else ProbePhase.IDLE, busy)
 
-def look(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> list[Status]:
-    """Look at clusters, all at once.
+
+_PHASES = {
+    ClusterPhase.STARTING: ProbePhase.STARTING,
+    ClusterPhase.LOST: ProbePhase.GONE,
+    ClusterPhase.DOWN: ProbePhase.DOWN,
+}
+
+
+def probe(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> list[ProbeResult]:
+    """Probe clusters, all at once.
 
     Parameters
     ----------
@@ -47,66 +80,64 @@ def look(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> lis
         The providers by their name.
     """
 
-    async def look_at_all() -> list[Status]:
-        return await asyncio.gather(*(_look(row, providers) for row in rows))
+    async def probe_all() -> list[ProbeResult]:
+        return await asyncio.gather(*(_probe(row, providers) for row in rows))
 
-    return event_loop.wait(look_at_all())
+    return event_loop.wait(probe_all())
 
 
-def look_here(rows: Sequence[registry.Row]) -> dict[str, str]:
+def probe_local(rows: Sequence[registry.Row]) -> dict[str, str]:
     """Return the phases of those clusters whose nodes are on this computer, by their ids."""
     here = [row for row in rows if row.provider == Local.name and not row.is_elsewhere]
-    glances = look(here, {Local.name: Local()})
-    return {row.id: glance.phase for row, glance in zip(here, glances, strict=True)}
+    results = probe(here, {Local.name: Local()})
+    return {row.id: result.phase for row, result in zip(here, results, strict=True)}
 
 
-async def answers(row: registry.Row, provider: Provider) -> bool:
-    """Return whether any machine of a cluster is still there; removes what is left if not."""
+async def has_agent(row: registry.Row, provider: Provider) -> bool:
+    """Return whether any agent of a cluster is there, or may be where that cannot be seen."""
     if row.provider != provider.name or row.is_elsewhere:
         return True
-    machines = [provider.machine(machine) for machine in row.machines]
-    for machine in machines:
+    for machine in row.machines:
         try:
-            (await machine.open()).close()
+            (await provider.machine(machine).open()).close()
         except AgentGone:
             continue
         except OSError:
             pass  # it may be there, behind a link that is broken
         return True
-    for machine in [*machines, *map(provider.machine, row.leaving)]:
-        await machine.remove()
     return False
 
 
-async def _look(row: registry.Row, providers: Mapping[str, Provider]) -> Status:
+async def _probe(row: registry.Row, providers: Mapping[str, Provider]) -> ProbeResult:
     if row.provider not in providers:
-        return Status("unknown")
+        return ProbeResult(ProbePhase.UNKNOWN)
     if row.is_starting:
-        return Status("starting")
+        return ProbeResult(ProbePhase.STARTING)
     if row.is_elsewhere:
-        return Status("elsewhere")
+        return ProbeResult(ProbePhase.ELSEWHERE)
     machines = [providers[row.provider].machine(each) for each in row.machines]
     try:
         async with asyncio.timeout(ANSWER_WITHIN):
-            said = await asyncio.gather(*map(_greet, machines), return_exceptions=True)
+            answers = await asyncio.gather(*map(_welcome, machines), return_exceptions=True)
     except TimeoutError:
-        return Status("unreachable")
-    gone = [each for each in said if isinstance(each, AgentGone)]
+        return ProbeResult(ProbePhase.UNREACHABLE)
+    gone = [each for each in answers if isinstance(each, AgentGone)]
     # Others may be about to take the place of some.
     if gone and (len(gone) == len(machines) or not row.spec.get("replace")):
-        return Status("gone")
-    welcomes = [each for each in said if not isinstance(each, BaseException)]
+        return ProbeResult(ProbePhase.GONE)
+    welcomes = [each for each in answers if not isinstance(each, BaseException)]
     if len(welcomes) < len(machines):
-        return Status("unreachable")
+        return ProbeResult(ProbePhase.UNREACHABLE)
     if not welcomes or any(welcome["ending"] for welcome in welcomes):
-        return Status("ending" if welcomes else "gone")
+        return ProbeResult(ProbePhase.ENDING if welcomes else ProbePhase.GONE)
     ranks = [rank for welcome in welcomes for rank in welcome["ranks"]]
     busy = tuple(sorted(rank["rank"] for rank in ranks if rank["run"]))
-    return Status("busy" if busy else "idle", busy)
+    return ProbeResult(ProbePhase.BUSY if busy else ProbePhase.IDLE, busy)
 
 
-async def _greet(machine: Machine) -> Message:
-    connection = Connection(machine, lambda *event: None, lambda connection: None, visits=True)
+async def _welcome(machine: Machine) -> Welcome:
+    """Return the welcome message of an agent, as a visitor."""
+    connection = Connection(machine, IgnoreEvents(), visits=True)
     try:
         return await connection.open(since=None)
     finally:

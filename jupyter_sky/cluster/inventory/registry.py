@@ -1,4 +1,4 @@
-"""The registry: every cluster of this person, in SQLite, whichever kernel started it.
+"""The registry: every cluster of this user, in SQLite, whichever kernel started it.
 
 A row is written before a resource is requested, so that nothing can be launched and forgotten.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from jupyter_sky.cluster.cost_meter import CostMeter
+from jupyter_sky.cluster.cost_meter import CostMeter, total_price
 from jupyter_sky.paths import home
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -49,11 +49,14 @@ class Row:
     created: float
 
     @property
+    def nodes(self) -> list[dict[str, Any]]:
+        """Its nodes, as far as they can be made out."""
+        return [node for each in self.machines for node in each["nodes"] if isinstance(node, dict)]
+
+    @property
     def price(self) -> float | None:
-        """Dollars an hour; ``None`` if it costs nothing, or if nobody knows."""
-        nodes = [node for each in self.machines for node in each["nodes"] if isinstance(node, dict)]
-        prices = [price for node in nodes if isinstance(price := node.get("price"), int | float)]
-        return sum(prices) if prices else None
+        """Dollars an hour; ``None`` if it costs nothing, or if that is not known."""
+        return total_price(node.get("price") for node in self.nodes)
 
     @property
     def meter(self) -> CostMeter:
@@ -78,7 +81,7 @@ class Row:
 
     @property
     def is_starting(self) -> bool:
-        """Whether a process may be at starting it: it has no machines yet."""
+        """Whether a process may be starting it: it has no machines yet."""
         if self.machines:
             return False
         starter = self.spec.get("starter") or {}
@@ -93,7 +96,7 @@ class Row:
 
     @property
     def is_being_scaled(self) -> bool:
-        """Whether another process of this computer is at it, and machines come or leave."""
+        """Whether another process of this computer is scaling it: machines come or leave."""
         scaler = self.spec.get("scaler") or {}
         return bool(
             self.leaving
@@ -104,18 +107,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Broken:
-    """A row that cannot be made out: half-written, or of another version."""
+    """A row that cannot be read: half-written, or of another version."""
 
     id: str
     name: str
 
 
 def _is_there(process: dict[str, Any], since: float) -> bool:
-    """Return whether a process that wrote something then is there, on this computer."""
+    """Return whether the process that wrote something then is there, on this computer."""
     if process.get("computer") != socket.gethostname():
         return False
     try:
-        return psutil.Process(process["pid"]).create_time() < since
+        return bool(psutil.Process(process["pid"]).create_time() < since)
     except psutil.Error:
         return False
 
@@ -125,8 +128,8 @@ def starter() -> dict[str, Any]:
     return {"computer": socket.gethostname(), "pid": os.getpid()}
 
 
-def described(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
-    """Return a spec as it is kept here: without its image, whose variables can be secrets."""
+def describe(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
+    """Return a spec as a row keeps it: without its image, whose variables can be secrets."""
     row = {name: getattr(spec, name) for name in ("nodes", "procs_per_node", "cpus", "memory")}
     accelerator = spec.accelerator
     row["accelerator"] = str(accelerator) if accelerator is not None else None
@@ -137,7 +140,7 @@ def described(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
 
 
 def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> None:
-    """Write down a cluster that is about to start.
+    """Add the row of a cluster that is about to start.
 
     Raises
     ------
@@ -155,7 +158,7 @@ def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> Non
 
 
 def record_machines(identity: str, machines: Sequence[dict[str, Any]]) -> None:
-    """Write down where the machines of a cluster are."""
+    """Record the machines of a cluster."""
     with _open() as database:
         database.execute(
             "UPDATE clusters SET machines = ? WHERE id = ?", (json.dumps(machines), identity)
@@ -168,10 +171,22 @@ def record_size(
     machines: Sequence[dict[str, Any]],
     leaving: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Write down how many nodes a cluster has, where, and which machines shall be no part of it."""
+    """Record the size of a cluster.
+
+    Parameters
+    ----------
+    identity
+        The cluster's id.
+    nodes
+        How many nodes it has.
+    machines
+        Its machines.
+    leaving
+        Machines that do not belong to it yet, or no longer, and that may be there.
+    """
     now = time.time()
     row = next((row for row in rows() if row.id == identity), None)
-    # From now on it costs something else.
+    # From now on its price is another.
     meter = None if row is None or row.price is None else [row.cost(now), now]
     scaler = {**starter(), "since": now} if leaving else None
     changes = [nodes, *map(json.dumps, (leaving, meter, scaler))]
@@ -184,25 +199,25 @@ def record_size(
 
 
 def record_line(identity: str, line: str) -> None:
-    """Write down the magic line that makes a cluster."""
+    """Record the magic line that makes a cluster."""
     with _open() as database:
         database.execute(
             "UPDATE clusters SET spec = json_set(spec, '$.line', ?) WHERE id = ?", (line, identity)
         )
 
 
-def give_up(identity: str) -> None:
-    """Note that nobody is at starting a cluster any more, though something of it may be there."""
-    nobody = json.dumps({"computer": socket.gethostname(), "pid": 0})
+def clear_starter(identity: str) -> None:
+    """Clear the starter of a cluster; resources of it may still exist."""
+    no_process = json.dumps({"computer": socket.gethostname(), "pid": 0})
     with _open() as database:
         database.execute(
             "UPDATE clusters SET spec = json_set(spec, '$.starter', json(?)) WHERE id = ?",
-            (nobody, identity),
+            (no_process, identity),
         )
 
 
 def remove(identity: str) -> None:
-    """Forget a cluster of which nothing is left."""
+    """Remove the row of a cluster of which nothing is left."""
     with _open() as database:
         database.execute("DELETE FROM clusters WHERE id = ?", (identity,))
 
@@ -213,7 +228,7 @@ def find(name: str) -> Row | None:
 
 
 def find_broken(name: str) -> Broken | None:
-    """Return the row of that name if it cannot be made out."""
+    """Return the row of that name if it cannot be read."""
     return next((row for row in read() if isinstance(row, Broken) and row.name == name), None)
 
 
@@ -223,7 +238,7 @@ def rows() -> list[Row]:
 
 
 def read() -> list[Row | Broken]:
-    """Return all rows, oldest first, also those that cannot be made out."""
+    """Return all rows, oldest first, also those that cannot be read."""
     with _open() as database:
         found = database.execute(
             "SELECT id, name, provider, spec, machines, created FROM clusters ORDER BY created"

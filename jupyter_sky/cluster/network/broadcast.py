@@ -1,6 +1,6 @@
-"""Freight: every blob leaves this process once, however many nodes need it.
+"""Broadcast of blobs: each leaves this process once, however many nodes need it.
 
-One agent gets it from here, and passes it on to the others while it arrives.
+One agent gets it from here and relays it to the others while it arrives.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from jupyter_sky.providers.base import Node
 DIRECT = 1024 * 1024
 """Bytes, to all nodes together, up to which a blob goes to each from here: that is sooner."""
 
-_AT_ONCE = 4
+_AT_ONCE = 4  # blobs
 
 Progress = Callable[[int], None]
+"""Called for each piece that leaves with its size in bytes."""
 
 
-def missing(blobs: Mapping[str, memoryview], connections: Sequence[Connection]) -> int:
-    """Return how many bytes will leave to have the blobs on every node."""
+def bytes_to_send(blobs: Mapping[str, memoryview], connections: Sequence[Connection]) -> int:
+    """Return how many bytes will leave this process until every node has the blobs."""
     return sum(
         data.nbytes * (lacking if _goes_directly(data, lacking) else 1)
         for key, data in blobs.items()
@@ -30,12 +31,12 @@ def missing(blobs: Mapping[str, memoryview], connections: Sequence[Connection]) 
     )
 
 
-async def deliver(
+async def send(
     blobs: Mapping[str, memoryview],
     connections: Sequence[Connection],
     progress: Progress = lambda count: None,
 ) -> None:
-    """Have every node hold the blobs.
+    """Send blobs to every node that lacks them, and return when all have them.
 
     Parameters
     ----------
@@ -44,52 +45,52 @@ async def deliver(
     connections
         The connections to the nodes' agents.
     progress
-        Told how many bytes have left.
+        Called for each piece that leaves with its size in bytes.
     """
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def deliver_one(key: str, data: memoryview) -> None:
+    async def send_in_turn(key: str, data: memoryview) -> None:
         async with turns:
-            await _deliver(key, data, connections, progress)
+            await _send_one(key, data, connections, progress)
 
-    await asyncio.gather(*(deliver_one(key, data) for key, data in blobs.items()))
+    await asyncio.gather(*(send_in_turn(key, data) for key, data in blobs.items()))
 
 
-async def _deliver(
+async def _send_one(
     key: str, data: memoryview, connections: Sequence[Connection], progress: Progress
 ) -> None:
     lacking = _lacking(key, connections)
     if not _goes_directly(data, len(lacking)):
-        lacking = await _through_one(key, data, connections, lacking, progress)
-    await asyncio.gather(*(each.put({key: data}, progress) for each in lacking))
+        lacking = await _send_through_relay(key, data, connections, lacking, progress)
+    await asyncio.gather(*(each.uploads.put({key: data}, progress) for each in lacking))
 
 
-async def _through_one(
+async def _send_through_relay(
     key: str,
     data: memoryview,
     connections: Sequence[Connection],
     lacking: Sequence[Connection],
     progress: Progress,
 ) -> list[Connection]:
-    """Have one agent pass a blob on; return the connections of those that it did not get to."""
+    """Send a blob to one agent that relays it; return those whom it did not reach."""
     holders = [each for each in connections if each not in lacking and each.is_up]
     first = next(iter(holders), None) or next((each for each in lacking if each.is_up), lacking[0])
     others = [each for each in lacking if each is not first]
     about = {"blob": key, "size": data.nbytes, "to": [_node(each).peer() for each in others]}
-    passing = asyncio.ensure_future(first.request("pass_on", within=None, **about))
+    passing_on = asyncio.ensure_future(first.request("pass_on", within=None, **about))
     try:
-        await first.put({key: data}, progress)
-        answer = await passing
+        await first.uploads.put({key: data}, progress)
+        answer = await passing_on
     except ClusterLost:
         raise
     except SkyError:
         return others
     finally:
-        passing.cancel()
+        passing_on.cancel()
     failed = {int(node) for node in answer["failed"]}
     for each in others:
         if _node(each).node not in failed:
-            each.learn(key)
+            each.uploads.note_arrived(key)
     return [each for each in others if _node(each).node in failed]
 
 
@@ -98,7 +99,7 @@ def _node(connection: Connection) -> Node:
 
 
 def _lacking(key: str, connections: Sequence[Connection]) -> list[Connection]:
-    return [each for each in connections if not each.has(key)]
+    return [each for each in connections if not each.uploads.has(key)]
 
 
 def _goes_directly(data: memoryview, count: int) -> bool:

@@ -1,4 +1,4 @@
-"""Links that break: what the person is told, and whether it is the way or the node that is gone.
+"""Broken links: what the user is told, and whether a node is gone or only out of reach from here.
 
 Where only this machine has lost a node, runs go on there, and the connection is made again. Where
 the other nodes do not reach it either, it is lost: its peers would wait for it forever.
@@ -15,47 +15,45 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import Node
 
 _BRIEF = 0.5
-"""Seconds for which a broken link is not worth a word."""
+"""Seconds for which a broken link is not mentioned."""
 
-_ASK_EVERY = 2.0
-_ASK_WITHIN = 8.0
-_TRY_WITHIN = 60.0
-_MOST = 4  # troubles that are told
-_WITNESSES = 3
+_ASK_EVERY = 2.0  # seconds
+_ASK_WITHIN = 8.0  # seconds
+_TRY_WITHIN = 60.0  # seconds
+_MOST = 4  # unreachable nodes that an error names
+_WITNESSES = 3  # nodes that are asked
 _OPINIONS = 2  # one time after the other, before a node is given up
 
 
-class Links:
-    """The links of a cluster.
+class LinkMonitor:
+    """Watches the links of a cluster.
 
     Parameters
     ----------
     spawn
-        Has a coroutine run in the background.
-    notice
-        Told what the person should know.
+        Runs a coroutine in the background.
+    notify
+        Called with what the user should know.
     """
 
     def __init__(
         self,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        notice: Callable[[str], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        notify: Callable[[str], None],
     ) -> None:
         self._connections: Sequence[Connection] = ()
         self._spawn = spawn
-        self._notice = notice
-        self._said: dict[Connection, float] = {}
+        self._notify = notify
+        self._reported: dict[Connection, float] = {}
 
     def watch(self, connections: Sequence[Connection]) -> None:
-        """Have these be the links of the cluster."""
+        """Take these for the connections of the cluster, in place of those before."""
         self._connections = connections
-        for connection in connections:
-            connection.on_link = self._changed
 
     @property
     def note(self) -> str:
-        """What there is to say of them; empty if all is well."""
-        broken = [each for each in self._connections if each in self._said]
+        """Which nodes have no link, in words; empty if all have."""
+        broken = [each for each in self._connections if each in self._reported]
         if not broken:
             return ""
         if len(broken) == len(self._connections) > 1:
@@ -64,72 +62,77 @@ class Links:
             who = ", ".join(each.name for each in broken)
         return f"no connection to {who}; what runs there goes on, and I keep trying"
 
-    def _changed(self, connection: Connection) -> None:
+    def on_link_changed(self, connection: Connection) -> None:
+        """Handle that a link broke, or that there is a new one."""
         if not connection.is_up:
-            self._spawn(self._watch(connection))
+            self._spawn(self._watch_broken(connection))
             return
-        since = self._said.pop(connection, None)
+        since = self._reported.pop(connection, None)
         if since is not None:
             seconds = asyncio.get_running_loop().time() - since
-            more = f"; {self.note}" if self._said else ""
-            self._notice(f"connected to {connection.name} again after {seconds:.0f} s{more}")
+            more = f"; {self.note}" if self._reported else ""
+            self._notify(f"connected to {connection.name} again after {seconds:.0f} s{more}")
 
-    async def _watch(self, connection: Connection) -> None:
+    async def _watch_broken(self, connection: Connection) -> None:
+        """Report a link that stays broken, and give the node up if its peers do not reach it."""
         since = connection.broken_since
         await asyncio.sleep(_BRIEF)
         if since is None or connection.broken_since != since or connection.is_over:
             return
-        self._said[connection] = since
-        self._notice(self.note)
+        self._reported[connection] = since
+        self._notify(self.note)
         opinions = 0
         while connection.broken_since == since and not connection.is_over:
             opinions = opinions + 1 if await self._is_gone(connection) else 0
             if opinions == _OPINIONS:
-                connection.give_up("is gone: neither this notebook nor the other nodes reach it")
+                connection.declare_lost(
+                    "is gone: neither this notebook nor the other nodes reach it"
+                )
                 return
             if not opinions:
                 await asyncio.sleep(_ASK_EVERY)
 
     async def _is_gone(self, connection: Connection) -> bool:
-        """Ask other nodes whether they reach a node; nobody to ask means nothing."""
+        """Ask other nodes whether they reach a node; where none can be asked, it is not gone."""
         peer = connection.machine.nodes[0].peer()
         witnesses = [each for each in self._connections if each.is_up][:_WITNESSES]
-        said = await asyncio.gather(
+        answers = await asyncio.gather(
             *(each.request("reach", peers=[peer], within=_ASK_WITHIN) for each in witnesses),
             return_exceptions=True,
         )
-        answers = [each["failed"] for each in said if isinstance(each, dict)]
-        for each in said:
+        for each in answers:
             if isinstance(each, BaseException) and not isinstance(each, SkyError):
                 raise each
-        return bool(answers) and all(answers)
+        failed = [each["failed"] for each in answers if isinstance(each, dict)]
+        return bool(failed) and all(failed)
 
 
-async def check_ways(connections: Sequence[Connection]) -> None:
+async def check_network(connections: Sequence[Connection]) -> None:
     """Refuse a cluster whose nodes do not reach each other at any port.
 
     Raises
     ------
     SkyError
-        Which node does not reach which: the process group would wait for them in vain.
+        Which node does not reach which: a process group would wait for them forever.
     """
     if len(connections) < 2:
         return
     nodes = [each.machine.nodes[0] for each in connections]
 
-    async def open_door(connection: Connection, node: Node) -> tuple[int, str, int]:
+    async def open_port(connection: Connection, node: Node) -> tuple[int, str, int]:
         callers = len(connections) - 1
         answer = await connection.request("open_door", addr=node.addr, callers=callers)
         return node.node, node.addr, answer["port"]
 
-    async def look(connection: Connection, node: Node) -> dict[int, str]:
-        others = [each for each in doors if each[0] != node.node]
+    async def try_ports(connection: Connection, node: Node) -> dict[int, str]:
+        others = [each for each in ports if each[0] != node.node]
         answer = await connection.request("try_doors", doors=others, within=_TRY_WITHIN)
-        return answer["failed"]
+        failed: dict[int, str] = answer["failed"]
+        return failed
 
-    doors = await asyncio.gather(*map(open_door, connections, nodes))
-    found = await asyncio.gather(*map(look, connections, nodes))
-    if trouble := list(_described(nodes, found)):
+    ports = await asyncio.gather(*map(open_port, connections, nodes))
+    found = await asyncio.gather(*map(try_ports, connections, nodes))
+    if trouble := list(_unreachable(nodes, found)):
         more = f", and {len(trouble) - _MOST} more" if len(trouble) > _MOST else ""
         raise SkyError(
             f"nodes cannot talk to each other: {'; '.join(trouble[:_MOST])}{more}. Let their "
@@ -138,7 +141,7 @@ async def check_ways(connections: Sequence[Connection]) -> None:
         )
 
 
-def _described(nodes: Sequence[Node], found: Sequence[Mapping[int, str]]) -> Iterator[str]:
+def _unreachable(nodes: Sequence[Node], found: Sequence[Mapping[int, str]]) -> Iterator[str]:
     """Say of each node who does not reach it, and why."""
     for node in nodes:
         reasons: dict[str, list[str]] = {}

@@ -1,46 +1,76 @@
-"""How blobs leave for a node: no faster than the link takes them, and compressed where that pays.
+"""Flow-controlled upload of blobs: no faster than the link takes them, compressed where that pays.
 
-The agent says every now and then what has arrived, so that there is never more under way than the
-link carries in a moment: what is asked for meanwhile, as Stop is, need not wait behind megabytes.
+The agent acknowledges every now and then what has arrived, so that there is never more in flight
+than the link carries in a moment: a request that comes meanwhile, as Stop does, need not wait
+behind megabytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import Compressor, Rate
+from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.link import Link
+from jupyter_sky.transport.tasks import BackgroundTasks
 
-if TYPE_CHECKING:
-    from jupyter_sky.cluster.network.connection import Connection
-
-_MOMENT = 0.5  # seconds of what a link carries that are under way at most
+_MOMENT = 0.5  # seconds of what a link carries that are in flight at most
 _LEAST, _MOST = 2 * PIECE, 32 * PIECE
 _SLOW = 50e6  # bytes a second; of faster links nothing is said
 
 
-class Upload:
-    """What leaves over one connection.
+class Request(Protocol):
+    """Asks the agent for something, as `Connection.request` does."""
+
+    async def __call__(self, op: str, *, within: float | None = ..., **fields: Any) -> Message:
+        """Return the agent's answer."""
+
+
+class Uploads:
+    """The uploads of one connection: which blobs the node has, and what is in flight.
 
     Parameters
     ----------
-    connection
-        The connection to the node's agent.
+    request
+        Asks the agent how much has arrived.
+    link
+        Returns the present link; ``None`` while there is none.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, request: Request, link: Callable[[], Link | None]) -> None:
+        self._request = request
+        self._link = link
+        self._known: set[str] = set()
+        self._begun: set[str] = set()
         self._rate = Rate()
-        self._under_way = self._unmarked = 0
+        self._in_flight = self._unacknowledged = 0
         self._since = 0.0
         self._was_idle = True
         self._whole = self._packed = 0
-        self._moved = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._acknowledged = asyncio.Event()
+        self._tasks = BackgroundTasks()
+
+    @property
+    def known(self) -> list[str]:
+        """The digests of the blobs that the node has, as far as is known."""
+        return list(self._known)
+
+    def has(self, key: str) -> bool:
+        """Return whether the node has a blob, as far as is known."""
+        return key in self._known
+
+    def note_arrived(self, key: str) -> None:
+        """Record that the node has got a blob from another node."""
+        self._known.add(key)
+
+    def note_missing(self, keys: Iterable[str]) -> None:
+        """Record that the node does not have these blobs."""
+        self._known.difference_update(keys)
 
     @property
     def note(self) -> str:
@@ -54,34 +84,70 @@ class Upload:
             return f"compressed to {share:.0%}, because {link}"
         return f"{link}, and compression would not help"
 
-    async def send(
-        self, key: str, data: memoryview, offset: int, progress: Callable[[int], None]
+    async def put(
+        self, blobs: Mapping[str, memoryview], progress: Callable[[int], None] = lambda count: None
+    ) -> None:
+        """Send the blobs that the node does not have yet.
+
+        Parameters
+        ----------
+        blobs
+            The blobs by their digests.
+        progress
+            Called for each piece with its size in bytes.
+        """
+        for key, data in blobs.items():
+            if key not in self._known:
+                await self._put(key, data, progress)
+                self._known.add(key)
+
+    async def _put(self, key: str, data: memoryview, progress: Callable[[int], None]) -> None:
+        """Send a blob, over one link after the other if they break."""
+        offset = 0
+        link = None if key in self._begun else self._link()
+        self._begun.add(key)
+        while offset < data.nbytes:
+            if link is None or link is not self._link():
+                # The agent says how much has arrived, as soon as there is a link to say it on.
+                offset = (await self._request("arrived", blob=key))["size"]
+                link = self._link()
+            else:
+                offset = await self._send(link, key, data, offset, progress)
+
+    async def _send(
+        self,
+        link: Link,
+        key: str,
+        data: memoryview,
+        offset: int,
+        progress: Callable[[int], None],
     ) -> int:
-        """Send a blob from an offset on, until it has left or the link breaks; return how far."""
-        link, loop = self._connection.link, asyncio.get_running_loop()
+        """Send a blob from an offset on, until all has left or the link breaks; return how far."""
+        loop = asyncio.get_running_loop()
         compressor = Compressor(self._rate)
-        while link and not link.closed and offset < data.nbytes:
+        while not link.closed and offset < data.nbytes:
             piece = data[offset : offset + PIECE]
             about, packed = await compressor.pack(piece)
             size = memoryview(packed).nbytes
-            while self._under_way and self._under_way + size > self._room and not link.closed:
-                self._mark(key)  # where the link got slower, nobody would hear of it otherwise
-                self._moved.clear()
-                await self._moved.wait()
+            while self._in_flight and self._in_flight + size > self._room and not link.closed:
+                # Where the link got slower, no acknowledgement would come otherwise.
+                self._ask_for_acknowledgement(key)
+                self._acknowledged.clear()
+                await self._acknowledged.wait()
             if link.closed:
                 break
-            if not self._under_way:
+            if not self._in_flight:
                 self._since, self._was_idle = loop.time(), True
             header = {"op": "piece", "blob": key, "offset": offset, "size": data.nbytes}
             link.send({**header, **about}, packed)
             await link.drain()
             offset += piece.nbytes
             self._count(piece.nbytes, size)
-            if self._unmarked >= self._room // 2:
-                self._mark(key)
-                await asyncio.sleep(0)  # now, and not behind the next piece
+            if self._unacknowledged >= self._room // 2:
+                self._ask_for_acknowledgement(key)
+                await asyncio.sleep(0)  # so that it leaves now, and not behind the next piece
             progress(piece.nbytes)
-        self._mark(key)
+        self._ask_for_acknowledgement(key)
         return offset
 
     @property
@@ -91,26 +157,24 @@ class Upload:
     def _count(self, whole: int, packed: int) -> None:
         self._whole += whole
         self._packed += packed
-        self._under_way += packed
-        self._unmarked += packed
+        self._in_flight += packed
+        self._unacknowledged += packed
 
-    def _mark(self, key: str) -> None:
-        count, self._unmarked = self._unmarked, 0
+    def _ask_for_acknowledgement(self, key: str) -> None:
+        count, self._unacknowledged = self._unacknowledged, 0
         if count:
-            task = asyncio.get_running_loop().create_task(self._hear(key, count))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._wait_for_acknowledgement(key, count))
 
-    async def _hear(self, key: str, count: int) -> None:
+    async def _wait_for_acknowledgement(self, key: str, count: int) -> None:
         """Wait until so many bytes have arrived: the agent answers in order."""
         try:
-            await self._connection.request("arrived", blob=key, within=None)
+            await self._request("arrived", blob=key, within=None)
         except SkyError:
-            return  # whoever sends hears of it too
+            return  # whoever sends the blob is told too
         finally:
-            self._under_way -= count
-            self._moved.set()
+            self._in_flight -= count
+            self._acknowledged.set()
         now = asyncio.get_running_loop().time()
-        # Of what began on an idle link, the time has the way there and back in it.
+        # For what began on an idle link, the time includes the way there and back.
         self._rate.measured(count, now - self._since, full=not self._was_idle)
         self._since, self._was_idle = now, False

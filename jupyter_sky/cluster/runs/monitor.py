@@ -1,63 +1,55 @@
-"""Watching a cluster, so that at any moment there is a snapshot of it to show."""
+"""The monitor of a cluster: what the panel and the sidebar show of it, at any moment."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from typing import Any, Literal
+from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.runs.output_tail import OutputTail
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.snapshot import Rank as ShownRank
-from jupyter_sky.cluster.snapshot import Run as ShownRun
-from jupyter_sky.cluster.snapshot import Snapshot
-from jupyter_sky.cluster.state import RankState
+from jupyter_sky.cluster.snapshot import RankView, RunState, RunView, Snapshot
+from jupyter_sky.cluster.state import RankPhase, RankState
 from jupyter_sky.transport.events import Display, Output
 
 _KEPT = 32 * 1024  # bytes of output
 
 
 class Monitor:
-    """Watches a cluster and gives snapshots of it; lives in the background loop.
+    """Gives snapshots of a cluster and of the run that was begun last; in the background loop.
 
-    Attributes
+    Parameters
     ----------
-    run
-        The run that was begun last.
+    controller
+        The controller of the cluster.
     """
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self.run: Run | None = None
+        self._run: Run | None = None
         self._began = 0.0
         self._seconds: float | None = None
-        self._output: deque[str] = deque()
-        self._size = 0
+        self._output = OutputTail(_KEPT)
 
     def begin(self, run: Run) -> None:
-        """Take note that a run has begun."""
-        self.run, self._began, self._seconds = run, time.time(), None
+        """Show a run that has begun, in place of the one before."""
+        self._run, self._began, self._seconds = run, time.time(), None
         self._output.clear()
-        self._size = 0
 
     def end(self, run: Run) -> None:
-        """Take note that a run is over."""
-        if run is self.run:
+        """Show how long a run has taken that is over."""
+        if run is self._run:
             self._seconds = time.time() - self._began
 
-    def see(self, event: Output | Display) -> None:
+    def on_output(self, event: Output | Display) -> None:
         """Keep the end of what the run's first shown rank prints."""
-        if self.run is None or event.rank != self.shown_rank:
-            return
-        text = (
-            event.data.decode(errors="replace")
-            if isinstance(event, Output)
-            else f"{event.data.get('text/plain', '')}\n"
-        )
-        self._output.append(text)
-        self._size += len(text)
-        while self._size > _KEPT and len(self._output) > 1:
-            self._size -= len(self._output.popleft())
+        if self._run is not None and event.rank == self.shown_rank:
+            self._output.add(event)
+
+    @property
+    def shown_rank(self) -> int:
+        """The rank whose output a snapshot has."""
+        return self._run.task.show[0] if self._run and self._run.task.show else 0
 
     def snapshot(self) -> Snapshot:
         """Return what is known at this moment."""
@@ -77,51 +69,45 @@ class Monitor:
                 "price": controller.price,
                 "cost": controller.cost,
             },
-            "run": self._run(),
-            "sent_bytes": sum(connection.sent_bytes for connection in controller.connections),
+            "run": _run_view(self._run, self._began, self._seconds) if self._run else None,
+            "sent_bytes": controller.sent_bytes,
             "nodes": [
                 {"node": node.node, "addr": node.addr, "gpu": node.gpu} for node in state.nodes
             ],
-            "ranks": [self._rank(rank) for rank in state.ranks],
-            "output": {"rank": self.shown_rank, "text": "".join(self._output)[-_KEPT:]},
+            "ranks": [self._rank_view(rank) for rank in state.ranks],
+            "output": {"rank": self.shown_rank, "text": self._output.text[-_KEPT:]},
         }
 
-    @property
-    def shown_rank(self) -> int:
-        """The rank whose output a snapshot has."""
-        return self.run.task.show[0] if self.run and self.run.task.show else 0
-
-    def _run(self) -> ShownRun | None:
-        run = self.run
-        if run is None:
-            return None
-        word: Literal["running", "ok", "error", "interrupted"]
-        if not run.finished:
-            word = "running"
-        elif run.stopped:
-            word = "interrupted"
-        else:
-            word = "error" if run.failed else "ok"
-        return {
-            "id": run.id,
-            "state": word,
-            "background": run.in_background,
-            "started": self._began,
-            "seconds": self._seconds if self._seconds is not None else time.time() - self._began,
-            "ranks": list(run.task.ranks),
-            "title": run.task.title,
-        }
-
-    def _rank(self, rank: RankState) -> ShownRank:
-        report: dict[str, Any] = self._controller.reports.get(rank.rank, {})
+    def _rank_view(self, rank: RankState) -> RankView:
+        usage: dict[str, Any] = self._controller.reports.get(rank.rank, {})
         node = self._controller.node(rank.rank)
         return {
             "rank": rank.rank,
             "node": rank.node,
-            "phase": "gone" if rank.phase == "dead" else rank.phase,
-            "utilisation": report.get("utilisation"),
-            "memory": report.get("memory"),
+            "phase": RankPhase.GONE if rank.phase is RankPhase.DEAD else rank.phase,
+            "utilisation": usage.get("utilisation"),
+            "memory": usage.get("memory"),
             "gpu": node.ranks.index(rank.rank) if node.accelerators else None,
-            "line": report.get("line", ""),
+            "line": usage.get("line", ""),
             "trouble": rank.trouble,
         }
+
+
+def _run_view(run: Run, began: float, seconds: float | None) -> RunView:
+    return {
+        "id": run.id,
+        "state": _run_state(run),
+        "background": run.in_background,
+        "started": began,
+        "seconds": seconds if seconds is not None else time.time() - began,
+        "ranks": list(run.task.ranks),
+        "title": run.task.title,
+    }
+
+
+def _run_state(run: Run) -> RunState:
+    if not run.finished:
+        return RunState.RUNNING
+    if run.stopped:
+        return RunState.INTERRUPTED
+    return RunState.ERROR if run.failed else RunState.OK

@@ -1,4 +1,4 @@
-"""What a run does, and what is said of it while it goes on, as plain data."""
+"""What a run is to do, and what is told of it while it goes on, as plain data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.namespace.sync import NamespaceUpdate
 from jupyter_sky.serialization.cell_sources import Cells
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.messages import Packed
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Task:
     show
         The ranks whose output comes here while they run.
     title
-        What a person calls it.
+        What the user calls it.
     """
 
     ranks: tuple[int, ...]
     code: str | None = None
-    call: Message | None = None
+    call: Packed | None = None
     cells: Cells = field(default_factory=dict)
     place: CellPlace = field(default_factory=CellPlace)
     update: NamespaceUpdate = field(default_factory=NamespaceUpdate)
@@ -64,7 +64,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Notice:
-    """What the person should know while the run goes on."""
+    """What the user should know while the run goes on."""
 
     text: str
 

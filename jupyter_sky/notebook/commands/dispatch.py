@@ -12,7 +12,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
@@ -137,10 +137,10 @@ class Commands:
             raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to attach.")
         self._session.use(cluster)
         print(f"{cluster.name}: {describe(cluster)}; cells without --cluster use it now")
-        if run := cluster.take_up():
+        if run := cluster.pop_unseen_run():
             self._take_up(cluster, run)
 
-    def _take_up(self, cluster: Cluster, run: Run) -> None:
+    def _take_up(self, cluster: Cluster, run: RunHandle) -> None:
         """Show what a run that another kernel began has printed and prints, and bind its values."""
         print(f"{cluster.name}: `{run.task.title or 'a run'}` was begun before this kernel")
         renderer = Renderer(self._shell, run.task.show)
@@ -246,7 +246,7 @@ class Commands:
         return cluster
 
 
-def _as_asked(run: Run) -> dict[str, Any]:
+def _as_asked(run: RunHandle) -> dict[str, Any]:
     """Return the values of a run as its cell asked for them: of the head, or a list of all."""
     values, asked = run.values(), run.task.values
     first, *others = run.task.ranks

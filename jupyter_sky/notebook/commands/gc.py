@@ -20,9 +20,9 @@ def collect(identity: str | None = None) -> None:
     identity
         A cluster of somebody else's that is to be ended as well, by its id.
     """
-    left: list[orphans.Orphan | cloud_resources.Rental] = [*orphans.find()]
+    left: list[orphans.Orphan | cloud_resources.RentedCluster] = [*orphans.find()]
     rented, trouble = cloud_resources.find()
-    left += [each for each in rented if each.is_abandoned or each.holding.id == identity]
+    left += [each for each in rented if each.is_orphaned or each.holding.id == identity]
     for each in left:
         text = str(each)
         try:

@@ -9,7 +9,8 @@ from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.inventory.probe import Status, look
+from jupyter_sky.cluster.inventory.probe import ProbePhase, ProbeResult, probe
+from jupyter_sky.cluster.snapshot import RunState
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.formatting import aligned, format_dollars, format_duration, format_ranks
 from jupyter_sky.providers import providers
@@ -59,7 +60,9 @@ def report(clusters: Iterable[Cluster], current: str) -> str:
             row.provider,
             _size(row),
             glances[row.id].phase,
-            format_duration(now - row.created) if glances[row.id].phase != "gone" else "",
+            format_duration(now - row.created)
+            if glances[row.id].phase is not ProbePhase.GONE
+            else "",
             _cost(row, now),
             _running(known.get(row.id), glances[row.id]),
         )
@@ -70,19 +73,12 @@ def report(clusters: Iterable[Cluster], current: str) -> str:
     return "\n".join([text, *_ranks(here.state)]) if here else text
 
 
-def _glances(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[Status]:
+def _glances(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[ProbeResult]:
     """Return how each cluster is: as far as is known here, or as its agents say."""
     strange = [row for row in rows if row.id not in known]
-    found = {row.id: each for row, each in zip(strange, look(strange, providers()), strict=True)}
-    found |= {identity: _glance(cluster.state) for identity, cluster in known.items()}
+    found = {row.id: each for row, each in zip(strange, probe(strange, providers()), strict=True)}
+    found |= {identity: ProbeResult.of_state(each.state) for identity, each in known.items()}
     return [found[row.id] for row in rows]
-
-
-def _glance(state: ClusterState) -> Status:
-    if state.phase != "ready":
-        return Status("gone" if state.phase == "lost" else state.phase)
-    busy = tuple(rank.rank for rank in state.ranks if rank.run)
-    return Status("busy" if busy else "idle", busy)
 
 
 def _size(row: registry.Row) -> str:
@@ -101,12 +97,12 @@ def _cost(row: registry.Row, now: float) -> str:
     )
 
 
-def _running(cluster: Cluster | None, glance: Status) -> str:
+def _running(cluster: Cluster | None, glance: ProbeResult) -> str:
     if not glance.busy:
-        return "`%sky gc` removes what is left" if glance.phase == "gone" else ""
+        return "`%sky gc` removes what is left" if glance.phase is ProbePhase.GONE else ""
     run = cluster.snapshot()["run"] if cluster else None
     where = format_ranks(glance.busy)
-    if run is None or run["state"] != "running":
+    if run is None or run["state"] is not RunState.RUNNING:
         return where
     return f"{run['title'] or 'a cell'}, {where}, for {format_duration(run['seconds'])}"
 

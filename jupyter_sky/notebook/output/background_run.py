@@ -13,7 +13,7 @@ from typing import Any
 from IPython import get_ipython
 from IPython.display import DisplayHandle
 
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.events import Display, Output
 
@@ -31,7 +31,7 @@ class BackgroundRun:
     displayed, it shows its state and the end of its output, live.
     """
 
-    def __init__(self, run: Run, title: str, bind: Bind, timeout: float | None) -> None:
+    def __init__(self, run: RunHandle, title: str, bind: Bind, timeout: float | None) -> None:
         self._run = run
         self._title = title
         self._bind = bind

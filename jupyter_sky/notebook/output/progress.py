@@ -182,5 +182,5 @@ class SendingLine:
             return
         self._step = step
         done = f"sent in {self._line.seconds:.1f} s" if sent >= total else f"{sent / total:.0%}"
-        note = self._cluster.sending_note
+        note = self._cluster.upload_note
         self._line.say(f"sending {self._what}: {done}{f' ({note})' if note else ''}")

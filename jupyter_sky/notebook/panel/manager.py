@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.errors import SkyError
 
@@ -49,7 +49,7 @@ class PanelManager:
             if panel.key == request.get("panel"):
                 panel.take({name: request[name] for name in request if name != "panel"})
 
-    def finish(self, cluster: Cluster, run: Run) -> None:
+    def finish(self, cluster: Cluster, run: RunHandle) -> None:
         """Have the panel show how a run ended, before its cell is over."""
         panel = self._panels.get(cluster.id)
         if panel and run.seconds > panel.worth_saving:

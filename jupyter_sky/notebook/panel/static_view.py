@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from jupyter_sky.cluster.snapshot import Rank, Snapshot
+from jupyter_sky.cluster.snapshot import RankView, Snapshot
 from jupyter_sky.formatting import format_bytes, format_count, format_dollars, format_ranks
 
 _ESCAPE = re.compile(
@@ -88,7 +88,7 @@ def _run(snapshot: Snapshot) -> str:
     return ", ".join(parts)
 
 
-def _cells(snapshot: Snapshot, rank: Rank) -> Sequence[str]:
+def _cells(snapshot: Snapshot, rank: RankView) -> Sequence[str]:
     gpus = {node["node"]: node["gpu"] for node in snapshot["nodes"]}
     memory = rank["memory"]
     return [

@@ -17,7 +17,7 @@ def interrupt(cluster: Cluster, within: float = 0.0) -> str:
     """Stop what runs, wait ``within`` so many seconds for it, and say so."""
     if not cluster.interrupt():
         return f"{cluster.name}: nothing is running"
-    if within and cluster.calm(within):
+    if within and cluster.wait_until_idle(within):
         return f"{cluster.name}: stopped"
     return f"{cluster.name}: stopping"
 

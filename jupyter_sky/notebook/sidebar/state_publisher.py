@@ -13,6 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import kernel_files
+from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.transport import event_loop
 
 INTERVAL = 1.0
@@ -94,7 +95,7 @@ class StatePublisher:
     def _write(self) -> None:
         if self._over or self._file is None:
             return
-        clusters = [each for each in self._clusters() if each.state.phase != "down"]
+        clusters = [each for each in self._clusters() if each.state.phase is not ClusterPhase.DOWN]
         told = kernel_files.KernelFile(
             _kernel(self._file), self._notebook, time.time(), tuple(map(self._told, clusters))
         )
@@ -105,7 +106,7 @@ class StatePublisher:
         if self._over:  # in between
             self.close()
 
-    def _told(self, cluster: Cluster) -> kernel_files.Told:
+    def _told(self, cluster: Cluster) -> kernel_files.ClusterReport:
         snapshot: dict[str, Any] = dict(cluster.snapshot())
         run = snapshot["run"]
         idle_since = self._idle_since.get(cluster.id)
@@ -113,7 +114,7 @@ class StatePublisher:
             idle_since = None
         elif run and run["state"] != "running":
             idle_since = run["started"] + run["seconds"]
-        return kernel_files.Told(
+        return kernel_files.ClusterReport(
             cluster.id, snapshot, idle_since, self._troubles.get(cluster.id, "")
         )
 

@@ -127,12 +127,12 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.task import Work
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.providers.local import Local
 row = registry.find({cells.cluster.name!r})
 _, runtime_env = assemble(sky.ComputePool(nodes=2).spec, [sky.plugins.torch()])
 cluster = Cluster.attach(row, Local(), runtime_env)
-run = cluster.run(Work((0, 1), code="x = kept", values={{0: ["x"], 1: ["x"]}}))
+run = cluster.run(Task((0, 1), code="x = kept", values={{0: ["x"], 1: ["x"]}}))
 run.follow()
 print(run.values(), cluster.state.generation)
 """

@@ -26,7 +26,7 @@ IMPORTS = "import json, os, time, torch, torch.distributed as dist, jupyter_sky 
 
 
 def prepare(cells: Cells) -> None:
-    """Have each rank make a value that nobody else has."""
+    """Let each rank make a value that no other rank has."""
     cells.run(f"{IMPORTS}\nkept = sky.instance_info().rank")
 
 

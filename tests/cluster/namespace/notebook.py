@@ -11,7 +11,7 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import analyse
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 
 
@@ -41,7 +41,7 @@ class Notebook:
         out: Sequence[str] = (),
         gather: Sequence[str] = (),
         ranks: Sequence[int] | None = None,
-    ) -> Run:
+    ) -> RunHandle:
         """Start a cell on the ranks."""
         ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
         names = analyse(cell)

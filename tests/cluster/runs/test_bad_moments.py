@@ -40,7 +40,7 @@ def test_a_name_that_did_not_arrive_is_sent_again(cells) -> None:
 
 @pytest.mark.parametrize("line", range(1, 9))
 def test_stop_at_any_line_of_the_beginning(cells, line: int) -> None:
-    """The trace counts lines of `Run` from the moment when somebody follows one."""
+    """The trace counts lines of `RunHandle` from the moment when one is followed."""
     cells.namespace.update(x=1)
     cells.run("pass", names=["x"])
     cells.namespace.update(x=2)
@@ -51,7 +51,7 @@ def test_stop_at_any_line_of_the_beginning(cells, line: int) -> None:
 
     def trace(frame, event: str, arg: object):
         nonlocal lines
-        if not frame.f_code.co_filename.endswith("runs/run.py"):
+        if not frame.f_code.co_filename.endswith("runs/handle.py"):
             return None
         lines += event == "line"
         if lines == line and event == "line":

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from tests.cluster.conftest import Cells, prepared
 
 
@@ -24,7 +24,7 @@ def stop(cells, code: str) -> Interrupted:
     return stop_at_first_line(cells.start(f"print('here')\n{code}"))
 
 
-def stop_at_first_line(run: Run) -> Interrupted:
+def stop_at_first_line(run: RunHandle) -> Interrupted:
     pressed = []
 
     def press(event: object) -> None:
@@ -69,7 +69,7 @@ def test_a_rank_that_does_not_react_is_ended(new) -> None:
     assert cells.ask("x.item()") == [2.0] * 2
 
 
-def test_a_connection_of_the_person_survives_a_broken_collective(cells) -> None:
+def test_a_connection_of_the_user_survives_a_broken_collective(cells) -> None:
     cells.run(
         "import socket\n"
         "server = socket.create_server(('127.0.0.1', 0))\n"

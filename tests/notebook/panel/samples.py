@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from jupyter_sky.cluster.snapshot import Rank, Snapshot
+from jupyter_sky.cluster.snapshot import RankView, Snapshot
 
 GB = 10**9
 
@@ -63,7 +63,7 @@ def changed(shown: Snapshot, **parts: Any) -> Snapshot:
     return result
 
 
-def rank(number: int, node: int, gpu: str | None) -> Rank:
+def rank(number: int, node: int, gpu: str | None) -> RankView:
     wobble = (number * 37) % 29 / 100
     return {
         "rank": number,

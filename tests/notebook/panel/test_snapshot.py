@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import types
+from enum import StrEnum
 from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
 from jupyter_sky.cluster import snapshot
@@ -19,7 +20,9 @@ def in_typescript(hint: Any) -> str:
     if hint in simple:
         return simple[hint]
     if is_typeddict(hint):
-        return hint.__name__
+        return hint.__name__.removesuffix("View")
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return " | ".join(f"'{each}'" for each in hint)
     parts = get_args(hint)
     origin = get_origin(hint)
     if origin is types.UnionType:
@@ -35,7 +38,9 @@ def in_typescript(hint: Any) -> str:
 
 def test_python_and_typescript_say_the_same() -> None:
     python = {
-        name: {key: in_typescript(hint) for key, hint in get_type_hints(value).items()}
+        name.removesuffix("View"): {
+            key: in_typescript(hint) for key, hint in get_type_hints(value).items()
+        }
         for name, value in vars(snapshot).items()
         if is_typeddict(value)
     }
@@ -53,7 +58,7 @@ def test_the_samples_are_snapshots() -> None:
     sample = samples.snapshot(gpu="A100")
     assert sample.keys() == snapshot.Snapshot.__annotations__.keys()
     for name in ("cluster", "run", "output"):
-        declared = getattr(snapshot, name.title()).__annotations__
+        declared = getattr(snapshot, f"{name.title()}View").__annotations__
         assert sample[name].keys() == declared.keys()  # type: ignore[literal-required]
-    assert sample["ranks"][0].keys() == snapshot.Rank.__annotations__.keys()
-    assert sample["nodes"][0].keys() == snapshot.Node.__annotations__.keys()
+    assert sample["ranks"][0].keys() == snapshot.RankView.__annotations__.keys()
+    assert sample["nodes"][0].keys() == snapshot.NodeView.__annotations__.keys()

@@ -170,7 +170,7 @@ def test_a_kernel_killed_at_any_call_leaves_nothing_after_gc(
     account.fault = None
     assert registry.find("train") is not None, "what may be there is not forgotten"
     for rental in cloud_resources.find()[0]:
-        assert rental.is_abandoned
+        assert rental.is_orphaned
         rental.remove()
     assert left() == []
     assert registry.find("train") is None
@@ -193,14 +193,14 @@ def test_what_another_registry_started_is_left_alone(
     account.fault = None
     assert registry.find("train") is not None
     [rental], _ = cloud_resources.find()
-    assert rental.is_abandoned, "the kernel that started it may still be alive"
+    assert rental.is_orphaned, "the kernel that started it may still be alive"
     (home() / "registry.sqlite").unlink()
     [rental], _ = cloud_resources.find()
-    assert rental.is_abandoned, "its own registry may be lost, and it is known all the same"
+    assert rental.is_orphaned, "its own registry may be lost, and it is known all the same"
     (home() / "aws" / "owner").write_text("somebody")
     [rental], _ = cloud_resources.find()
     assert not rental.is_known
-    assert not rental.is_abandoned
+    assert not rental.is_orphaned
     rental.remove()
     assert left() == []
 

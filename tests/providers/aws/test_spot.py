@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.errors import SkyError
 from tests.cluster.conftest import Cells
 from tests.providers.aws.conftest import Start
@@ -29,14 +29,14 @@ before = saved[0][-1]
 """
 
 
-def followed(run: Run) -> list[str]:
+def followed(run: RunHandle) -> list[str]:
     """Follow a run to its end, and return what the person was told meanwhile."""
     told: list[str] = []
     run.follow(notice=told.append)
     return told
 
 
-def start_training(cells: Cells) -> Run:
+def start_training(cells: Cells) -> RunHandle:
     cells.run("step = 0")
     cells.run(HOOK)
     return cells.start(TRAIN)

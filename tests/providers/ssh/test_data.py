@@ -47,14 +47,14 @@ def push(cells: Cells, data: bytes) -> int:
 
 def test_what_compresses_is_compressed_on_a_slow_link(slow: Cells) -> None:
     assert push(slow, EASY) < 0.4 * len(EASY)
-    assert "compressed to " in slow.cluster.sending_note
-    assert "because the connection takes " in slow.cluster.sending_note
+    assert "compressed to " in slow.cluster.upload_note
+    assert "because the connection takes " in slow.cluster.upload_note
 
 
 def test_what_does_not_compress_leaves_as_it_is(slow: Cells) -> None:
     sent = push(slow, HARD)
     assert len(HARD) < sent < 1.02 * len(HARD)
-    assert "compression would not help" in slow.cluster.sending_note
+    assert "compression would not help" in slow.cluster.upload_note
 
 
 def test_a_person_sees_what_was_chosen_and_why(lab: Lab, tmp_path: Path) -> None:

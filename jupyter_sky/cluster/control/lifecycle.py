@@ -1,0 +1,187 @@
+"""The life of a cluster: record, start, attach, restart ranks, end. Functions of a controller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jupyter_sky.cluster import version_check
+from jupyter_sky.cluster.control import process_group
+from jupyter_sky.cluster.control.attach import restore
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.control.shutdown import end, remove
+from jupyter_sky.cluster.inventory import probe, registry
+from jupyter_sky.cluster.network import health
+from jupyter_sky.cluster.runtime_env import deadline
+from jupyter_sky.cluster.state import ClusterPhase
+from jupyter_sky.cluster.version_check import VersionMismatch
+from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.providers.base import AgentGone, CloudProvider, Machine, Progress
+
+
+async def record(controller: Controller) -> None:
+    """Write a cluster into the registry, in place of one of its name of which nothing is left.
+
+    Raises
+    ------
+    SkyError
+        When there is another cluster of that name.
+    """
+    spec, provider = controller.spec, controller.provider
+    there = registry.find(spec.name)
+    if there and there.is_starting:
+        raise SkyError(
+            f"cluster {spec.name} is being started by another notebook: wait for it, or "
+            "start one of another name with `--cluster NAME`."
+        )
+    if there and not await probe.has_agent(there, provider):
+        for machine in [*there.machines, *there.leaving]:
+            await provider.machine(machine).remove()
+        await _release(controller, there.id, there.spec.get("place"))
+        registry.remove(there.id)
+    row = registry.describe(spec, controller.runtime_env.plugins)
+    if isinstance(provider, CloudProvider):
+        controller.place = row["place"] = provider.place()
+    try:
+        registry.record(controller.id, spec.name, provider.name, row)
+    except KeyError:
+        raise SkyError(
+            f"there is a cluster {spec.name} already: use it with "
+            f"`--cluster {spec.name}`, or end it with `%sky down {spec.name}`."
+        ) from None
+
+
+async def start(controller: Controller, progress: Progress) -> None:
+    """Launch the machines, wait for the ranks, form the group.
+
+    Raises
+    ------
+    SkyError
+        When one of these fails; `down` removes what is there then.
+    """
+    runtime_env = controller.runtime_env
+    # Stop may come while machines start: `down` ends the launch, which this task does not wait for.
+    launch = controller.provider.launch(
+        controller.spec, controller.id, runtime_env.preload, progress
+    )
+    controller.launch = asyncio.get_running_loop().create_task(launch)
+    machines = await asyncio.shield(controller.launch)
+    registry.record_machines(controller.id, [machine.row() for machine in machines])
+    await controller.connect(machines, 0)
+    if len(controller.connections) > 1:
+        progress("checking the network")
+    await health.check_network(controller.connections)
+    if runtime_env.preload:
+        progress(f"importing {', '.join(runtime_env.preload)}")
+    async with deadline(controller.timeouts.start, "the nodes did not get ready"):
+        await controller.until(lambda: bool(controller.state.versions) and controller.state.settled)
+    for name, reason in controller.state.missing:
+        raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
+    controller.warnings += version_check.check(controller.versions)
+    if runtime_env.together:
+        progress("forming the group")
+    controller.state = replace(controller.state, phase=ClusterPhase.READY)
+    await process_group.form(controller)
+
+
+async def attach(controller: Controller, row: registry.Row) -> bool:
+    """Take up a cluster that another kernel has started; if it is gone, remove what is left of it.
+
+    Returns
+    -------
+    bool
+        Whether it is there.
+
+    Raises
+    ------
+    SkyError
+        When it is there and cannot be used now; nothing of it is touched then.
+    """
+    provider = controller.provider
+    machines = [provider.machine(machine) for machine in row.machines]
+    leaving = [provider.machine(machine) for machine in row.leaving]
+    try:
+        await restore(controller, machines, leaving)
+    except (VersionMismatch, asyncio.CancelledError):
+        # Its nodes are well, and another kernel can use them.
+        controller.close()
+        raise
+    except AgentGone:
+        # A visitor, and a kernel that comes while another replaces a node, removes nothing.
+        shared = controller.visits or controller.spec.replace
+        if shared and await probe.has_agent(row, provider):
+            controller.close()
+            raise SkyError(
+                f"cluster {row.name} has lost a node, which the notebook that uses it sees to; "
+                f"if there is none, end the cluster with `%sky down {row.name}`."
+            ) from None
+        await down(controller, [*machines, *leaving])
+        return False
+    except (OSError, ClusterLost) as error:
+        # It may be busy, or asleep.
+        controller.close()
+        raise SkyError(
+            f"cluster {row.name} is there but does not answer ({error}): try again, or end it "
+            f"with `%sky down {row.name}`."
+        ) from None
+    return True
+
+
+async def restart(controller: Controller, ranks: Sequence[int]) -> None:
+    """End rank processes, wait for new ones, form the group."""
+    pids = {rank.rank: rank.pid for rank in controller.state.ranks if rank.rank in ranks}
+    await asyncio.gather(
+        *(each.request("kill", ranks=list(ranks)) for each in controller.connections)
+    )
+    async with deadline(controller.timeouts.start, "the ranks did not start again"):
+        await controller.until(
+            lambda: (
+                controller.state.settled
+                and all(r.pid != pids.get(r.rank, -1) for r in controller.state.ranks)
+            )
+        )
+    if not controller.shared:
+        # Else the notebook that is connected forms it, now or before its next run: two attempts
+        # at once would disturb each other.
+        await process_group.form(controller)
+
+
+async def down(controller: Controller, machines: Sequence[Machine] = ()) -> list[str]:
+    """End a cluster with everything of it, and remove it from the registry.
+
+    Parameters
+    ----------
+    controller
+        The cluster.
+    machines
+        Machines of it to which there is no connection.
+
+    Returns
+    -------
+    list of str
+        The nodes that could not be reached; what is left there ends by itself.
+    """
+    controller.listener.on_end(ClusterLost(f"cluster {controller.spec.name} was ended."))
+    controller.state = replace(controller.state, phase=ClusterPhase.DOWN)
+    if controller.repair:
+        controller.repair.cancel()
+        await asyncio.gather(controller.repair, return_exceptions=True)
+    if controller.launch and not controller.connections:
+        controller.launch.cancel()
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            machines = [*machines, *await controller.launch]
+    unreached = await asyncio.gather(*map(end, controller.connections))
+    unreached += await asyncio.gather(*map(remove, machines))
+    registry.clear_starter(controller.id)
+    await _release(controller, controller.id, controller.place)
+    registry.remove(controller.id)
+    controller.wake()
+    return [host for hosts in unreached for host in hosts]
+
+
+async def _release(controller: Controller, identity: str, place: str | None) -> None:
+    """Release what a cluster has rented from the provider."""
+    if isinstance(controller.provider, CloudProvider):
+        await controller.provider.release(identity, place, lambda text: None)

@@ -1,0 +1,303 @@
+"""The handle of a run, for the user's thread: begin it, follow it, stop it, ask for its values.
+
+The thread waits for the run's queue in slices, so that Ctrl-C reaches it wherever it is. Nothing
+of the run itself is changed here but its flags; what is to be done is asked of the background loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_sky.cluster.errors import Interrupted, TimedOut, remote_error
+from jupyter_sky.cluster.runs.run import Run, Sink
+from jupyter_sky.cluster.runs.scheduler import Scheduler
+from jupyter_sky.cluster.runs.task import Notice, Sending, Task
+from jupyter_sky.cluster.runs.values import load
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_ranks
+from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.events import Display, Output
+
+STOPPED_WITHIN = 0.75
+"""Seconds after Stop when the user has control again, whatever the ranks do."""
+
+_SLICE = 0.5  # seconds
+
+
+class RunHandle:
+    """A run of this notebook: ``follow()`` it, then ask for its ``values()``.
+
+    Parameters
+    ----------
+    run
+        The run.
+    scheduler
+        What carries it out.
+    """
+
+    def __init__(self, run: Run, scheduler: Scheduler) -> None:
+        self._run = run
+        self._scheduler = scheduler
+        self._begun = False
+
+    def begin(self) -> None:
+        """Start the run, unless it was started.
+
+        `follow` does so, where an interrupt that comes in the middle of it stops the run. Begun
+        earlier, the run could go on without anything that stops it.
+        """
+        if not self._begun:
+            self._begun = True
+            self._scheduler.controller.sync.sent(self._run.task.update)
+            event_loop.call(self._scheduler.start, self._run)
+
+    def follow(
+        self,
+        show: Sink = lambda event: None,
+        timeout: float | None = None,
+        sending: Callable[[int, int], object] = lambda sent, total: None,
+        notice: Callable[[str], object] = lambda text: None,
+        is_leaving: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Give what ranks print and display to ``show``, until the run is over.
+
+        Ctrl-C is heard wherever it comes, also inside of ``show``.
+
+        Parameters
+        ----------
+        show
+            Called in this thread.
+        timeout
+            Seconds after which the run is stopped; by default it may take as long as it does.
+        sending
+            Called in this thread with the bytes of data that have left so far, and of all.
+        notice
+            Called in this thread with what else the user should know.
+        is_leaving
+            Called after Ctrl-C: whether it is this process that ends, and the run that goes on.
+
+        Raises
+        ------
+        Interrupted
+            When Ctrl-C stopped the run; every rank was told to stop.
+        TimedOut
+            When the time was over; every rank was told to stop.
+        """
+        run, callbacks = self._run, _Callbacks(show, sending, notice)
+        try:
+            self.begin()
+            self._show_queued(callbacks, timeout and run.started + timeout)
+            if not run.finished:
+                run.time_limit = timeout
+                self._stop_and_show(callbacks)
+                self._raise_if_stopped()
+        except KeyboardInterrupt:
+            if _answer(is_leaving):
+                raise Interrupted("this kernel ends, and the run goes on.") from None
+            run.stopped_by_user = True
+            self._stop_and_show(callbacks)
+            self._raise_if_stopped()
+
+    def listen(self, show: Sink, over: Callable[[], None], timeout: float | None = None) -> None:
+        """Follow the run in the background thread instead, and wait until its data has left.
+
+        Parameters
+        ----------
+        show
+            Called for what ranks print and display, in the background thread.
+        over
+            Called there when the run is over.
+        timeout
+            Seconds from now after which the run is stopped.
+        """
+        run = self._run
+        run.in_background = True
+
+        def redirect() -> None:
+            run.redirect(show, over)
+            if timeout is not None and not run.finished:
+                asyncio.get_running_loop().call_later(timeout, self._stop_in_time, timeout)
+
+        try:
+            self.begin()
+            event_loop.call(redirect)
+            while not run.left.wait(_SLICE):
+                pass
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the run and return at once."""
+        self._run.stopped_by_user = True
+        event_loop.call(self._scheduler.stop, self._run)
+
+    def values(self) -> dict[int, Any]:
+        """Return what was asked for, unpickled, by rank; raise what the ranks raised.
+
+        Raises
+        ------
+        RemoteError
+            Also of the original type.
+        ClusterLost
+            When the cluster is gone.
+        """
+        self.check()
+        controller = self._scheduler.controller
+        packed: dict[int, Any]
+        packed = {rank: done.values for rank, done in self._run.done.items() if done.values}
+        found = {}
+        for rank in sorted(packed):
+            try:
+                found[rank] = load(packed[rank], controller.connection(rank), controller.sync.learn)
+            except SkyError:
+                raise
+            except Exception as error:
+                what = ", ".join(self.task.values.get(rank, ())) or "the returned value"
+                raise SkyError(
+                    f"{what} of rank {rank} came back, but cannot be made here: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        return found
+
+    def check(self) -> None:
+        """Raise what kept the run from its end, as `values` does, and fetch nothing."""
+        self._raise_if_stopped()
+        if self._run.trouble:
+            raise self._run.trouble
+        if self._run.failures:
+            raise remote_error(self._run.failures)
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self._run.id
+
+    @property
+    def task(self) -> Task:
+        """What ranks do."""
+        return self._run.task
+
+    @property
+    def started(self) -> float:
+        """When it was asked for, by the monotonic clock."""
+        return self._run.started
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was asked for."""
+        return time.monotonic() - self._run.started
+
+    @property
+    def sent(self) -> bool:
+        """Whether ranks may have begun with it."""
+        return self._run.sent
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is over."""
+        return self._run.finished
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped, by the user or because its time was over."""
+        return self._run.stopped
+
+    @property
+    def failed(self) -> bool:
+        """Whether some rank failed, or the cluster."""
+        return self._run.failed
+
+    @property
+    def trouble(self) -> SkyError | None:
+        """Why the cluster could not go on with it."""
+        return self._run.trouble
+
+    @property
+    def nothing_waits(self) -> bool:
+        """Whether everything that came so far was shown."""
+        return self._run.queue.empty()
+
+    @property
+    def bound(self) -> dict[int, frozenset[str]]:
+        """Of the names that were asked for, or that a cell can bind, those that each rank has."""
+        return {rank: frozenset(done.bound) for rank, done in self._run.done.items()}
+
+    def _show_queued(self, callbacks: _Callbacks, until: float | None = None) -> None:
+        """Show what comes, until the run is over or the monotonic clock says ``until``."""
+        while True:
+            left = _SLICE if until is None else min(_SLICE, until - time.monotonic())
+            if left <= 0:
+                return
+            try:
+                event = self._run.queue.get(timeout=left)
+            except queue.Empty:
+                continue
+            if event is None:
+                return
+            callbacks.call(event)
+
+    def _stop_and_show(self, callbacks: _Callbacks) -> None:
+        """Stop the run, and show for a moment what ranks print then."""
+        event_loop.call(self._scheduler.stop, self._run)
+        try:
+            self._show_queued(callbacks, time.monotonic() + STOPPED_WITHIN)
+        except KeyboardInterrupt:
+            # A second Stop means now.
+            event_loop.call(self._scheduler.kill, self._run)
+
+    def _stop_in_time(self, limit: float) -> None:
+        """Stop a run that is followed in the background, because its time is over."""
+        if not self._run.finished:
+            self._run.time_limit = limit
+            self._scheduler.interrupt(self._run.id)
+
+    def _raise_if_stopped(self) -> None:
+        if self._run.stopped_by_user:
+            raise Interrupted(self._what_stopped()) from None
+        if self._run.time_limit is not None:
+            raise TimedOut(
+                f"the time of {self._run.time_limit:g} s is over: {self._what_stopped()}"
+            ) from None
+
+    def _what_stopped(self) -> str:
+        text = f"{format_ranks(self.task.ranks)} stopped after {self.seconds:.1f} s"
+        waiting = self._run.waiting
+        if waiting and not self._run.finished:
+            limit = self._scheduler.controller.timeouts.stop
+            text += (
+                f"; {format_ranks(waiting)} did not react yet: what has not after "
+                f"{limit:g} s is ended, which loses what is in memory there"
+            )
+        return text + "."
+
+
+@dataclass(frozen=True)
+class _Callbacks:
+    """What `RunHandle.follow` calls for each kind of thing in the queue."""
+
+    show: Sink
+    sending: Callable[[int, int], object]
+    notice: Callable[[str], object]
+
+    def call(self, event: Output | Display | Sending | Notice) -> None:
+        match event:
+            case Sending():
+                self.sending(event.sent, event.total)
+            case Notice():
+                self.notice(event.text)
+            case _:
+                self.show(event)
+
+
+def _answer(question: Callable[[], bool]) -> bool:
+    """Ask something; a second Ctrl-C is a no."""
+    try:
+        return question()
+    except KeyboardInterrupt:
+        return False

@@ -1,0 +1,43 @@
+"""The end of what ranks print, up to a number of bytes: a ring buffer of output events."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from jupyter_sky.transport.events import Display, Output
+
+
+class OutputTail:
+    """Keeps the last output; what came before is dropped, event by event.
+
+    Parameters
+    ----------
+    limit
+        Bytes to keep; a single event may have more.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+
+    @property
+    def text(self) -> str:
+        """What is kept."""
+        return b"".join(self._pieces).decode(errors="replace")
+
+    def add(self, event: Output | Display) -> None:
+        """Add what was printed, or the text of what was displayed."""
+        if isinstance(event, Display):
+            piece = str(event.data.get("text/plain", "")).encode(errors="replace") + b"\n"
+        else:
+            piece = event.data
+        self._pieces.append(piece)
+        self._size += len(piece)
+        while self._size > self._limit and len(self._pieces) > 1:
+            self._size -= len(self._pieces.popleft())
+
+    def clear(self) -> None:
+        """Drop all of it."""
+        self._pieces.clear()
+        self._size = 0

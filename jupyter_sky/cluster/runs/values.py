@@ -1,0 +1,50 @@
+"""What comes back from ranks: a packed value is fetched and unpickled, in the user's thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.serialization.pickling import load_with_memo
+from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.messages import Packed
+
+_AT_ONCE = 8  # blobs of one value
+
+
+def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]], None]) -> Any:
+    """Return the value that a rank has packed; its blobs are fetched side by side.
+
+    Parameters
+    ----------
+    packed
+        What the rank packed.
+    connection
+        The connection to its agent.
+    learn
+        Called with the objects in it that have tokens.
+    """
+    parts: Sequence[Any] = [packed["stream"], *packed["buffers"]]
+    if any(isinstance(part, dict) for part in parts):
+        parts = event_loop.wait(_fetch(parts, connection))
+    # A buffer has to be writable, as the array that it was.
+    stream, *buffers = (bytearray(part) if isinstance(part, bytes) else part for part in parts)
+    value, memo = load_with_memo(stream, buffers)
+    tokens: Mapping[Any, Any] = packed.get("tokens", {})
+    learn({token: memo[place] for place, token in tokens.items()})
+    return value
+
+
+async def _fetch(parts: Sequence[Any], connection: Connection) -> list[Any]:
+    """Return the parts of a packed value, with the blobs that some of them only name."""
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def fetch(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        async with turns:
+            return await connection.fetch(part["blob"], part["size"])
+
+    return list(await asyncio.gather(*map(fetch, parts)))
