@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +13,11 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.events import Output
+from tests.conftest import processes_of
 
 
 @pytest.fixture
@@ -22,9 +26,9 @@ def short() -> Iterator[Cluster]:
     spec, runtime_env = assemble(ClusterSpec(name=f"short-{uuid.uuid4().hex[:6]}", nodes=2), [])
     cluster = Cluster.start(spec, Local(grace=0.5), runtime_env)
     yield cluster
-    cluster.close()
-    if row := registry.find(cluster.name):
-        Cluster.abandon(row, Local())
+    cluster.down()
+    while processes_of(Path(cluster.id)):  # an agent that was killed, or ended itself
+        time.sleep(0.01)
 
 
 def visited(cluster: Cluster) -> Cluster:
@@ -51,9 +55,8 @@ def test_a_visitor_follows_what_the_notebook_runs(short: Cluster) -> None:
         Task((0, 1), code="print('two', flush=True)\nimport time\ntime.sleep(600)", show=(0,))
     )
     waits.begin()
-    assert waits.left.wait(30)
     visitor = visited(short)
-    while not (taken := visitor.take_up()):  # it may be on its way to the ranks
+    while not (taken := visitor.pop_unseen_run()):  # it may be on its way to the ranks
         visitor.close()
         visitor = visited(short)
     seen = bytearray()
@@ -67,7 +70,7 @@ def test_a_visitor_follows_what_the_notebook_runs(short: Cluster) -> None:
     with pytest.raises(KeyboardInterrupt):
         taken.check()
     assert bytes(seen) == b"two\n"
-    assert visitor.calm(30)
+    assert visitor.wait_until_idle(30)
     visitor.close()
     waits.follow()
     with pytest.raises(KeyboardInterrupt):
@@ -75,3 +78,22 @@ def test_a_visitor_follows_what_the_notebook_runs(short: Cluster) -> None:
     again = short.run(Task((0, 1), code="pass"))
     again.follow()
     again.values()
+
+
+def test_a_run_of_another_kernel_may_take_longer_than_ranks_take_to_start(short: Cluster) -> None:
+    code = "import time\nprint('here', flush=True)\ntime.sleep(2)\nx = 1"
+    mine = short.run(Task((0, 1), code=code, values={0: ["x"]}))
+    mine.begin()
+    row = registry.find(short.name)
+    assert row is not None
+    theirs = None
+    while theirs is None:  # it may be on its way to the ranks
+        other = Cluster.attach(row, Local(), short.runtime_env, Timeouts(start=0.2, stop=0.2))
+        assert other is not None
+        if (theirs := other.pop_unseen_run()) is None:
+            other.close()
+    theirs.follow()
+    assert theirs.values() == {0: {"x": 1}}
+    other.close()
+    mine.follow()
+    assert mine.values() == {0: {"x": 1}}
