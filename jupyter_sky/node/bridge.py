@@ -1,7 +1,7 @@
-"""The bridge: leads from standard input and output to an agent's socket.
+"""Connects standard input and output with the socket of an agent.
 
 ``python -m jupyter_sky.node.bridge SOCKET`` is what the notebook runs on a node over SSH. It ends
-when either side does. It is started for each connection, so it imports next to nothing.
+when either side does. One is started for each connection, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NO_AGENT = 3
 """The exit status where there is no agent."""
 
 MARK = b"--jupyter-sky--\n"
-"""What it prints first: what comes before is of login scripts, what follows is the agent's."""
+"""What it prints first: login scripts may have printed before it; the agent's bytes follow."""
 
 _PIECE = 256 * 1024
 
@@ -40,7 +40,7 @@ def _from_input(sock: socket.socket) -> None:
         while data := os.read(0, _PIECE):
             sock.sendall(data)
     finally:
-        # The notebook is gone; what the agent still says has nowhere to go.
+        # The notebook is gone, and with it the reader of what the agent still sends.
         os._exit(0)
 
 
