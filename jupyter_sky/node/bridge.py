@@ -1,7 +1,7 @@
-"""The bridge: leads from standard input and output to an agent's socket.
+"""Connects standard input and output with the socket of an agent.
 
 ``python -m jupyter_sky.node.bridge SOCKET`` is what the notebook runs on a node over SSH. It ends
-when either side does. It is started for each connection, so it imports next to nothing.
+when either side does. One is started for each connection, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _from_input(sock: socket.socket) -> None:
         while data := os.read(0, _PIECE):
             sock.sendall(data)
     finally:
-        # The notebook is gone; what the agent still says has nowhere to go.
+        # The notebook is gone, and with it the reader of what the agent still sends.
         os._exit(0)
 
 

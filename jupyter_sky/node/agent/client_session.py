@@ -24,7 +24,7 @@ SILENCE = 30.0
 ANY_VERSION = frozenset({"end", "interrupt", "log"})
 """What a client of another version may ask for: to read, to stop, and to end."""
 
-_UNSAID_VERSION = "0.1.0"  # which did not say its version
+_UNSAID_VERSION = "0.1.0"  # of a client that does not say its version
 
 
 class SessionHost(Protocol):
@@ -49,7 +49,7 @@ class SessionHost(Protocol):
         """Carry out a request of the client with that token, unless that was done before."""
 
     def on_session_changed(self) -> None:
-        """Called when it is known whether a client is a notebook, and when one is gone."""
+        """Called when the client has said whether it is a notebook."""
 
     def on_followed(self, since: int) -> None:
         """Called when a notebook follows the journal from the event after number ``since`` on."""

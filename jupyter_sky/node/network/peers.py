@@ -154,7 +154,14 @@ class Peers:
         return [answer for answer in answers if answer]
 
     async def reach(self, peers: Sequence[AgentAddress]) -> dict[int, str]:
-        """Try to reach peers, and return for the node of each that cannot be what is wrong."""
+        """Try to reach peers, and return for the node of each that cannot be what is wrong.
+
+        Raises
+        ------
+        ConnectionError
+            When this agent is alone, so that it cannot tell.
+        """
+        self._known_contexts()
 
         async def attempt(peer: AgentAddress) -> str:
             try:
