@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -89,6 +90,9 @@ class Host:
         names
             The content of ``/etc/hosts``.
         """
+        # In memory: what a test installs on a host is thousands of files.
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command(["mount", "-t", "tmpfs", "-o", "mode=755,size=32g", "sky-lab", str(self.folder)])
         etc = self.folder / "etc"
         etc.mkdir(parents=True)
         tmp = self.folder / "tmp"
@@ -178,7 +182,7 @@ class Host:
 
     @property
     def is_up(self) -> bool:
-        """Whether it runs: a process id alone could be somebody else's by now."""
+        """Whether it runs: another process could have its id by now."""
         try:
             words = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
@@ -195,6 +199,13 @@ class Host:
             while self.is_up:
                 time.sleep(0.005)
         subprocess.run(["ip", "link", "delete", self.wire], capture_output=True)
+
+    def remove(self) -> None:
+        """Cut the power and remove the host's files."""
+        with contextlib.suppress(FileNotFoundError):
+            self.power_off()
+        subprocess.run(["umount", "--lazy", str(self.folder)], capture_output=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     # What can happen to it
 

@@ -176,24 +176,34 @@ class Lab:
 
     def open_gate(self) -> None:
         """Have this machine pass on what hosts send to elsewhere, as if it came from itself."""
-        (self.folder / "forwarded").write_text(_FORWARDING.read_text())
-        _FORWARDING.write_text("1")
+        with _locked():
+            # The first that opens knows how it was before, and the last that closes restores it.
+            others = [lab.folder / "forwarded" for lab in labs() if lab.index != self.index]
+            before = next((each for each in others if each.exists()), _FORWARDING).read_text()
+            (self.folder / "forwarded").write_text(before)
+            _FORWARDING.write_text("1")
         for words in self._gate:
-            command(["iptables", *words])
+            command(["iptables", "--wait", *words])
         names = Path("/etc/resolv.conf").read_text()
         for host in self.hosts:
             (host.folder / "etc" / "resolv.conf").write_text(names)
 
     def close_gate(self) -> None:
         """Undo `open_gate`."""
+        with _locked():
+            self._close_gate()
+
+    def _close_gate(self) -> None:
         before = self.folder / "forwarded"
         if not before.exists():
             return
         for words in self._gate:
             undone = ["-D" if word == "-I" else word for word in words]
-            subprocess.run(["iptables", *undone], capture_output=True)
-        _FORWARDING.write_text(before.read_text())
+            subprocess.run(["iptables", "--wait", *undone], capture_output=True)
+        text = before.read_text()
         before.unlink()
+        if not any((lab.folder / "forwarded").exists() for lab in labs()):
+            _FORWARDING.write_text(text)
         for host in self.hosts:
             (host.folder / "etc" / "resolv.conf").write_text("")
 
@@ -229,7 +239,7 @@ class Lab:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it was started to stay, by a person."""
+        """Whether it was started to stay."""
         with contextlib.suppress(OSError):
             return not (self.folder / "owner").read_text()
         return False
@@ -241,10 +251,8 @@ class Lab:
 
     def _remove(self) -> None:
         for folder in self.folder.glob("lab*"):
-            host = self._host(int(folder.name.removeprefix("lab")))
-            with contextlib.suppress(FileNotFoundError):
-                host.power_off()
-        self.close_gate()
+            self._host(int(folder.name.removeprefix("lab"))).remove()
+        self._close_gate()
         self.remove_network()
         subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -257,7 +265,7 @@ class Lab:
 
 
 def labs() -> Iterator[Lab]:
-    """Find the labs of this machine, whoever started them."""
+    """Find the labs of this machine, also those of other processes."""
     for folder in sorted(_PLACE.glob("[0-9]*")):
         yield Lab(int(folder.name)).find()
 

@@ -73,9 +73,16 @@ def test_without_power_nothing_is_left(lab: Lab) -> None:
     assert ssh(lab, host.name, "true").returncode == 0
 
 
-def test_the_next_lab_removes_one_that_was_left_over(tmp_path: Path) -> None:
+def test_the_next_lab_removes_one_that_was_left_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In a folder of its own: the next lab of another test would remove it too.
+    monkeypatch.setattr("tests.lab.lab._PLACE", tmp_path)
     script = (
-        "import os; from tests.lab import Lab; print(Lab.start(1).index, flush=True); os._exit(9)"
+        "import os, pathlib, tests.lab.lab as labs\n"
+        f"labs._PLACE = pathlib.Path({str(tmp_path)!r})\n"
+        "print(labs.Lab.start(1).index, flush=True)\n"
+        "os._exit(9)"
     )
     index = int(subprocess.run([sys.executable, "-c", script], capture_output=True).stdout)
     [left] = [lab for lab in labs() if lab.index == index]

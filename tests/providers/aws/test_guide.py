@@ -25,7 +25,7 @@ NAME = "aws"
 
 
 def run(machines: Machines, clients: Clients, home: Path) -> nbformat.NotebookNode:
-    """Run the guide as somebody whose settings lead to the lab."""
+    """Run the guide as a user whose settings lead to the lab."""
     settings = {"subnet": machines.subnet(clients), "addresses": "private", "user": "root"}
     profile = home / ".ipython" / "profile_default"
     profile.mkdir(parents=True)

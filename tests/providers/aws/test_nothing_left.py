@@ -66,7 +66,7 @@ def ready(account: Account, subnet: str, clients: Clients) -> str:
 def test_what_is_asked_of_aws(account: Account, ready: str, left: Left) -> None:
     with pytest.raises(Booting):
         start(ready)
-    # Whoever ends a cluster looks once more whether anything is there.
+    # Ending a cluster looks once more whether anything is there.
     assert account.actions == WHOLE_LIFE + LOOK
     assert left() == []
 
@@ -152,7 +152,7 @@ def test_a_kernel_killed_at_any_call_leaves_nothing_after_gc(
     account: Account, ready: str, left: Left, number: int, moment: str
 ) -> None:
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["boto3", "tests.providers.aws.starting"])
+    forks.set_forkserver_preload(["tests.providers.aws.warm"])
     kernel = forks.Process(target=start_and_fail, args=(ready, dict(os.environ)))
 
     def kill(call: Call, carry_out: Callable[[], Answer]) -> Answer:

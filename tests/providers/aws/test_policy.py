@@ -20,7 +20,7 @@ Left = Callable[[], list[str]]
 
 @pytest.fixture
 def others(account: Account, subnet: str) -> Iterator[dict[str, str]]:
-    """What somebody else has in the account, by kind; from now on the policy is enforced."""
+    """What another user has in the account, by kind; from now on the policy is enforced."""
     owner = iam.owner_of(account)
     vpc = owner.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["VpcId"]
     made = owner.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=1, SubnetId=subnet)

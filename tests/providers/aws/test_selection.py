@@ -1,4 +1,4 @@
-"""Which machines are offered for what a person asks for."""
+"""Which machines are offered for what the user asks for."""
 
 from __future__ import annotations
 

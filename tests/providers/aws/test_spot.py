@@ -30,7 +30,7 @@ before = saved[0][-1]
 
 
 def followed(run: RunHandle) -> list[str]:
-    """Follow a run to its end, and return what the person was told meanwhile."""
+    """Follow a run to its end, and return what the user was told meanwhile."""
     told: list[str] = []
     run.follow(notice=told.append)
     return told

@@ -1,4 +1,4 @@
-"""What is said when AWS has not enough, or does not let the person do something."""
+"""What is said when AWS has not enough, or does not let the user do something."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_cluster_that_another_process_is_about_to_start_is_left_alone() -> Non
     finally:
         other.kill()
         other.wait()
-    # Whoever was at it is gone, and has left nothing but its entry.
+    # The process is gone, and has left nothing but its entry.
     start("taken").down()
 
 

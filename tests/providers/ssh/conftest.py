@@ -1,7 +1,8 @@
-"""Hosts of the lab, a home that knows them, and clusters on them."""
+"""Hosts of the lab, a home whose configuration has them, and clusters on them."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import sys
@@ -23,20 +24,32 @@ from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import parse
 from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from tests.cluster.conftest import Cells
-from tests.lab import Lab, wheels
+from tests.lab import Host, Lab, wheels
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
 
 
 @pytest.fixture
 def client(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The ``.ssh`` folder of somebody whom the hosts let in; a test may change it."""
+    """The ``.ssh`` folder of a user whom the hosts let in; a test may change it."""
     home = tmp_path / "home"
     shutil.copytree(lab.home, home)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     yield home / ".ssh"
     hang_up(lab)
+
+
+@contextlib.contextmanager
+def impatient(client: Path, host: Host) -> Iterator[None]:
+    """Wait for a host that does not answer for a second, and not for ten."""
+    config = client / "config"
+    usual = config.read_text()
+    config.write_text(f"Host {host.name}\n  ConnectTimeout 1\n{usual}")
+    try:
+        yield
+    finally:
+        config.write_text(usual)
 
 
 def hang_up(lab: Lab) -> None:
@@ -86,9 +99,9 @@ def start(client: Path) -> Iterator[Callable[..., Cells]]:
 
 
 @pytest.fixture
-def notebook(lab: Lab, tmp_path: Path) -> Iterator[LiveNotebook]:
+def notebook(client: Path, tmp_path: Path) -> Iterator[LiveNotebook]:
     """A notebook whose nodes use the Python of these tests."""
-    made = LiveNotebook(tmp_path / "n.ipynb", HOME=str(lab.home), PYTHONPATH=str(ROOT))
+    made = LiveNotebook(tmp_path / "n.ipynb", HOME=str(client.parent), PYTHONPATH=str(ROOT))
     try:
         made.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
         yield made

@@ -12,15 +12,16 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
-from jupyter_sky.providers.ssh.connection.ssh_config import read_login
+from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, read_login
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.transport import event_loop
 from tests.lab import Lab
 from tests.lab.host import make_key
+from tests.providers.ssh.conftest import impatient
 
 
 def connect(host: str) -> str:
-    """Connect as a cluster does, in a thread that is not the person's; return the host's name."""
+    """Connect as a cluster does, in a thread that is not the user's; return the host's name."""
 
     def hello() -> str:
         connection = SSHConnection(parse_one(host))
@@ -68,7 +69,8 @@ def test_the_configuration_is_read_as_ssh_reads_it(lab: Lab, client: Path) -> No
 
 def test_it_agrees_with_ssh(lab: Lab, client: Path) -> None:
     (client / "more").write_text("Host b*\n  User ada\n  ProxyJump lab1,lab2\n  Port 2201\n")
-    config = "Include more\nHost a\n  Include more\n  Port 99\nHost *\n  User root\n  Port 7\n"
+    config = "Include more\nHost a\n  Include more\n  Port 99\n  ConnectTimeout 1m30\n"
+    config += "Host *\n  User root\n  Port 7\n"
     write(client, config)
     for name in ("a", "b", "c"):
         said = subprocess.run(
@@ -78,6 +80,8 @@ def test_it_agrees_with_ssh(lab: Lab, client: Path) -> None:
         ours = read_login(parse_one(name))
         assert (ours.user, str(ours.port)) == (options["user"], options["port"])
         assert ",".join(ours.jumps) == options.get("proxyjump", "")
+        theirs = options["connecttimeout"].replace("none", f"{CONNECT_WITHIN}")
+        assert ours.connect_within == float(theirs)
 
 
 def test_a_host_behind_others(lab: Lab, client: Path) -> None:
@@ -154,7 +158,7 @@ def test_a_passphrase_is_asked_for_once(
         asked.append(prompt)
         return next(answers)
 
-    # In a notebook the person types it into a field that the kernel asks the browser for.
+    # In a notebook the user types it into a field that the kernel asks the browser for.
     monkeypatch.setattr("getpass.getpass", answer)
     assert connect("lab1") == "lab1"
     assert connect("lab2") == "lab2"
@@ -165,7 +169,7 @@ def test_a_passphrase_is_asked_for_once(
 # Whose host it is
 
 
-def test_an_unknown_host_is_refused_until_the_person_accepts_it(lab: Lab, client: Path) -> None:
+def test_an_unknown_host_is_refused_until_the_user_accepts_it(lab: Lab, client: Path) -> None:
     host = lab.hosts[0]
     (client / "known_hosts").write_text("")
     with pytest.raises(sky.SkyError) as caught:
@@ -190,10 +194,20 @@ def test_a_changed_host_key_is_refused(lab: Lab, client: Path) -> None:
 
 
 def test_hashed_names_and_other_ports(lab: Lab, client: Path) -> None:
-    subprocess.run(
-        ["ssh-keygen", "-q", "-H", "-f", client / "known_hosts"], check=True, capture_output=True
-    )
-    (client / "known_hosts.old").unlink()
+    host, known = lab.hosts[0], client / "known_hosts"
+    redirect = ["-p", "tcp", "--dport", "2222", "-j", "REDIRECT", "--to-ports", "22"]
+    host.run("iptables", "-t", "nat", "-A", "PREROUTING", *redirect)
+    try:
+        with pytest.raises(sky.SkyError, match=r"not known.*'\[10\.213\..*\]:2222 ssh-ed25519"):
+            connect("lab1:2222")
+        key = " ".join((host.folder / "etc" / "host_key.pub").read_text().split()[:2])
+        known.write_text(f"{known.read_text()}[{host.address}]:2222 {key}\n")
+        hashing = ["ssh-keygen", "-q", "-H", "-f", known]
+        subprocess.run(hashing, check=True, capture_output=True)
+        assert host.address not in known.read_text()
+        assert connect("lab1:2222") == "lab1"
+    finally:
+        host.run("iptables", "-t", "nat", "-F")
     assert connect("lab1") == "lab1"
 
 
@@ -227,7 +241,7 @@ def test_an_authority_that_is_revoked_says_nothing(lab: Lab, client: Path) -> No
         connect("lab1")
 
 
-def test_a_certificate_of_somebody_else_is_refused(lab: Lab, client: Path) -> None:
+def test_a_certificate_of_another_authority_is_refused(lab: Lab, client: Path) -> None:
     make_key(lab.folder / "keys" / "stranger")
     trust(lab, client, "*", authority="stranger")
     try:
@@ -277,14 +291,14 @@ def test_every_host_that_cannot_be_used_is_named_with_its_reason(
         server.kill()
     text = f"{good.name},{silent.name},{deaf.name},eve@{lab.hosts[3].name},no-such-machine"
     try:
-        with pytest.raises(sky.SkyError) as caught:
+        with pytest.raises(sky.SkyError) as caught, impatient(client, silent):
             start(text)
     finally:
         silent.speed_up()
         deaf.restart_sshd()
     lines = str(caught.value).splitlines()
     assert lines[0] == "4 of 5 hosts cannot be used:"
-    assert re.match(r"  lab2: .* port 22 did not answer within 10 s: is the machine on", lines[1])
+    assert re.match(r"  lab2: .* port 22 did not answer within 1 s: is the machine on", lines[1])
     assert re.match(r"  lab3: nothing listens at .* port 22: is its SSH server running", lines[2])
     assert re.match(r"  eve@lab4: it takes none of \d keys for eve", lines[3])
     assert re.match(r"  no-such-machine: no machine is named no-such-machine", lines[4])

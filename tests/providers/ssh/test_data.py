@@ -57,7 +57,7 @@ def test_what_does_not_compress_leaves_as_it_is(slow: Cells) -> None:
     assert "compression would not help" in slow.cluster.upload_note
 
 
-def test_a_person_sees_what_was_chosen_and_why(lab: Lab, tmp_path: Path) -> None:
+def test_the_user_sees_what_was_chosen_and_why(lab: Lab, tmp_path: Path) -> None:
     notebook = LiveNotebook(tmp_path / "n.ipynb", HOME=str(lab.home), PYTHONPATH=str(ROOT))
     try:
         notebook.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
@@ -70,7 +70,7 @@ def test_a_person_sees_what_was_chosen_and_why(lab: Lab, tmp_path: Path) -> None
         notebook.close()
     assert re.search(
         r"sending data \(42 MB\): sent in .* s \(compressed to \d+%, because the "
-        r"connection takes \d\.\d MB a second\)",
+        r"connection takes [\d.]+ MB a second\)",
         said,
     ), said
 

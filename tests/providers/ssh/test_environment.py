@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import uuid
@@ -48,6 +49,8 @@ def said(image: sky.Image, hosts: str = "lab1") -> tuple[list[str], Any]:
 
 
 def test_uv_installs_from_an_index_once(lab: Lab, client: Path, shelf: Path) -> None:
+    # Other tests may have put uv and the same environment there.
+    shutil.rmtree(lab.hosts[0].home / ".cache", ignore_errors=True)
     with wheels.serve(shelf, lab.address, password="s3cret-key") as index:
         image = sky.Image(
             pip=["greeting"],
@@ -77,18 +80,18 @@ def test_uv_installs_from_an_index_once(lab: Lab, client: Path, shelf: Path) -> 
 @pytest.fixture
 def world(lab: Lab, shelf: Path) -> Iterator[str]:
     """An index of packages in a network behind this machine, which knows no way to hosts."""
-    name, address = f"{lab.bridge}w", "198.51.100.2"
+    name, network = f"{lab.bridge}w", f"198.18.{lab.index}"
     serve = (
         "import sys, pathlib; from tests.lab import wheels\n"
-        f"with wheels.serve(pathlib.Path({str(shelf)!r}), {address!r}) as index:\n"
+        f"with wheels.serve(pathlib.Path({str(shelf)!r}), '{network}.2') as index:\n"
         "    print(index, flush=True); sys.stdin.read()"
     )
     command(["ip", "netns", "add", name])
     command(["ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name])
-    command(["ip", "address", "add", "198.51.100.1/24", "dev", name])
+    command(["ip", "address", "add", f"{network}.1/24", "dev", name])
     command(["ip", "link", "set", name, "up"])
     inside = ["ip", "netns", "exec", name]
-    command([*inside, "ip", "address", "add", f"{address}/24", "dev", "eth0"])
+    command([*inside, "ip", "address", "add", f"{network}.2/24", "dev", "eth0"])
     command([*inside, "ip", "link", "set", "eth0", "up"])
     process = subprocess.Popen(
         [*inside, sys.executable, "-c", serve], stdin=-1, stdout=-1, text=True

@@ -28,7 +28,7 @@ def outputs(notebook: nbformat.NotebookNode) -> str:
 
 
 def run(path: Path, client: Path, lab: Lab) -> nbformat.NotebookNode:
-    """Run a notebook as somebody whose configuration calls the hosts as the guide does."""
+    """Run a notebook as a user whose configuration calls the hosts as the guide does."""
     config = "".join(
         f"Host gpu{number}\n  HostName {host.address}\n"
         for number, host in enumerate(lab.hosts[:3], 1)

@@ -1,4 +1,4 @@
-"""What a person sees while machines become nodes: a bar for each, in a cell, a terminal, a file."""
+"""What the user sees while machines become nodes: a bar for each, in a cell, a terminal, a file."""
 
 from __future__ import annotations
 

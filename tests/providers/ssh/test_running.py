@@ -17,6 +17,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.providers import node_defaults
 from jupyter_sky.transport.frames import encode
 from tests.lab import Lab
 
@@ -34,6 +35,9 @@ def test_one_host_needs_no_network(lab: Lab, start) -> None:
     cells = start("lab1:2")
     cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
     assert cells.ask("x.item()") == [2.0] * 2
+    # Its agent needs no other, and ranks of torch listen everywhere.
+    [node] = cells.cluster.state.nodes
+    assert node.port == 0
     listening = {address for address, _ in lab.hosts[0].listening()}
     own = {lab.hosts[0].address, f"[{lab.hosts[0].address6}]"}
     assert listening <= {*own, "127.0.0.1", "[::ffff:127.0.0.1]", "*"}
@@ -200,14 +204,17 @@ def test_what_others_on_the_host_and_on_the_wire_can_see(lab: Lab, start, tmp_pa
         assert not re.search(rb"secret-token|API_TOKEN|jupyter_sky", content)
 
 
-def test_data_that_memory_has_no_room_for_goes_to_the_disk(lab: Lab, start) -> None:
+def test_data_that_memory_has_no_room_for_goes_to_the_disk(
+    lab: Lab, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_defaults, "ENOUGH_SHARED_MEMORY", 100 * 2**20)
     host = lab.hosts[0]
-    host.run("mount", "-o", "remount,size=1100m", "/dev/shm")
+    host.run("mount", "-o", "remount,size=110m", "/dev/shm")
     try:
         cells = start("lab1,lab2", framework=False)
         cells.run("import numpy as np")
         for name in ("one", "two"):
-            cells.namespace[name] = np.random.default_rng().integers(0, 255, 350_000_000, np.uint8)
+            cells.namespace[name] = np.random.default_rng().integers(0, 255, 35_000_000, np.uint8)
             cells.run("pass", names=[name])
         totals = [int(cells.namespace[name].sum()) for name in ("one", "two")]
         assert cells.ask("(int(one.sum()), int(two.sum()))") == [tuple(totals)] * 2
@@ -220,7 +227,7 @@ def test_data_that_memory_has_no_room_for_goes_to_the_disk(lab: Lab, start) -> N
         host.run("mount", "-o", "remount,size=50%", "/dev/shm")
 
 
-def test_what_a_person_writes_on_a_host_stays(lab: Lab, start) -> None:
+def test_what_the_user_writes_on_a_host_stays(lab: Lab, start) -> None:
     cells = start("lab1", framework=False)
     cells.run("open('checkpoint', 'w').write('step 1')")
     name = cells.cluster.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.providers.ssh import SSH
 from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.lab import Lab
+from tests.providers.ssh.conftest import impatient
 
 
 def hosts(names: str) -> SSH:
@@ -31,12 +33,13 @@ def test_machines_come_and_go(lab: Lab, start) -> None:
     assert_is_whole(cells, 2, keep=[0, None])
 
 
-def test_hosts_that_cannot_be_had_change_nothing(lab: Lab, start) -> None:
+def test_hosts_that_cannot_be_had_change_nothing(lab: Lab, client: Path, start) -> None:
     cells = start("lab1,lab2")
     prepare(cells)
     lab.hosts[3].cut()
     try:
-        with pytest.raises(sky.SkyError, match="stays with 2 nodes: lab4: "):
+        refused = pytest.raises(sky.SkyError, match="stays with 2 nodes: lab4: ")
+        with refused, impatient(client, lab.hosts[3]):
             cells.cluster.scale(4, hosts("lab1,lab2,lab3,lab4"))
     finally:
         lab.hosts[3].mend()

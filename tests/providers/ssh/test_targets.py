@@ -1,4 +1,4 @@
-"""What a person may type as hosts, and what is said of anything else."""
+"""What the user may type as hosts, and what is said of anything else."""
 
 from __future__ import annotations
 

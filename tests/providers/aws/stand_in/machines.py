@@ -67,8 +67,7 @@ class Machines:
         self._account.on_image = lambda image, instance: None
         self._terminated.update(self.hosts)
         for host in self.hosts.values():
-            host.power_off()
-            shutil.rmtree(host.folder, ignore_errors=True)
+            host.remove()
         for disk in self._disks.values():
             shutil.rmtree(disk, ignore_errors=True)
 
@@ -104,10 +103,10 @@ class Machines:
         config = _cloud_config(params["UserData"])
         self.user_data[instance] = config
         keys = host.folder / "keys"
-        keys.mkdir(parents=True)
+        host.make(keys, f"127.0.0.1 localhost\n{address} {host.name}\n")
+        keys.mkdir()
         (keys / "authorized_keys").write_text(self._account.public_keys[params["KeyName"]])
         (keys / "ca.pub").write_text("")
-        host.make(keys, f"127.0.0.1 localhost\n{address} {host.name}\n")
         if disk := self._disks.get(params["ImageId"]):
             shutil.copytree(disk, host.home, symlinks=True, dirs_exist_ok=True)
         _follow(config, host.folder / "etc")
