@@ -99,8 +99,7 @@ class Client:
         self._next: int | None = None
         self._piece = memoryview(bytearray(PIECE))
         self._tasks: set[asyncio.Task[None]] = set()
-        self._link = Link(sock, self._receive, self._closed, self._place, SILENCE)
-        self._link.on_drained = self.pump
+        self._link = Link(sock, self._receive, self._closed, self._place, SILENCE, self.pump)
 
     def pump(self) -> None:
         """Send the events that the client has not seen, as long as it takes them."""
