@@ -20,7 +20,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Provider, Scalable
 from jupyter_sky.providers.spec import ClusterSpec, Image
-from jupyter_sky.transport.event_loop import call, wait, wait_whole
+from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
 
 USUAL = Timeouts()
 _LINES = 200  # of a rank's log in a snapshot
@@ -210,7 +210,7 @@ class Cluster:
         if nodes > has:
             self._controller.warn(provider.check(spec, self.runtime_env.preload))
         try:
-            return wait_whole(self._scheduler.scale(nodes, provider, progress))
+            return wait_with_cleanup(self._scheduler.scale(nodes, provider, progress))
         except UsageError:
             raise
         except SkyError as error:

@@ -1,8 +1,8 @@
-"""Compression of blobs on their way, as far as it makes them arrive sooner.
+"""Adaptive compression: pieces of blobs are compressed where they arrive sooner for it.
 
-Whether it does depends on the link and on the data, and neither is known beforehand: the rate of
-the link is measured while it is used, and what compression brings is tried on samples. Data that
-does not compress is tried ever more rarely, and sent as it is.
+Whether they do depends on the link's rate and on the data. The rate is measured while the link is
+used, and speed and ratio of the compression on samples of the data. Data that does not compress is
+sampled ever more rarely, and sent as it is.
 """
 
 from __future__ import annotations
@@ -18,30 +18,34 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _LEVEL = 1  # the fastest; higher ones take twice as long for some percent
-_FASTEST = 100e6  # bytes a second; a link that takes more is faster than compression
-_SAMPLE = 32 * 1024
-_WORTH = 0.9  # of the time without compression; what saves less is not worth its trouble
-_WEIGHT = 0.3  # of a new measurement, beside those before
+_FASTEST = 100e6  # bytes per second; a link that takes more is faster than compression
+_SAMPLE = 32 * 1024  # bytes
+_WORTHWHILE = 0.9  # of the time without compression, at most
+_WEIGHT = 0.3  # of a new measurement in the moving average
 _PAUSE, _LONGEST_PAUSE = 8, 512  # pieces between two samples of data that does not compress
 
 
 class Rate:
-    """How many bytes a second a link takes.
+    """A moving average of the bytes per second that a link takes.
 
     Attributes
     ----------
     value
-        The rate; ``None`` before it was measured.
+        Bytes per second; ``None`` before the first measurement.
     """
 
     def __init__(self) -> None:
         self.value: float | None = None
 
     def measured(self, count: int, seconds: float, full: bool = True) -> None:
-        """Take note of bytes that have arrived.
+        """Add a measurement.
 
         Parameters
         ----------
+        count
+            Bytes that have arrived.
+        seconds
+            How long that took.
         full
             Whether the link had bytes to carry all the time; if not, it may be faster than that.
         """
@@ -49,52 +53,42 @@ class Rate:
         if self.value is None:
             self.value = rate
         elif full:
-            # The mean of times, not of rates: what fits into a buffer seems to take no time at all.
+            # The mean of times, not of rates: bytes that fit into a buffer seem to take no time.
             self.value = 1 / ((1 - _WEIGHT) / self.value + _WEIGHT / rate)
         else:
             self.value = max(self.value, rate)
 
 
 class Compressor:
-    """Compresses the pieces of one blob where that pays on the link that they take.
+    """Compresses the pieces of one blob where they arrive sooner for it.
 
     Parameters
     ----------
     rate
-        That of the link.
-
-    Attributes
-    ----------
-    whole, packed
-        Bytes of all pieces so far: as they were, and as they left.
+        The rate of the link that they are sent on.
     """
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
         self._speed = 0.0
-        self._share = 1.0
+        self._ratio = 1.0
         self._pause = _PAUSE
         self._wait = 0
-        self.whole = self.packed = 0
 
     async def pack(self, piece: memoryview) -> tuple[Message, Buffer]:
-        """Return what leaves in place of a piece, and what the receiver has to know of it."""
-        packed: Buffer = piece
-        about: Message = {}
+        """Return what is sent of a piece: fields of its message, and its payload."""
         if await self._is_worth_trying(piece):
             compressed = await self._compress(piece)
             if len(compressed) < piece.nbytes:
-                packed, about = compressed, {"whole": piece.nbytes}
-        self.whole += piece.nbytes
-        self.packed += memoryview(packed).nbytes
-        return about, packed
+                return {"whole": piece.nbytes}, compressed
+        return {}, piece
 
     @property
     def _pays(self) -> bool:
         rate = self._rate.value
         if rate is None or not self._speed:
             return False
-        return rate / self._speed + self._share < _WORTH
+        return rate / self._speed + self._ratio < _WORTHWHILE
 
     async def _is_worth_trying(self, piece: memoryview) -> bool:
         rate = self._rate.value
@@ -114,18 +108,31 @@ class Compressor:
 
     async def _compress(self, piece: memoryview) -> bytes:
         began = time.perf_counter()
-        # In a thread: the loop has other links, and this one has bytes under way meanwhile.
+        # In a thread: the loop has other links, and this one is sending meanwhile.
         compressed = await asyncio.to_thread(zlib.compress, piece, _LEVEL)
         speed = piece.nbytes / max(time.perf_counter() - began, 1e-6)
-        share = len(compressed) / piece.nbytes
+        ratio = len(compressed) / piece.nbytes
         weight = _WEIGHT if self._pays else 1.0
         self._speed += weight * (speed - self._speed)
-        self._share += weight * (share - self._share)
+        self._ratio += weight * (ratio - self._ratio)
         return compressed
 
 
 def expand(message: Message, payload: memoryview, largest: int) -> memoryview:
-    """Return a piece as it was before ``pack``; one that is larger than that is refused."""
+    """Return a piece as it was before ``pack``.
+
+    Parameters
+    ----------
+    message, payload
+        What `Compressor.pack` made of it.
+    largest
+        Bytes of a piece, at most.
+
+    Raises
+    ------
+    ProtocolError
+        When it is larger, or damaged.
+    """
     whole = message.get("whole")
     if whole is None:
         return payload

@@ -1,7 +1,7 @@
-"""The background thread that owns all links of this process.
+"""The event loop of this process, in a background thread that owns all links.
 
-The main thread belongs to the person: it can be busy in their code for hours. Links have to be
-served all the same, so they live on an asyncio loop in a thread of their own.
+The main thread runs the user's code and can be busy with it for hours. Links have to be served all
+the same, so they belong to an asyncio loop in a thread of its own.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 _lock = threading.Lock()
-_lock_of_waiting = threading.Lock()
+_waiting_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
-# A wait in slices lets KeyboardInterrupt through on systems where a blocked lock does not.
+# Seconds of one wait: where Ctrl-C does not interrupt a blocked lock, it is noticed after that.
 _SLICE = 0.5
 
-_Question = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
-_waiting: list[queue.SimpleQueue[_Question | None]] = []
+_Request = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
+# For each thread that waits for the loop, what it should call meanwhile; `None` when it is done.
+_waiting: list[queue.SimpleQueue[_Request | None]] = []
 
 
-class NobodyWaits(RuntimeError):
-    """There is a question, but no thread of the person's to ask it in."""
+class NoWaitingThread(RuntimeError):
+    """A function should be called in the user's thread, but none waits for the event loop."""
 
 
 def loop() -> asyncio.AbstractEventLoop:
@@ -47,38 +48,38 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
 
 
 def call(function: Callable[..., object], *args: object) -> None:
-    """Call ``function`` in the background loop, soon."""
+    """Call ``function`` in the background thread, as soon as the loop comes to it."""
     loop().call_soon_threadsafe(function, *args)
 
 
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run ``coroutine`` on the background loop and wait for it; Ctrl-C cancels it."""
-    questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
-    with _lock_of_waiting:
-        _waiting.append(questions)
+    requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+    with _waiting_lock:
+        _waiting.append(requests)
     future = submit(coroutine)
-    future.add_done_callback(lambda done: questions.put(None))
+    future.add_done_callback(lambda done: requests.put(None))
     try:
         while not future.done():
-            _answer(questions)
+            _serve(requests)
         return future.result()
     except BaseException:
         future.cancel()
         raise
     finally:
-        with _lock_of_waiting:
-            _waiting.remove(questions)
-        while not questions.empty():
-            if question := questions.get():
-                question[1].set_exception(NobodyWaits())
+        with _waiting_lock:
+            _waiting.remove(requests)
+        while not requests.empty():
+            if request := requests.get():
+                request[1].set_exception(NoWaitingThread())
 
 
-def wait_whole(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run ``coroutine`` and wait for it; Ctrl-C cancels it, and waits for what it does then.
+def wait_with_cleanup(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run ``coroutine`` and wait for it; Ctrl-C cancels it and waits for its clean-up.
 
-    Whoever presses Ctrl-C again does not wait for that; it is done all the same.
+    A second Ctrl-C does not wait for the clean-up, which is done all the same.
     """
-    work = _Whole(coroutine)
+    work = _CancelledOnce(coroutine)
     try:
         return wait(work.result())
     except BaseException:
@@ -86,8 +87,8 @@ def wait_whole(coroutine: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-class _Whole(Generic[T]):
-    """Something that is cancelled once at most, by `stop`; lives in the background loop."""
+class _CancelledOnce(Generic[T]):
+    """A coroutine that is cancelled once at most, by `stop`; belongs to the event loop."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
@@ -109,32 +110,32 @@ class _Whole(Generic[T]):
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-def ask(function: Callable[..., T], *args: object) -> T:
-    """Call ``function`` in the thread that waits for the background, and return what it returns.
+def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
+    """Call ``function`` in the thread that waits for the event loop; return what it returns.
 
-    A person can be asked in their own thread only: a notebook takes input for the cell that runs.
+    It is for questions to the user: a notebook takes input only for the cell that runs.
 
     Raises
     ------
-    NobodyWaits
-        When no thread waits.
+    NoWaitingThread
+        When no thread waits for the loop.
     """
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
-    with _lock_of_waiting:
+    with _waiting_lock:
         if not _waiting:
-            raise NobodyWaits
+            raise NoWaitingThread
         _waiting[-1].put((lambda: function(*args), answer))
     return answer.result()
 
 
-def _answer(questions: queue.SimpleQueue[_Question | None]) -> None:
+def _serve(requests: queue.SimpleQueue[_Request | None]) -> None:
     try:
-        question = questions.get(timeout=_SLICE)
+        request = requests.get(timeout=_SLICE)
     except queue.Empty:
         return
-    if question is None:
+    if request is None:
         return
-    function, answer = question
+    function, answer = request
     try:
         answer.set_result(function())
     except BaseException as error:
@@ -144,9 +145,9 @@ def _answer(questions: queue.SimpleQueue[_Question | None]) -> None:
 
 
 def _forget_loop() -> None:
-    # A forked child has no such thread any more; it gets its own if it asks.
-    global _loop, _lock, _lock_of_waiting
-    _loop, _lock, _lock_of_waiting = None, threading.Lock(), threading.Lock()
+    # A forked child does not have the thread; it starts its own when it needs one.
+    global _loop, _lock, _waiting_lock
+    _loop, _lock, _waiting_lock = None, threading.Lock(), threading.Lock()
     _waiting.clear()
 
 

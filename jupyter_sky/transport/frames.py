@@ -1,11 +1,11 @@
-"""Frames: one msgpack message and, behind it, raw bytes that nobody has to copy.
+"""Frames: one msgpack message, and behind it a payload of raw bytes that is not copied.
 
 A frame is a prefix of two lengths in network order, the message, and the payload::
 
     uint32 message length | uint64 payload length | message | payload
 
-Messages are plain data and are read from anyone who got as far as the socket; nothing in a frame
-is ever unpickled here.
+Messages are plain data: whoever can connect to the socket can send one, and nothing in a frame is
+unpickled here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 PREFIX = struct.Struct("!IQ")
 LARGEST_MESSAGE = 64 * 1024 * 1024
-"""Bytes of a message; what is larger has to travel as a blob."""
+"""Bytes of a message, at most; what is larger has to be sent as a blob."""
 
 Message = dict[str, Any]
 Destination = Callable[[Message, int], memoryview]
-"""Gives the place into which a payload of so many bytes is received."""
+"""Given a message and the size of its payload in bytes, returns where to receive the payload."""
 
 
 class ProtocolError(Exception):
@@ -47,7 +47,7 @@ def encode(message: Mapping[str, Any], payload_size: int = 0) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return what a message can hold in place of something that it cannot, like a NumPy number."""
+    """Convert what msgpack cannot encode, like a number of NumPy."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -69,11 +69,15 @@ def _in_memory(message: Message, size: int) -> memoryview:
 
 
 class Decoder:
-    """Takes bytes as they arrive and gives whole frames.
+    """Decodes a stream of frames.
 
-    Large messages and payloads go straight from the socket to where they belong, payloads to where
-    ``destination`` wants them: the caller asks ``buffer()`` where to receive, and says with
-    ``received(n)`` how much came.
+    It owns the memory that the stream is received into, so that large messages and payloads are not
+    copied: the caller receives into `buffer`, and calls `received` with the number of bytes.
+
+    Parameters
+    ----------
+    destination
+        Where to receive payloads; by default each gets memory of its own.
     """
 
     def __init__(self, destination: Destination = _in_memory) -> None:
@@ -95,7 +99,7 @@ class Decoder:
         return self._scratch
 
     def received(self, count: int) -> Iterator[tuple[Message, memoryview]]:
-        """Take note of ``count`` bytes in ``buffer()`` and yield each frame that they complete."""
+        """Yield each frame that ``count`` new bytes in `buffer` complete."""
         if self._body is not None:
             self._filled += count
             if self._filled == len(self._body):
@@ -153,7 +157,7 @@ class Decoder:
 
 
 class BlockingFrames:
-    """Frames over a blocking socket, for a process that does one thing at a time."""
+    """Messages over a blocking socket, for a process that does one thing at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -173,5 +177,5 @@ class BlockingFrames:
         return self._ready.pop(0)[0]
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send ``message`` whole."""
+        """Send ``message``; block until all of it is sent."""
         self.sock.sendall(encode(message))

@@ -1,7 +1,7 @@
-"""A link: one connection that carries frames both ways, driven by an asyncio loop.
+"""Links: connections that carry frames both ways, driven by an asyncio loop.
 
-It works on the socket itself rather than through an asyncio transport: large payloads are received
-where they belong and sent from where they lie, without a copy in between.
+They use the socket itself and no asyncio transport: large payloads are received into the memory
+that they belong to, and sent from the memory that they are in, without a copy in between.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 HIGH_WATER = 8 * 1024 * 1024
-"""Unsent bytes above which a well-behaved sender waits in ``drain``."""
+"""Unsent bytes above which senders should wait in `Link.drain`."""
 
-BEAT = 1.0
-"""Seconds between two signs of life on a link that listens for them."""
+HEARTBEAT = 1.0
+"""Seconds between two heartbeats, which are empty messages."""
 
 _READS_AT_ONCE = 16
 
@@ -40,13 +40,22 @@ class Link:
     on_close
         Called once when the other side is gone or ``close`` was called.
     destination
-        Where payloads are received; by default in memory of their own.
+        Where payloads are received; by default each gets memory of its own.
     silence
-        Seconds without a sign of life after which the other side is taken to be gone; a network
-        tells of that much later, if at all. Both sides send such signs then. ``None`` is for links
-        that stay within a machine.
+        Seconds without anything received after which the other side is taken to be gone: a network
+        reports that much later, if at all. Both sides send heartbeats then. ``None`` is for links
+        within a machine.
     on_drained
-        Called when all that was queued has left.
+        Called when everything that was queued has been sent.
+
+    Attributes
+    ----------
+    unsent_bytes
+        Bytes that are queued.
+    sent_bytes
+        Bytes that were queued so far, also those that are sent.
+    closed
+        Whether it is closed.
     """
 
     def __init__(
@@ -74,10 +83,10 @@ class Link:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
         self._loop.add_reader(sock, self._readable)
         self._silence = silence
-        self._heard = self._loop.time()
-        self._beating: asyncio.TimerHandle | None = None
+        self._last_received = self._loop.time()
+        self._heartbeat: asyncio.TimerHandle | None = None
         if silence is not None:
-            self._beat_again()
+            self._schedule_heartbeat()
 
     def send(self, message: Mapping[str, Any], payload: Buffer = b"") -> None:
         """Queue a frame; it leaves in order, as soon as the socket takes it."""
@@ -115,27 +124,28 @@ class Link:
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
-        if self._beating:
-            self._beating.cancel()
+        if self._heartbeat:
+            self._heartbeat.cancel()
         self._unsent.clear()
         self.unsent_bytes = 0
         self._wake()
         self._on_close()
 
-    def _beat_again(self) -> None:
-        self._beating = self._loop.call_later(BEAT, self._beat, self._loop.time() + BEAT)
+    def _schedule_heartbeat(self) -> None:
+        due = self._loop.time() + HEARTBEAT
+        self._heartbeat = self._loop.call_later(HEARTBEAT, self._beat, due)
 
     def _beat(self, due: float) -> None:
         now = self._loop.time()
-        if now > due + BEAT:
-            # This process slept, or was busy with something else, and has not listened either.
-            self._heard = now
-        if self._silence is not None and now - self._heard > self._silence:
+        if now > due + HEARTBEAT:
+            # This process was suspended, or busy with something else, and has not received either.
+            self._last_received = now
+        if self._silence is not None and now - self._last_received > self._silence:
             self.close()
             return
         if not self.unsent_bytes:
             self.send({})
-        self._beat_again()
+        self._schedule_heartbeat()
 
     def _send_now(self, view: memoryview) -> memoryview:
         while len(view):
@@ -144,7 +154,7 @@ class Link:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
-                # The reader sees the end of the connection too, and closes the link in its turn.
+                # Closed in the loop: the caller does not expect `on_close` from within `send`.
                 self._loop.call_soon(self.close)
                 return memoryview(b"")
         return view
@@ -167,15 +177,15 @@ class Link:
         if self.unsent_bytes <= HIGH_WATER:
             self._wake()
 
-    def _hand_over(self, message: Message, payload: memoryview) -> None:
+    def _deliver(self, message: Message, payload: memoryview) -> None:
         if not message:
-            return  # a sign of life
+            return  # a heartbeat
         try:
             self._on_message(message, payload)
         except ProtocolError:
             raise
         except Exception:
-            # What goes wrong with one message must not cost those behind it.
+            # An error in the handling of one message must not lose the messages behind it.
             logging.getLogger(__name__).exception("a message could not be handled")
 
     def _wake(self) -> None:
@@ -185,7 +195,7 @@ class Link:
                 waiter.set_result(None)
 
     def _readable(self) -> None:
-        # A bounded number of reads, so that one busy link does not keep others waiting.
+        # A bounded number of reads, so that other links have their turn.
         for _ in range(_READS_AT_ONCE):
             if self.closed:
                 return
@@ -199,10 +209,10 @@ class Link:
             if not count:
                 self.close()
                 return
-            self._heard = self._loop.time()
+            self._last_received = self._loop.time()
             try:
                 for message, payload in self._decoder.received(count):
-                    self._hand_over(message, payload)
+                    self._deliver(message, payload)
                     if self.closed:
                         return
             except ProtocolError:

@@ -1,4 +1,4 @@
-"""What is said before a node is taken away, and what the person's code wants to do then."""
+"""The notice that a node will be taken away, and the user's functions that are called then."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 Hook = Callable[..., object]
 
 hooks: list[Hook] = []
-"""What this rank does when a node of its cluster is about to be taken away, in this order."""
+"""What this rank calls when a node of its cluster is about to be taken away, in this order."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Interruption:
         What becomes of it: ``"terminate"``, ``"stop"`` or ``"hibernate"``; or ``"rebalance"``, when
         that is not certain, but likely.
     at
-        When, as ``time.time`` tells it; ``None`` if that is not known.
+        When, in seconds as of `time.time`; ``None`` if that is not known.
     ranks
         The ranks on it.
     here
@@ -43,9 +42,9 @@ class Interruption:
 
 
 def call(hook: Hook, notice: Interruption) -> None:
-    """Call a hook, which may want to know what is about to happen."""
+    """Call a hook, with the notice if it takes an argument."""
     try:
-        wanted: Any = inspect.signature(hook).parameters
+        takes_argument = bool(inspect.signature(hook).parameters)
     except (TypeError, ValueError):
-        wanted = ()
-    hook(notice) if wanted else hook()
+        takes_argument = False
+    hook(notice) if takes_argument else hook()

@@ -41,8 +41,8 @@ def confirm_price(
         return
     otherwise = "say `--max-price` with the dollars an hour that you agree to"
     try:
-        answer = event_loop.ask(input, f"Start {what} {cost}? [y/N] ")
-    except (event_loop.NobodyWaits, EOFError, NotImplementedError):
+        answer = event_loop.call_in_waiting_thread(input, f"Start {what} {cost}? [y/N] ")
+    except (event_loop.NoWaitingThread, EOFError, NotImplementedError):
         raise UsageError(
             f"{what} {cost} is more than ${ask_above:g}, and there is nobody to ask: {otherwise}."
         ) from None

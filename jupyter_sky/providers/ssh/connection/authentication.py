@@ -116,8 +116,10 @@ def _unlock(path: Path, login: Login) -> paramiko.PKey | None:
                 return _load(path, None, login)
             again = "That was not it. " if attempt else ""
             try:
-                said = event_loop.ask(getpass.getpass, f"{again}Passphrase for {path}: ")
-            except (event_loop.NobodyWaits, EOFError, NotImplementedError):
+                said = event_loop.call_in_waiting_thread(
+                    getpass.getpass, f"{again}Passphrase for {path}: "
+                )
+            except (event_loop.NoWaitingThread, EOFError, NotImplementedError):
                 return None
             if not said:
                 return None
