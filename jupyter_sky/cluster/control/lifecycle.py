@@ -82,8 +82,10 @@ async def start(controller: Controller, progress: Progress) -> None:
     controller.warnings += version_check.check(controller.versions)
     if runtime_env.together:
         progress("forming the group")
-    controller.state = replace(controller.state, phase=ClusterPhase.READY)
     await process_group.form(controller)
+    if controller.state.phase is ClusterPhase.LOST:
+        raise controller.loss
+    controller.state = replace(controller.state, phase=ClusterPhase.READY)
 
 
 async def attach(controller: Controller, row: registry.Row) -> bool:

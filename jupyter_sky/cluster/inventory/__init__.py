@@ -1,1 +1,1 @@
-"""Clusters on disk and left behind: registry, probes, orphans, cloud resources."""
+"""Clusters from outside: the registry on disk, probes, orphans, what is rented, kernel files."""

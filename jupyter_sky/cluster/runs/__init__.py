@@ -1,1 +1,1 @@
-"""Runs: what is asked for, the queue, the record of one run, its snapshot."""
+"""Runs: the task, the run in the loop and its handle for the user, the scheduler, snapshots."""

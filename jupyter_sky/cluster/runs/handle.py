@@ -16,7 +16,7 @@ from typing import Any
 from jupyter_sky.cluster.errors import Interrupted, TimedOut, remote_error
 from jupyter_sky.cluster.runs.run import Run, Sink
 from jupyter_sky.cluster.runs.scheduler import Scheduler
-from jupyter_sky.cluster.runs.task import Notice, Sending, Task
+from jupyter_sky.cluster.runs.task import RunNotice, Task, UploadProgress
 from jupyter_sky.cluster.runs.values import load
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
@@ -285,11 +285,11 @@ class _Callbacks:
     sending: Callable[[int, int], object]
     notice: Callable[[str], object]
 
-    def call(self, event: Output | Display | Sending | Notice) -> None:
+    def call(self, event: Output | Display | UploadProgress | RunNotice) -> None:
         match event:
-            case Sending():
+            case UploadProgress():
                 self.sending(event.sent, event.total)
-            case Notice():
+            case RunNotice():
                 self.notice(event.text)
             case _:
                 self.show(event)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_sky.cluster.errors import Failure, RankLost
-from jupyter_sky.cluster.runs.task import Notice, Sending, Task
+from jupyter_sky.cluster.runs.task import RunNotice, Task, UploadProgress
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
@@ -75,7 +75,7 @@ class Run:
         self.id = identity or uuid.uuid4().hex[:12]
         self.task = task
         self.started = time.monotonic()
-        self.queue: queue.SimpleQueue[Output | Display | Sending | Notice | None]
+        self.queue: queue.SimpleQueue[Output | Display | UploadProgress | RunNotice | None]
         self.queue = queue.SimpleQueue()
         self.done: dict[int, RankDone] = {}
         self.failures: list[Failure] = []
@@ -152,12 +152,12 @@ class Run:
         """Handle that so many bytes of its data have left; tell the user each percent."""
         before, self._sent_bytes = self._sent_bytes, self._sent_bytes + count
         if not self._sink and 100 * before // self.to_send < 100 * self._sent_bytes // self.to_send:
-            self.queue.put(Sending(self._sent_bytes, self.to_send))
+            self.queue.put(UploadProgress(self._sent_bytes, self.to_send))
 
     def on_notice(self, text: str) -> None:
         """Tell the user something beside the output."""
         if not self._sink:
-            self.queue.put(Notice(text))
+            self.queue.put(RunNotice(text))
 
     def end(self, trouble: SkyError | None = None) -> None:
         """End the run because the cluster cannot go on with it, or because its ranks are lost."""

@@ -63,14 +63,14 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Notice:
+class RunNotice:
     """What the user should know while the run goes on."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Sending:
+class UploadProgress:
     """How many bytes of data have left, of how many."""
 
     sent: int

@@ -273,7 +273,8 @@ def test_stop_at_any_change_leaves_the_old_cluster_or_the_new_one(new, machines:
 
 
 KILLED = """
-import os, signal, sys
+import faulthandler, os, signal, sys
+faulthandler.dump_traceback_later(200, exit=True)  # where it hangs, if it does
 import jupyter_sky as sky
 from tests.cluster.control import test_scaling
 from tests.cluster.conftest import start
