@@ -28,7 +28,7 @@ of all exceptions, each with its file::
         AgentGone            providers/base.py: the agent has ended
             MachineGone      providers/base.py: and its machine with it
     RuntimeError
-        NobodyWaits          transport/event_loop.py: the waiting thread was interrupted
+        NoWaitingThread      transport/event_loop.py: the waiting thread was interrupted
     ValueError
         Invalid              server/schema.py: JSON does not match the schema
         InvalidValue         notebook/options/types.py: an option's value is not of its type

@@ -152,7 +152,7 @@ def test_a_kernel_killed_at_any_call_leaves_nothing_after_gc(
     account: Account, ready: str, left: Left, number: int, moment: str
 ) -> None:
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["tests.providers.aws.warm"])
+    forks.set_forkserver_preload(["tests.providers.aws.stand_in.warm"])
     kernel = forks.Process(target=start_and_fail, args=(ready, dict(os.environ)))
 
     def kill(call: Call, carry_out: Callable[[], Answer]) -> Answer:
