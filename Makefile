@@ -25,6 +25,14 @@ IPYKERNEL_6 := build/ipykernel6
 # the panel is looked at in a browser.
 SYSTEM_PACKAGES := iproute2 iptables openssh-server tcpdump chromium fonts-dejavu-core
 
+# What `make check` runs of the tests: quick ones of each room, and a cell on a real cluster.
+QUICK := $(wildcard tests/test_*.py) tests/analysis tests/transport tests/serialization/test_user_modules.py \
+    tests/node/agent tests/node/supervisor tests/node/blobs tests/api/test_shard.py tests/plugins/test_images.py \
+    tests/cluster/test_state.py tests/cluster/runs/test_runs.py tests/providers/ssh/test_targets.py \
+    tests/providers/aws/test_selection.py tests/notebook/options/test_options.py \
+    tests/notebook/output tests/notebook/panel/test_panel.py tests/notebook/commands/test_commands.py \
+    tests/server/test_schema.py tests/guides/test_contributing.py
+
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -35,6 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo     run notebooks/quickstart.ipynb without a browser and print what it shows"
 	@echo "make views    build the notebook's panel and JupyterLab's sidebar, from labextension/"
+	@echo "make check    check style and types, and run a quick test of each room: before each commit"
 	@echo "make test     run all tests (ARGS=... goes to pytest)"
 	@echo "make lint     check style and types"
 	@echo "make format   rewrite the code in the style that lint checks"
@@ -55,6 +64,12 @@ test:
 	@$(MAKE) --no-print-directory --jobs 4 test-environment
 	@$(SHOW_SIDEBAR)
 	$(PY) -m pytest -n auto $(ARGS)
+
+check: $(VENV)/.with-test $(VENV)/.with-lint $(VIEWS)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest -n auto $(QUICK) $(ARGS)
 
 # The parts are made side by side: most of each is waiting for files to arrive.
 test-environment: $(VENV)/.with-test $(VIEWS) $(IPYKERNEL_6) system-packages

@@ -1,4 +1,4 @@
-"""Where things of ours lie on a person's machine."""
+"""Where files of ours lie on the user's machine."""
 
 from __future__ import annotations
 

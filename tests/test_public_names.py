@@ -1,4 +1,4 @@
-"""The lazily imported names of the package root, as a person and a type checker see them."""
+"""The lazily imported names of the package root, as a user and a type checker see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How soon a person can go on: after a rank was killed, and after Stop."""
+"""How soon the user can go on: after a rank was killed, and after Stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The person's own modules on ranks: imported, edited, and sent where files are not shared."""
+"""The user's own modules on ranks: imported, edited, and sent where files are not shared."""
 
 from __future__ import annotations
 
