@@ -10,6 +10,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -44,7 +45,6 @@ def workplace() -> Iterator[Path]:
     """Keep what clusters and kernels write, and their sockets, in a folder of the tests' own."""
     folder = Path(tempfile.mkdtemp(prefix="sky-"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_SKY_HOME", str(folder / "shared"))
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "jupyter"))
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         yield folder
@@ -64,10 +64,12 @@ def home(workplace: Path) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture
-def shared_home(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the registry that fixtures of scope "session" use."""
-    monkeypatch.setenv("JUPYTER_SKY_HOME", str(workplace / "shared"))
+@contextmanager
+def shared_registry(workplace: Path) -> Iterator[None]:
+    """Use the registry of what is shared by tests of several files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_SKY_HOME", str(workplace / "shared"))
+        yield
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:

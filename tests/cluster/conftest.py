@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.protocol.events import Display, Output
+from tests.conftest import shared_registry
 
 
 @dataclass
@@ -70,11 +72,16 @@ class Cells:
 
 
 def start(
-    nodes: int = 4, *, provider: Local | None = None, stop: float = 20.0, **spec: Any
+    nodes: int = 4,
+    *,
+    provider: Local | None = None,
+    framework: bool = True,
+    stop: float = 20.0,
+    **spec: Any,
 ) -> Cells:
-    """Start a cluster whose ranks form a group."""
+    """Start a cluster whose ranks form a group; without a framework it comes up at once."""
     wanted = ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=nodes, **spec)
-    made, runtime_env = assemble(wanted, [sky.plugins.torch()])
+    made, runtime_env = assemble(wanted, [sky.plugins.torch()] if framework else [])
     return Cells(
         Cluster.start(made, provider or Local(), runtime_env, timeouts=Timeouts(stop=stop))
     )
@@ -89,15 +96,21 @@ def prepared() -> Iterator[Cells]:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Iterator[Cells]:
-    yield from prepared()
+def shared(workplace: Path) -> Iterator[Cells]:
+    with shared_registry(workplace):
+        life = prepared()
+        cells = next(life)
+    yield cells
+    with shared_registry(workplace):
+        next(life, None)
 
 
 @pytest.fixture
-def cells(shared: Cells, shared_home: None) -> Cells:
+def cells(shared: Cells, workplace: Path) -> Iterator[Cells]:
     """A shared cluster, for tests that leave it as it was."""
     shared.namespace.clear()
-    return shared
+    with shared_registry(workplace):
+        yield shared
 
 
 @pytest.fixture

@@ -41,4 +41,4 @@ def test_the_links() -> None:
 def test_the_commands() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE):
-        assert f"\n{target}: " in makefile
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)

@@ -87,8 +87,6 @@ class SidebarUser(NotebookUser):
         )
 
     def leave(self) -> None:
-        """End the kernel and close the page."""
-        self.page.evaluate(
-            "() => jupyterapp.shell.currentWidget?.sessionContext?.shutdown?.()",
-        )
-        self.page.close()
+        """End the kernel, and close the notebook."""
+        self.page.remove_listener("pageerror", self._note)
+        super().leave()

@@ -64,9 +64,9 @@ def test_other_pools_for_the_same_training(tmp_path: Path, index: int, ranks: in
 def test_pinned_versions(tmp_path: Path) -> None:
     after = """
 from jupyter_sky.providers.spec import Image
-from jupyter_sky.api.assemble import Blueprint
+from jupyter_sky.api.assemble import PlannedCluster
 from jupyter_sky.providers.spec import ClusterSpec
-image = plugins[0].transform(Image(), Blueprint(ClusterSpec("x", accelerator="A100")))
+image = plugins[0].transform(Image(), PlannedCluster(ClusterSpec("x", accelerator="A100")))
 print(list(image.pip), [index.url for index in image.pip_indexes])
 """
     out = run(tmp_path, SKY, PYTORCH.blocks("python")[2], after)

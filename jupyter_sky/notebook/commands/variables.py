@@ -31,6 +31,8 @@ def pull(context: CommandContext, options: Namespace) -> None:
     ranks = choose_ranks(cluster, options.ranks or "head", "--ranks")
     gathered = () if from_head else options.names
     requested = requested_names(ranks, options.names, gathered)
-    run = cluster.run(Task(ranks, code="", values=requested))
+    # An update of no names: it says what the ranks' values are newer than.
+    update = cluster.sync.update((), context.shell.user_ns, ranks)
+    run = cluster.run(Task(ranks, code="", values=requested, update=update))
     run.follow()
     bind(context.shell, cluster, run, select(run.values(), ranks, options.names, gathered))

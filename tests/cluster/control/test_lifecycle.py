@@ -53,7 +53,7 @@ def test_down_leaves_nothing(new) -> None:
 
 
 def test_what_ranks_started_ends_too(new) -> None:
-    cells = new(nodes=1)
+    cells = new(nodes=1, framework=False)
     cells.run(
         "import subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)"
     )
@@ -64,7 +64,7 @@ def test_what_ranks_started_ends_too(new) -> None:
 
 
 def test_what_a_killed_rank_started_ends_and_what_others_started_goes_on(new) -> None:
-    cells = new(nodes=2)
+    cells = new(nodes=2, framework=False)
     cells.run(
         "import subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)"
     )
@@ -92,7 +92,7 @@ def test_plugins_leave_when_the_cluster_goes_down(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_killing_agent_or_fork_server_ends_everything(new, victim: int) -> None:
-    cells = new()
+    cells = new(framework=False)
     processes = everything(cells)
     row = registry.find(cells.cluster.name).machines[0]
     processes[victim].kill()
@@ -141,14 +141,14 @@ print(run.values(), cluster.state.generation)
 
 
 def test_a_cluster_without_notebook_ends_after_its_grace(new) -> None:
-    cells = new(nodes=1, provider=Local(grace=0.2))
+    cells = new(nodes=1, framework=False, provider=Local(grace=0.2))
     processes = everything(cells)
     cells.cluster.close()
     assert_gone(processes)
 
 
 def test_a_run_keeps_a_cluster_alive_without_notebook(new, tmp_path: Path) -> None:
-    cells = new(nodes=1, provider=Local(grace=0.2))
+    cells = new(nodes=1, framework=False, provider=Local(grace=0.2))
     processes = everything(cells)
     done = tmp_path / "done"
     cells.namespace["done"] = str(done)
@@ -198,7 +198,7 @@ def test_several_agents_are_one_cluster(new) -> None:
 
 
 def test_an_idle_cluster_ends_as_a_whole(new) -> None:
-    cells = new(nodes=2, provider=Local(machines=2), idle_timeout=3)
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), idle_timeout=3)
     cells.run("import time")
     folders = [Path(machine["folder"]) for machine in registry.find(cells.cluster.name).machines]
     # What goes on at one node keeps the other up, which has nothing to do.

@@ -89,7 +89,7 @@ def test_the_last_ranks_leave_and_the_others_keep_their_variables(new) -> None:
 
 
 def test_new_ranks_get_what_the_next_cell_needs_and_others_keep_what_they_made_of_it(new) -> None:
-    cells = new(nodes=2)
+    cells = new(nodes=2, framework=False)
     cells.namespace["given"] = [1]
     cells.run("given.append(2)", names=["given"])
     cells.cluster.scale(3)
@@ -132,7 +132,7 @@ def test_further_agents_are_let_in(new) -> None:
 
 
 def test_what_a_rank_wrote_that_has_left_can_still_be_read_by_who_comes_later(new) -> None:
-    cells = new(nodes=2)
+    cells = new(nodes=2, framework=False)
     cells.run("print('x' * 1000)", show=(1,))
     cells.cluster.scale(1)
     cells.run("pass")
@@ -144,7 +144,7 @@ def test_what_a_rank_wrote_that_has_left_can_still_be_read_by_who_comes_later(ne
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_a_cluster_that_tasks_is_not_scaled(new, tmp_path: Path, nodes: int) -> None:
-    cells = new(nodes=2)
+    cells = new(nodes=2, framework=False)
     cells.namespace["go"] = str(tmp_path / "go")
     run = cells.start(
         "import os, time\nprint('here', flush=True)\n"
@@ -172,7 +172,7 @@ def test_a_cluster_that_cannot_have_more_stays_as_it_is(new) -> None:
 
 
 def test_a_run_for_a_rank_that_has_left_says_so(new) -> None:
-    cells = new(nodes=2)
+    cells = new(nodes=2, framework=False)
     run = cells.cluster.run(Task((0, 1), code="pass"))
     cells.cluster.scale(1)
     run.follow()

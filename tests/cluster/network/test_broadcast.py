@@ -13,7 +13,7 @@ def many(request: pytest.FixtureRequest):
     """Eight nodes, each with an agent of its own."""
     from tests.cluster.conftest import start
 
-    cells = start(nodes=8, provider=Local(machines=8, shares_files=False))
+    cells = start(nodes=8, framework=False, provider=Local(machines=8, shares_files=False))
     cells.run("import os, numpy as np")
     yield cells
     cells.cluster.down()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -100,7 +101,8 @@ def test_status_shows_what_runs(two: Notebook, stranger: Cluster, tmp_path: Path
     end = tmp_path / "end"
     strange = stranger.run(Task((1,), code=UNTIL.format(str(end))))
     strange.begin()
-    assert strange.left.wait(30)
+    while not any(rank.run for rank in stranger.state.ranks):
+        time.sleep(0.01)
     two.namespace["end"] = str(end)
     two.run("%%sky --background\nimport pathlib\nwhile not pathlib.Path(end).exists(): pass")
     try:

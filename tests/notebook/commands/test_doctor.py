@@ -7,7 +7,9 @@ import importlib.metadata
 import os
 import resource
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -34,10 +36,11 @@ def mine() -> list[str]:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Another home for the registry and for folders of agents."""
-    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
-    return tmp_path
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Another home for the registry and for folders of agents, short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="sky-") as folder:
+        monkeypatch.setenv("JUPYTER_SKY_HOME", folder)
+        yield Path(folder)
 
 
 # %sky doctor
