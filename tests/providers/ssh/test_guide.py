@@ -46,6 +46,7 @@ def run(path: Path, client: Path, lab: Lab) -> nbformat.NotebookNode:
 @pytest.fixture
 def fresh(lab: Lab, client: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("IPYTHONDIR", str(client.parent / ".ipython"))
     yield outputs(run(GUIDE, client, lab))
 
 
