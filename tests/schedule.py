@@ -60,14 +60,14 @@ LONG = {
 }
 """Seconds that a file takes, where it is half a minute or more: the order in which they begin."""
 
-SHARE_NOTHING = frozenset({"cluster/control/test_scaling.py", "providers/aws/test_nothing_left.py"})
+SHARE_NOTHING: frozenset[str] = frozenset()
 """Files whose tests may be in several processes at a time."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return how many processes there are with ``-n auto``: tests wait most of their time."""
-    return min(3 * len(os.sched_getaffinity(0)), 12)
+    """Return how many processes there are with ``-n auto``: tests wait half of their time."""
+    return min(2 * len(os.sched_getaffinity(0)), 8)
 
 
 @pytest.hookimpl(tryfirst=True)
