@@ -87,6 +87,8 @@ class SidebarUser(NotebookUser):
         )
 
     def leave(self) -> None:
-        """End the kernel, and close the notebook."""
-        self.page.remove_listener("pageerror", self._note)
-        super().leave()
+        """End the kernel and close the page."""
+        self.page.evaluate(
+            "() => jupyterapp.shell.currentWidget?.sessionContext?.shutdown?.()",
+        )
+        self.page.close()

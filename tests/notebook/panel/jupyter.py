@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +18,20 @@ from tests.paths import ROOT
 
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
 
-_READY = """path => {
-  const widget = window.jupyterapp?.shell.currentWidget;
-  const session = widget?.context?.path === path && widget.sessionContext;
-  return session && session.isReady && session.session?.kernel?.status === 'idle';
-}"""
-_OPEN = """path => {
-  void jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' });
+_READY = """() => {
+  const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
+  return context?.isReady && context.session?.kernel?.status === 'idle';
 }"""
 _NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
 
 
 @dataclass(frozen=True)
 class Server:
-    """A Jupyter server whose settings are its own; its notebooks are in ``folder``.
-
-    Attributes
-    ----------
-    free_pages
-        Pages of JupyterLab without a notebook: to load one takes seconds of processor time.
-    """
+    """A Jupyter server whose settings are its own; its notebooks are in ``folder``."""
 
     address: str
     token: str
     folder: Path
-    free_pages: list[Any] = field(default_factory=list)
 
     def url(self, place: str, notebook: Path) -> str:
         """Return where ``place``, ``"lab"`` or ``"notebook"``, shows a notebook."""
@@ -119,20 +108,13 @@ class NotebookUser:
         title = nbformat.v4.new_markdown_cell(f"# {name}")
         made = nbformat.v4.new_notebook(cells=[title, *cells], metadata=KERNEL)
         nbformat.write(made, self.notebook)
+        self.page = browser.new_page(viewport={"width": 1280, "height": 860})
+        # Of a loaded machine; only a test that fails waits so long.
+        self.page.set_default_timeout(60_000)
         self.alerts: list[str] = []
-        self._server = server
-        self._place = place
-        if place == "lab" and server.free_pages:
-            self.page = server.free_pages.pop()
-            self.page.on("dialog", self._answer)
-            self.page.evaluate(_OPEN, self.notebook.name)
-        else:
-            self.page = browser.new_page(viewport={"width": 1280, "height": 860})
-            # Of a loaded machine; only a test that fails waits so long.
-            self.page.set_default_timeout(60_000)
-            self.page.on("dialog", self._answer)
-            self.page.goto(server.url(place, self.notebook))
-        self.page.wait_for_function(_READY, arg=self.notebook.name)
+        self.page.on("dialog", self._answer)
+        self.page.goto(server.url(place, self.notebook))
+        self.page.wait_for_function(_READY)
 
     def _answer(self, dialog: Any) -> None:
         if dialog.type != "beforeunload":
@@ -195,19 +177,5 @@ class NotebookUser:
         # What is sent before a cell has failed is not run.
         self.page.locator(".jp-InputPrompt", has_text="[*]").first.wait_for(state="detached")
         self.run("%sky down")
-        self.leave()
-
-    def leave(self) -> None:
-        """End the kernel, and close the notebook."""
-        self.page.evaluate(
-            """async () => {
-              const widget = jupyterapp.shell.currentWidget;
-              await widget?.sessionContext?.shutdown?.();
-              widget?.dispose();
-            }"""
-        )
-        self.page.remove_listener("dialog", self._answer)
-        if self._place == "lab":
-            self._server.free_pages.append(self.page)
-        else:
-            self.page.close()
+        self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        self.page.close()
