@@ -87,6 +87,8 @@ def test_entering_again_leaves_what_was_entered(as_rank: Callable[..., None]) ->
     lifecycle.enter_app()
     lifecycle.enter_app()
     assert events == ["managed begins on 0", "managed ends", "managed begins on 0"]
+    # Otherwise the collector would close it, in the middle of some later test.
+    lifecycle.exit_app()
 
 
 def test_an_error_names_the_plugin_and_leaves_the_others(as_rank: Callable[..., None]) -> None:
