@@ -143,7 +143,7 @@ def test_what_a_rank_wrote_that_has_left_can_still_be_read_by_who_comes_later(ne
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_a_cluster_that_tasks_is_not_scaled(new, tmp_path: Path, nodes: int) -> None:
+def test_a_cluster_that_works_is_not_scaled(new, tmp_path: Path, nodes: int) -> None:
     cells = new(nodes=2, framework=False)
     cells.namespace["go"] = str(tmp_path / "go")
     run = cells.start(
@@ -215,7 +215,7 @@ def test_a_rank_that_dies_while_the_group_is_formed_does_not_hold_up_the_others(
     assert_is_whole(cells, 2, keep=[0, 1])
 
 
-def test_a_plugin_that_does_not_task_on_the_new_rank(new_with) -> None:
+def test_a_plugin_that_does_not_work_on_the_new_rank(new_with) -> None:
     def life(info):
         if info.rank == 2:
             raise OSError("no such disk")
