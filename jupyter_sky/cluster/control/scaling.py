@@ -252,6 +252,10 @@ class _Expansion(ConnectionListener):
         """Pass it on."""
         self._controller.on_report(connection, usage)
 
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Pass it on."""
+        self._controller.on_foreign_ranks(connection, ranks)
+
     def on_link_changed(self, connection: Connection) -> None:
         """Pass it on."""
         self._controller.on_link_changed(connection)

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from jupyter_sky.cluster.cost_meter import CostMeter, total_price
+from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.paths import home
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -220,6 +221,7 @@ def remove(identity: str) -> None:
     """Remove the row of a cluster of which nothing is left."""
     with _open() as database:
         database.execute("DELETE FROM clusters WHERE id = ?", (identity,))
+    asked_names.forget_all(identity)
 
 
 def find(name: str) -> Row | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import jupyter_sky
+from jupyter_sky.cluster.network.foreign_ranks import foreign_ranks
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone
@@ -41,6 +42,9 @@ class ConnectionListener(Protocol):
     def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
         """Handle what ranks use, as `node.agent.metrics` measures it while something runs."""
 
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Handle that the node spoke for ranks that are not its own; what it said was dropped."""
+
     def on_link_changed(self, connection: Connection) -> None:
         """Handle that the link broke, or that there is a new one; ``is_up`` says which."""
 
@@ -55,6 +59,9 @@ class IgnoreEvents(ConnectionListener):
         """Ignore it."""
 
     def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
+        """Ignore it."""
+
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
         """Ignore it."""
 
     def on_link_changed(self, connection: Connection) -> None:
@@ -358,10 +365,19 @@ class Connection:
             if fetch := self._fetches.get(message["piece"]):
                 fetch.received = message["offset"] + payload.nbytes
         elif "report" in message:
-            self._listener.on_report(self, message["report"])
+            self._receive_report(message["report"])
         elif "event" in message and message["n"] > self.last:
             self.last = message["n"]
             event = decode_event(message)
+            if foreign := foreign_ranks(event, self.ranks):
+                self._listener.on_foreign_ranks(self, foreign)
+                return
             if isinstance(event, Forgotten):
                 self.uploads.note_missing(event.digests)
             self._listener.on_event(self, event)
+
+    def _receive_report(self, usage: list[dict[str, Any]]) -> None:
+        own = [entry for entry in usage if entry["rank"] in self.ranks]
+        if foreign := frozenset(entry["rank"] for entry in usage).difference(self.ranks):
+            self._listener.on_foreign_ranks(self, foreign)
+        self._listener.on_report(self, own)
