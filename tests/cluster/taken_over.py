@@ -31,6 +31,8 @@ class TakenOver:
     ----------
     change
         Is given each message of the agent, and returns what the client receives in its place.
+    clients
+        Who has connected so far.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,7 +44,7 @@ class TakenOver:
         self._listener.bind(str(self._path))
         self._listener.listen()
         self._sending = threading.Lock()
-        self._clients: list[socket.socket] = []
+        self.clients: list[socket.socket] = []
         self._agents: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -54,18 +56,18 @@ class TakenOver:
         with self._sending:
             self._added += 1
             self._last += 1
-            self._clients[-1].sendall(encode({**event, "n": self._last}))
+            self.clients[-1].sendall(encode({**event, "n": self._last}))
 
     def say_raw(self, data: bytes) -> None:
         """Send it bytes that may be no message at all."""
         with self._sending:
-            self._clients[-1].sendall(data)
+            self.clients[-1].sendall(data)
 
     def close(self) -> None:
         """Give the agent its socket back, if it is there still."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for sock in [*self._clients, *self._agents]:
+        for sock in [*self.clients, *self._agents]:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
@@ -81,7 +83,7 @@ class TakenOver:
                 return
             agent = socket.socket(socket.AF_UNIX)
             agent.connect(str(self._agent))
-            self._clients.append(client)
+            self.clients.append(client)
             self._agents.append(agent)
             for target, way in ((_pass_on, (client, agent)), (self._answer, (agent, client))):
                 self._threads.append(threading.Thread(target=target, args=way))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +17,13 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import asked_names, registry
 from jupyter_sky.cluster.runs.task import RunNotice, Task
+from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.frames import encode
 from jupyter_sky.transport.protocol.error_report import report
 from tests.cluster.conftest import Cells
-from tests.cluster.taken_over import taken_over
+from tests.cluster.taken_over import agent_folder, taken_over
 
 WORKER = (
     "import gc\n"
@@ -63,7 +68,8 @@ def again() -> Iterator[Callable[[Cells], Cells]]:
 
     yield attach
     for cluster in made:
-        cluster.close()
+        if cluster.alive:
+            cluster.close()
 
 
 def notices(cells: Cells, run: Any) -> list[str]:
@@ -190,7 +196,7 @@ def test_a_node_speaks_for_its_own_ranks_only(
         run.follow(cells.events.append)
         assert run.values() == {0: {"x": 1}}
         assert cells.text() == "mine\n"
-        cells.cluster.close()
+        cells.cluster.down()
 
 
 def test_a_rank_speaks_for_itself_only(new: Callable[..., Cells]) -> None:
@@ -217,3 +223,56 @@ def test_a_rank_speaks_for_itself_only(new: Callable[..., Cells]) -> None:
     assert cells.cluster.log(1)[0].decode() == said
     assert [rank.pid for rank in cells.cluster.state.ranks] == pids
     assert cells.ask("1 + 1") == [2, 2]
+
+
+def test_what_a_node_sends_has_a_limit(
+    pair: Cells, again: Callable[[Cells], Cells], tmp_path: Path
+) -> None:
+    with taken_over(pair.cluster, 1) as node:
+        pair.cluster.close()
+        cells = again(pair)
+        for message in ({"piece": 1, "offset": 0}, {"piece": []}, {"report": []}, {"event": "x"}):
+            broken = len(node.clients)
+            node.say_raw(encode(message, 1 << 50))
+            while len(node.clients) == broken:  # hung up, and connected again
+                time.sleep(0.01)
+        assert cells.ask("1 + 1") == [2, 2]
+
+        def lie(message: dict[str, Any]) -> dict[str, Any]:
+            if message.get("event") == "rank_done":
+                blob = {"blob": "ab" * 32, "size": 1 << 50}
+                return {**message, "values": {**message["values"], "stream": blob}}
+            return message
+
+        node.change = lie
+        with pytest.raises(SkyError, match=r"what was asked for has 1126 TB, and .* are free here"):
+            cells.run("x = 1", values={1: ["x"]})
+        cells.cluster.down()
+
+
+def test_a_node_that_left_is_not_let_in_any_more(new: Callable[..., Cells], tmp_path: Path) -> None:
+    cells = new(3, framework=False, provider=Local(machines=3))
+    kept, left = (agent_folder(cells.cluster, number) for number in (0, 2))
+    head = cells.cluster.state.nodes[0]
+    shown = tmp_path / "peers.pem"
+    shutil.copy(left / "peers.pem", shown)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.load_cert_chain(shown)
+
+    def knock() -> bytes:
+        with (
+            socket.create_connection((head.addr, head.port)) as sock,
+            context.wrap_socket(sock) as secured,
+        ):
+            secured.sendall(encode({"op": "hello"}))
+            return secured.recv(100)
+
+    assert knock() == encode({"op": "hello"})
+    assert (kept / "peers.pem").stat().st_mode & 0o777 == 0o600
+    cells.cluster.scale(2)
+    assert knock() == b""
+    cells.cluster.scale(3)
+    assert knock() == b""
+    assert cells.ask("1") == [1] * 3
