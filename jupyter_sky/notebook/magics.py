@@ -15,6 +15,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import CellPlace, Task
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
@@ -161,7 +162,8 @@ def _title(cell: str) -> str:
     """Return the first line of a cell that does something, by which the user recognises it."""
     lines = [line.strip() for line in cell.splitlines() if line.strip()]
     working = (line for line in lines if not line.startswith(("import ", "from ", "#", "@")))
-    return next(working, lines[0] if lines else "").rstrip(":")[:60]
+    # It is shown by every page, and by the kernel that takes the run up.
+    return without_secrets(next(working, lines[0] if lines else "").rstrip(":"))[:60]
 
 
 def _shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from jupyter_sky.cluster.cost_meter import CostMeter, total_price
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
+from jupyter_sky.cluster.network.foreign_ranks import ForeignRanks
 from jupyter_sky.cluster.network.health import LinkMonitor
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, reduce
@@ -49,8 +50,16 @@ class ClusterListener(Protocol):
     def on_notice(self, text: str) -> None:
         """Handle what the user should know of links and nodes."""
 
-    def on_unseen_run(self, began: RunBegan) -> None:
-        """Handle a run that another kernel began, before its events come."""
+    def on_unseen_run(self, began: RunBegan, asked: Mapping[int, Sequence[str]]) -> None:
+        """Handle a run that another kernel began, before its events come.
+
+        Parameters
+        ----------
+        began
+            What the nodes say of it.
+        asked
+            The names that it was asked for, for each rank, as the registry has them.
+        """
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Handle that an agent is gone for good, while the cluster is in use."""
@@ -68,7 +77,7 @@ class NoRuns(ClusterListener):
     def on_notice(self, text: str) -> None:
         """Ignore it."""
 
-    def on_unseen_run(self, began: RunBegan) -> None:
+    def on_unseen_run(self, began: RunBegan, asked: Mapping[int, Sequence[str]]) -> None:
         """Ignore it."""
 
     def on_agent_lost(self, connection: Connection) -> None:
@@ -178,6 +187,7 @@ class Controller(ConnectionListener):
         self.form_errors: dict[int, ErrorReport] = {}
         self.observers: list[Callable[[], None]] = []
         self._links = LinkMonitor(self.spawn, self.notify)
+        self._foreign = ForeignRanks(self.notify)
         self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake)
         self._changed = asyncio.Event()
         self._tasks = BackgroundTasks()
@@ -212,7 +222,8 @@ class Controller(ConnectionListener):
     @property
     def note(self) -> str:
         """What it is doing, and what is wrong with its links and nodes; empty if nothing is."""
-        return "; ".join(filter(None, (self.activity, self._links.note, self._preemptions.note)))
+        notes = (self.activity, self._links.note, self._preemptions.note, self._foreign.note)
+        return "; ".join(filter(None, notes))
 
     def connection(self, rank: int) -> Connection:
         """Return the connection to the agent of a rank."""
@@ -308,6 +319,11 @@ class Controller(ConnectionListener):
         """Keep what the ranks of a node use."""
         self.reports.update({entry["rank"]: entry for entry in usage})
         self.wake()
+
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Say that a node spoke for ranks of others; ranks that were removed may come late."""
+        if others := ranks.intersection(self.ranks):
+            self._foreign.report(connection.name, others)
 
     def on_link_changed(self, connection: Connection) -> None:
         """Watch a link that broke, or say that there is a new one."""

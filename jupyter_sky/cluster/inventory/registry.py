@@ -18,6 +18,8 @@ from typing import Any
 import psutil
 
 from jupyter_sky.cluster.cost_meter import CostMeter, total_price
+from jupyter_sky.cluster.inventory import asked_names
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.paths import home
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -199,7 +201,8 @@ def record_size(
 
 
 def record_line(identity: str, line: str) -> None:
-    """Record the magic line that makes a cluster."""
+    """Record the magic line that makes a cluster, without the passwords of its addresses."""
+    line = without_secrets(line)
     with _open() as database:
         database.execute(
             "UPDATE clusters SET spec = json_set(spec, '$.line', ?) WHERE id = ?", (line, identity)
@@ -220,6 +223,7 @@ def remove(identity: str) -> None:
     """Remove the row of a cluster of which nothing is left."""
     with _open() as database:
         database.execute("DELETE FROM clusters WHERE id = ?", (identity,))
+    asked_names.forget_all(identity)
 
 
 def find(name: str) -> Row | None:

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import jupyter_sky
+from jupyter_sky.cluster.network.foreign_ranks import foreign_ranks
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.serialization.blobs import PIECE
+from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
@@ -41,6 +44,9 @@ class ConnectionListener(Protocol):
     def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
         """Handle what ranks use, as `node.agent.metrics` measures it while something runs."""
 
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Handle that the node spoke for ranks that are not its own; what it said was dropped."""
+
     def on_link_changed(self, connection: Connection) -> None:
         """Handle that the link broke, or that there is a new one; ``is_up`` says which."""
 
@@ -57,6 +63,9 @@ class IgnoreEvents(ConnectionListener):
     def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
         """Ignore it."""
 
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Ignore it."""
+
     def on_link_changed(self, connection: Connection) -> None:
         """Ignore it."""
 
@@ -70,6 +79,10 @@ class _Fetch:
 
     whole: memoryview
     received: int = 0
+
+    def expects(self, offset: int, size: int) -> bool:
+        """Return whether this is where the next piece belongs."""
+        return offset == self.received and offset + size <= len(self.whole)
 
 
 class Connection:
@@ -329,22 +342,25 @@ class Connection:
     async def fetch(self, key: str, size: int) -> memoryview:
         """Return a blob of the node, as memory that can be written to."""
         number = next(self._numbers)
-        whole = memoryview(bytearray(size))
-        self._fetches[number] = _Fetch(whole)
+        fetch = self._fetches[number] = _Fetch(memoryview(bytearray(size)))
         try:
             message = {"op": "fetch", "blob": key, "size": size, "offset": 0}
             await self._ask(number, message, None)
         finally:
             del self._fetches[number]
-        return whole
+        if fetch.received < size:
+            raise SkyError(f"only {format_bytes(fetch.received)} of {format_bytes(size)} came")
+        return fetch.whole
 
     # Received messages
 
     def _destination(self, message: Message, size: int) -> memoryview:
         fetch = self._fetches.get(message.get("piece", 0))
-        if fetch is None:
+        if size > PIECE or (fetch and not fetch.expects(message["offset"], size)):
+            raise ProtocolError(f"a payload of {size} bytes was not asked for")
+        if fetch is None:  # it was given up meanwhile
             return memoryview(bytearray(size))
-        return fetch.whole[message["offset"] : message["offset"] + size]
+        return fetch.whole[fetch.received : fetch.received + size]
 
     def _receive(self, message: Message, payload: memoryview) -> None:
         if "welcome" in message:
@@ -356,12 +372,21 @@ class Connection:
                 answer.set_result(message)
         elif "piece" in message:
             if fetch := self._fetches.get(message["piece"]):
-                fetch.received = message["offset"] + payload.nbytes
+                fetch.received += payload.nbytes
         elif "report" in message:
-            self._listener.on_report(self, message["report"])
+            self._receive_report(message["report"])
         elif "event" in message and message["n"] > self.last:
             self.last = message["n"]
             event = decode_event(message)
+            if foreign := foreign_ranks(event, self.ranks):
+                self._listener.on_foreign_ranks(self, foreign)
+                return
             if isinstance(event, Forgotten):
                 self.uploads.note_missing(event.digests)
             self._listener.on_event(self, event)
+
+    def _receive_report(self, usage: list[dict[str, Any]]) -> None:
+        own = [entry for entry in usage if entry["rank"] in self.ranks]
+        if foreign := frozenset(entry["rank"] for entry in usage).difference(self.ranks):
+            self._listener.on_foreign_ranks(self, foreign)
+        self._listener.on_report(self, own)

@@ -13,6 +13,7 @@ from typing import Any
 
 from jupyter_sky.cluster.control import process_group, recovery, scaling
 from jupyter_sky.cluster.control.controller import ClusterConfig, ClusterListener, Controller
+from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.monitor import Monitor
@@ -217,6 +218,8 @@ class Scheduler(ClusterListener):
             "deadline": controller.timeouts.stop,
         }
         blobs = {**update.blobs, **task.blobs}
+        if task.values:
+            await _record_asked(controller.id, run)
         await asyncio.gather(
             *(self._send_request(each, run, request, blobs) for each in controller.connections)
         )
@@ -262,15 +265,18 @@ class Scheduler(ClusterListener):
         """Tell the run that an event belongs to."""
         match event:
             case Output() | Display():
-                if run := self._runs.get(event.run or ""):
+                run = self._runs.get(event.run or "")
+                if run and event.rank in run.task.ranks:
                     self.monitor.on_output(event)
                     run.on_output(event)
             case RankDone():
-                if run := self._runs.get(event.run):
+                run = self._runs.get(event.run)
+                if run and event.rank in run.waiting:
                     self._on_rank_done(run, event)
                     self._interrupt_peers(run, connection)
             case RankExited():
-                if run := self._runs.get(event.run or ""):
+                run = self._runs.get(event.run or "")
+                if run and event.rank in run.waiting:
                     run.on_rank_exited(event)
                     self._interrupt_peers(run, connection)
 
@@ -293,11 +299,11 @@ class Scheduler(ClusterListener):
         for run in self._runs.values():
             run.on_notice(text)
 
-    def on_unseen_run(self, began: RunBegan) -> None:
+    def on_unseen_run(self, began: RunBegan, asked: Mapping[int, Sequence[str]]) -> None:
         """Make a run of this kernel from one that another began, before its events come."""
         task = Task(
             tuple(began.ranks),
-            values={rank: tuple(names) for rank, names in began.asked.items()},
+            values=asked,
             show=tuple(began.show),
             title=began.title,
         )
@@ -307,6 +313,12 @@ class Scheduler(ClusterListener):
         run.sent = True
         run.left.set()
         self.monitor.begin(run)
+        if any(began.asked.values()) and not asked:
+            # A node's word is not enough to unpickle what it sends.
+            run.on_notice(
+                "the registry of this computer does not say what the run was asked for: get it "
+                "with `%sky pull NAMES` when the run is over"
+            )
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Replace the node, or end the runs with the cluster."""
@@ -323,6 +335,8 @@ class Scheduler(ClusterListener):
         controller = self.controller
         self.monitor.end(run)
         self._runs.pop(run.id, None)
+        if run.task.values and not run.waiting and not controller.visits:
+            controller.spawn(asyncio.to_thread(asked_names.forget, controller.id, run.id))
         controller.wake()
         if controller.alive and not controller.visits and not controller.state.group:
             # So that the next cell finds the group formed.
@@ -344,6 +358,12 @@ class Scheduler(ClusterListener):
     def _request(self, op: str, connections: Sequence[Connection], **fields: Any) -> None:
         for connection in connections:
             self.controller.spawn(_request_quietly(connection, op, **fields))
+
+
+async def _record_asked(cluster: str, run: Run) -> None:
+    """Record what a run is asked for, before it begins: another kernel may take it up then."""
+    with contextlib.suppress(OSError):
+        await asyncio.to_thread(asked_names.record, cluster, run.id, run.task.values)
 
 
 async def _request_quietly(connection: Connection, op: str, **fields: Any) -> None:

@@ -190,7 +190,10 @@ class Agent:
             case "idle_times":
                 await stream.send(asdict(self._idle.times))
             case "leaving":
-                self._supervisor.announce_leaving(message)
+                # A node speaks for its own ranks alone.
+                own = self._peers.ranks_of(stream.peer)
+                ranks = [rank for rank in message["ranks"] if rank in own]
+                self._supervisor.announce_leaving({**message, "ranks": ranks})
                 await stream.send({"op": "hello"})
             case _:
                 await stream.send({"op": "hello"})

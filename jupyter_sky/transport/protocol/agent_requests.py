@@ -6,7 +6,7 @@ Each class is a request by the name that its text begins with; `messages` says w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from jupyter_sky.transport.protocol.topology import AgentAddress
 
@@ -129,7 +129,7 @@ class AddPeersRequest(TypedDict):
     """``add_peers``: trust agents that join the cluster.
 
     The answer has ``addr``, ``interface`` and ``port`` where the agent listens to others from now
-    on, if it was alone so far.
+    on, and the ``fingerprint`` of what it shows them, if it was alone so far.
 
     Attributes
     ----------
@@ -139,8 +139,11 @@ class AddPeersRequest(TypedDict):
         For an agent that was alone so far: what it shows to other agents.
     peer
         The address of one of them.
+    peers
+        Their fingerprints.
     """
 
     authority: str
-    credentials: Mapping[str, str] | None
+    credentials: Mapping[str, Any] | None
     peer: str
+    peers: list[str]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
+from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, read_login
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.transport import event_loop
@@ -312,3 +313,12 @@ def test_an_interpreter_that_will_not_do(lab: Lab, client: Path) -> None:
     ):
         with pytest.raises(sky.SkyError, match=said):
             sky.ComputePool(provider=sky.SSH("lab1", python=python)).__enter__()
+
+
+def test_what_a_host_prints_has_a_limit(lab: Lab, client: Path) -> None:
+    connection = pool.get(parse_one(lab.hosts[0].name))
+    with pytest.raises(CommandError, match=r"a command printed more than 4"):
+        connection.run("yes")
+    with pytest.raises(HostError, match=r"its login scripts printed more than 6"):
+        connection.open_bridge("yes")
+    assert connection.run("echo here") == "here\n"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection.channel_socket import PIECE, as_socket
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 ANSWER_WITHIN = 60.0
 """Seconds in which a command has to print something, unless it is known to take longer."""
 
+MOST_PRINTED = 4 * 1024 * 1024
+"""Bytes that a command may print: ours print much less, and a host is not to fill this memory."""
+
+_MOST_GREETED = 64 * 1024  # bytes that login scripts may print
 _WINDOW = 8 * 1024 * 1024
 _TEST_WITHIN = 2.0
 
@@ -246,6 +251,9 @@ class SSHConnection:
                 if not (byte := channel.recv(1)):
                     break
                 seen += byte
+                if len(seen) > _MOST_GREETED:
+                    much = format_bytes(_MOST_GREETED)
+                    raise HostError(f"its login scripts printed more than {much}")
             else:
                 channel.settimeout(None)
                 return
@@ -266,7 +274,9 @@ def _write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) 
 
 
 def _read(receive: Callable[[int], bytes]) -> bytes:
-    parts = []
+    parts = bytearray()
     while part := receive(PIECE):
-        parts.append(part)
-    return b"".join(parts)
+        parts += part
+        if len(parts) > MOST_PRINTED:
+            raise CommandError(f"a command printed more than {format_bytes(MOST_PRINTED)}")
+    return bytes(parts)
