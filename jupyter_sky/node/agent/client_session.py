@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Coroutine
 from typing import Protocol, cast
@@ -98,13 +99,24 @@ class ClientSession:
     # What the agent sends
 
     def pump(self) -> None:
-        """Send the events that the client has not got, as long as it takes them."""
+        """Send the events that the client has not got, as long as it takes them.
+
+        What goes wrong costs this client its connection, and nobody else anything: events come from
+        a rank's link, and go to other clients too.
+        """
+        try:
+            self._send_events()
+        except Exception:
+            logging.getLogger(__name__).exception("events could not be sent to a client")
+            self._link.close()
+
+    def _send_events(self) -> None:
         if self._next is None:
             return
         journal = self._host.journal
         while self._next <= journal.last and self._link.unsent_bytes < HIGH_WATER:
-            self._link.send_encoded(journal.frame(self._next))
-            self._next += 1
+            frame, self._next = journal.read(self._next)
+            self._link.send_encoded(frame)
 
     def send_report(self, message: Message) -> None:
         """Send what is not worth a place in the journal, unless the client is behind already."""
@@ -155,7 +167,7 @@ class ClientSession:
         )
 
     def _follow(self, since: int) -> None:
-        self._next = since + 1
+        self._next = max(0, since) + 1
         if self.is_notebook:
             self._host.on_followed(since)
         self.pump()
@@ -214,7 +226,7 @@ class ClientSessions:
 
     def pump(self) -> None:
         """Send each client the events that it has not got."""
-        for session in self._sessions:
+        for session in list(self._sessions):  # one that is closed meanwhile leaves
             session.pump()
 
     def send_report(self, message: Message) -> None:

@@ -85,7 +85,7 @@ class Agent:
         self._fork_server = fork_server
         self._fork_server_pid = fork_server_pid
         logs = RankLogs(folder / "logs")
-        self.journal = Journal(folder / "journal", logs.read)
+        self.journal = Journal(folder, logs.read)
         self.store = _blob_store(folder, spec)
         self._sessions = ClientSessions()
         self._idle = IdleTimer(spec.grace, spec.idle_timeout, self)

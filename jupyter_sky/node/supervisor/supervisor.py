@@ -209,10 +209,8 @@ class Supervisor:
                     process.generation = message["generation"]
             case "display":
                 process.send({"op": "displayed", "number": message.pop("number")})
-                if not process.is_shown:
-                    text = message["data"].get("text/plain", "")
-                    process.log.append(f"{text}\n".encode())
-                    return
+                self._output.forward_display(process, message)
+                return
         self._publish(message, None)
 
     def _on_done(self, process: RankProcess, message: Message) -> None:
