@@ -209,8 +209,8 @@ class ClientSessions:
     def __init__(self) -> None:
         self._sessions: set[ClientSession] = set()
 
-    def __bool__(self) -> bool:
-        return bool(self._sessions)
+    def __len__(self) -> int:
+        return len(self._sessions)
 
     def add(self, session: ClientSession) -> None:
         """Count a client that has connected."""

@@ -28,7 +28,7 @@ from jupyter_sky.node.agent.request_cache import Answer, RequestCache
 from jupyter_sky.node.agent.requests import RequestHandlers
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.store import BlobStore, default_disk, default_limit
-from jupyter_sky.node.network.peers import Peers, Stream
+from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, Peers, Stream
 from jupyter_sky.node.supervisor.log_file import RankLogs
 from jupyter_sky.node.supervisor.supervisor import Supervisor
 from jupyter_sky.transport.frames import Message
@@ -38,6 +38,9 @@ from jupyter_sky.transport.protocol.messages import Welcome
 
 if TYPE_CHECKING:
     from jupyter_sky.node.agent.spot_notices import SpotNotice
+
+MOST_CLIENTS = 256
+"""Clients that are connected at a time, all of them this user's."""
 
 REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
@@ -135,6 +138,7 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         listener.close()
+        self._peers.close()
 
     def end(self) -> asyncio.Task[None]:
         """End the node: ranks first, which get time for that, then everything else."""
@@ -159,8 +163,10 @@ class Agent:
         while True:
             await asyncio.sleep(REPORT_EVERY)
             if self._sessions and (self.is_busy or was_busy):
-                report = self._metrics.measure(self._supervisor.ranks.values())
-                self._sessions.send_report({"report": report})
+                # There may be no descriptor to look into the system with.
+                with contextlib.suppress(OSError):
+                    report = self._metrics.measure(self._supervisor.ranks.values())
+                    self._sessions.send_report({"report": report})
             was_busy = self.is_busy
 
     async def _touch_folders(self) -> None:
@@ -183,7 +189,7 @@ class Agent:
 
     async def _serve_peer(self, stream: Stream) -> None:
         """Answer another agent."""
-        message, _ = await stream.receive()
+        message, _ = await asyncio.wait_for(stream.receive(), HANDSHAKE_WITHIN)
         match message.get("op"):
             case "blob":
                 await self._relay.receive(message, stream)
@@ -258,6 +264,9 @@ class Agent:
         self._idle.update()
 
     def _on_connect(self, sock: socket.socket) -> None:
+        if len(self._sessions) >= MOST_CLIENTS:
+            sock.close()
+            return
         self._sessions.add(ClientSession(sock, self))
         self._idle.update()
 

@@ -88,22 +88,30 @@ class RankProcess:
     @contextlib.contextmanager
     def descriptors(self) -> Iterator[list[int]]:
         """Open sockets and pipes for a new process and give its ends of them, in order."""
-        ours, commands = socket.socketpair()
-        self._side, side = socket.socketpair()
-        self._side.setblocking(False)
-        self._link = Link(ours, self._receive, lambda: None)
-        theirs = [commands.detach(), side.detach()]
-        for stream in ("stdout", "stderr", "log"):
-            read, write = os.pipe()
-            os.set_blocking(read, False)
-            asyncio.get_running_loop().add_reader(read, self._read, read)
-            self._pipes[read] = stream
-            theirs.append(write)
+        theirs: list[int] = []
         try:
+            self._open(theirs)
             yield theirs
+        except BaseException:
+            self.close()
+            raise
         finally:
             for fd in theirs:
                 os.close(fd)
+
+    def _open(self, theirs: list[int]) -> None:
+        ours, commands = socket.socketpair()
+        theirs.append(commands.detach())
+        self._link = Link(ours, self._receive, lambda: None)
+        self._side, side = socket.socketpair()
+        theirs.append(side.detach())
+        self._side.setblocking(False)
+        for stream in ("stdout", "stderr", "log"):
+            read, write = os.pipe()
+            theirs.append(write)
+            os.set_blocking(read, False)
+            asyncio.get_running_loop().add_reader(read, self._read, read)
+            self._pipes[read] = stream
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the rank and the processes of its group."""
