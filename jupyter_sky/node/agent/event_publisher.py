@@ -56,6 +56,8 @@ class EventPublisher:
         """
         if message["event"] == "rank_done" and message["values"]:
             self._adopt_blobs(message["values"])
+        if message["event"] == "rank_exited" and message["pid"]:
+            self._store.drop_unfinished(message["pid"])
         latest = self.latest_run
         if latest and message.get("run") == latest["run"] and not self._sessions.has_notebook():
             latest["unseen"] = True

@@ -27,7 +27,7 @@ from jupyter_sky.node.agent.metrics import Metrics
 from jupyter_sky.node.agent.request_cache import Answer, RequestCache
 from jupyter_sky.node.agent.requests import RequestHandlers
 from jupyter_sky.node.blobs.relay import BlobRelay
-from jupyter_sky.node.blobs.store import BlobStore, default_disk, default_limit
+from jupyter_sky.node.blobs.store import STALLED, BlobStore, default_disk, default_limit
 from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, Peers, Stream
 from jupyter_sky.node.supervisor.log_file import RankLogs
 from jupyter_sky.node.supervisor.supervisor import Supervisor
@@ -129,6 +129,7 @@ class Agent:
         self._tasks += [
             loop.create_task(self._report_usage()),
             loop.create_task(self._touch_folders()),
+            loop.create_task(self._drop_stalled_blobs()),
         ]
         if self._spec.spot:
             from jupyter_sky.node.agent import spot_notices
@@ -177,6 +178,12 @@ class Agent:
                     os.utime(folder)
             await asyncio.sleep(TOUCH_EVERY)
 
+    async def _drop_stalled_blobs(self) -> None:
+        """Free the shared memory of blobs whose sender does not go on."""
+        while True:
+            await asyncio.sleep(STALLED / 10)
+            self.store.drop_stalled()
+
     def _on_spot_notice(self, notice: SpotNotice) -> None:
         """Tell clients, ranks and other agents that this node is about to be taken away."""
         event = Leaving(notice.kind, notice.at, list(self._supervisor.ranks))
@@ -215,7 +222,9 @@ class Agent:
 
     async def ask_others(self) -> list[IdleTimes]:
         """Return how long other nodes were not needed, of those that answer."""
-        return [IdleTimes(**answer) for answer in await self._peers.ask_all({"op": "idle_times"})]
+        answers = await self._peers.ask_all({"op": "idle_times"})
+        times = map(IdleTimes.from_message, answers)
+        return [each for each in times if each is not None]
 
     def end_because(self, reason: str) -> None:
         """Publish why the node ends, and end it."""
