@@ -52,8 +52,8 @@ class SessionHost(Protocol):
     def on_session_changed(self) -> None:
         """Called when the client has said whether it is a notebook."""
 
-    def on_followed(self, since: int) -> None:
-        """Called when a notebook follows the journal from the event after number ``since`` on."""
+    def on_seen(self, number: int) -> None:
+        """Called when a notebook says that it has the events up to a number."""
 
     def on_session_closed(self, session: ClientSession) -> None:
         """Called once when a client is gone."""
@@ -141,6 +141,8 @@ class ClientSession:
                 self._greet(cast(Hello, message))
             case "follow":
                 self._follow(message["since"])
+            case "seen":
+                self._note_seen(message["n"])
             case "fetch":
                 self._start(self._fetch(cast(FetchRequest, message)))
             case op if op not in ANY_VERSION and self._version != jupyter_sky.__version__:
@@ -156,6 +158,7 @@ class ClientSession:
         missing = [key for key in hello["blobs"] if key not in self._host.store]
         self._link.send(self._host.welcome(self, missing))
         if hello["since"] is not None:
+            self._note_seen(hello["since"])
             self._follow(hello["since"])
 
     def _refusal(self) -> str:
@@ -166,10 +169,12 @@ class ClientSession:
             "where the notebook runs."
         )
 
+    def _note_seen(self, number: int) -> None:
+        if self.is_notebook:
+            self._host.on_seen(number)
+
     def _follow(self, since: int) -> None:
         self._next = max(0, since) + 1
-        if self.is_notebook:
-            self._host.on_followed(since)
         self.pump()
 
     def _send_answer(self, number: int, answer: Answer) -> None:

@@ -263,9 +263,9 @@ class Agent:
         """Set the idle timer: it is known now whether the client is a notebook."""
         self._idle.update()
 
-    def on_followed(self, since: int) -> None:
-        """Take the latest run for seen, if a notebook follows from before it on."""
-        self._events.on_followed(since)
+    def on_seen(self, number: int) -> None:
+        """Remember which events a notebook has."""
+        self._events.on_seen(number)
 
     def on_session_closed(self, session: ClientSession) -> None:
         """Forget a client that is gone."""
