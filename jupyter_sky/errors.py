@@ -9,6 +9,7 @@ of all exceptions, each with its file::
                 InvalidCell  notebook/errors.py: the cell does not compile
             ClusterLost      errors.py: the cluster, or a part of it, is gone
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
+            RegistryError    cluster/inventory/registry.py: the registry cannot be used
             VersionMismatch  cluster/version_check.py: the node's Python or jupyter_sky differs
             HostError        providers/ssh/connection/errors.py: a host cannot be used
                 CommandError providers/ssh/connection/errors.py: a command on it failed

@@ -24,7 +24,7 @@ from jupyter_sky.cluster.network.health import LinkMonitor
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, reduce
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.formatting import format_ranks
+from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Machine, Node, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
@@ -33,6 +33,7 @@ from jupyter_sky.transport.protocol.events import (
     Event,
     Formed,
     Leaving,
+    Lost,
     Prepared,
     RankExited,
     RunBegan,
@@ -306,6 +307,9 @@ class Controller(ConnectionListener):
                 self.versions.update((node.host, versions) for node in connection.machine.nodes)
             case Leaving():
                 self._preemptions.on_leaving(connection, event)
+            case Lost(shown=shown, others=others):
+                self.outdated = self.outdated or others > 0
+                self.notify(_what_was_lost(connection.name, shown))
             case Ending(reason=reason):
                 self.mark_lost(f"cluster {self.spec.name} has ended itself: {reason}.")
             case RankExited(rank=rank, reason=reason):
@@ -383,3 +387,12 @@ class Controller(ConnectionListener):
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background."""
         self._tasks.spawn(coroutine)
+
+
+def _what_was_lost(where: str, shown: int) -> str:
+    """Return the sentence that says which events of a node will not come."""
+    pieces = f"{format_count(shown, 'piece')} of output" if shown else "events"
+    return (
+        f"{pieces} of {where} from when this notebook was not connected are lost, because its disk "
+        "was full or there was too much to keep: `%sky logs` shows what the ranks' logs have"
+    )

@@ -22,7 +22,13 @@ from jupyter_sky.providers.base import AgentGone, Machine, MachineGone
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import Link
-from jupyter_sky.transport.protocol.events import Event, Forgotten, decode_event
+from jupyter_sky.transport.protocol.events import (
+    Event,
+    Forgotten,
+    RankDone,
+    RankExited,
+    decode_event,
+)
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
 
 ANSWER_WITHIN = 30.0
@@ -128,6 +134,7 @@ class Connection:
         self._numbers = itertools.count(1)
         self._unanswered: dict[int, tuple[Message, asyncio.Future[Message]]] = {}
         self._fetches: dict[int, _Fetch] = {}
+        self._acknowledges = False
         self._sent_before = 0
         self.uploads = Uploads(self.request, self._current_link)
 
@@ -384,6 +391,20 @@ class Connection:
             if isinstance(event, Forgotten):
                 self.uploads.note_missing(event.digests)
             self._listener.on_event(self, event)
+            if isinstance(event, RankDone | RankExited):
+                self._acknowledge_soon()
+
+    def _acknowledge_soon(self) -> None:
+        # Once for all that came together.
+        if not self._acknowledges and not self._visits:
+            self._acknowledges = True
+            asyncio.get_running_loop().call_soon(self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        """Say up to where events have come: the end of a run is shown to the next kernel if not."""
+        self._acknowledges = False
+        if self._link:
+            self._link.send({"op": "seen", "n": self.last})
 
     def _receive_report(self, usage: list[dict[str, Any]]) -> None:
         own = [entry for entry in usage if entry["rank"] in self.ranks]

@@ -26,6 +26,7 @@ from jupyter_sky.providers.base import Progress, Scalable
 from jupyter_sky.transport.protocol.events import (
     Display,
     Event,
+    Lost,
     Output,
     RankDone,
     RankExited,
@@ -279,6 +280,8 @@ class Scheduler(ClusterListener):
                 if run and event.rank in run.waiting:
                     run.on_rank_exited(event)
                     self._interrupt_peers(run, connection)
+            case Lost(others=others) if others:
+                self._give_up_runs(connection)
 
     def _on_rank_done(self, run: Run, event: RankDone) -> None:
         sync, update, well = self.controller.sync, run.task.update, event.outcome == "ok"
@@ -293,6 +296,17 @@ class Scheduler(ClusterListener):
             # The agent of the rank that failed knows already.
             others = [each for each in self.controller.connections if each is not connection]
             self._request_interrupt(run.id, others)
+
+    def _give_up_runs(self, connection: Connection) -> None:
+        """End the runs whose end may be among what a node did not keep."""
+        for run in list(self._runs.values()):
+            if run.sent:
+                run.end(
+                    SkyError(
+                        f"{connection.name} did not keep what became of this run while the "
+                        "notebook was not connected, because its disk was full: run it again."
+                    )
+                )
 
     def on_notice(self, text: str) -> None:
         """Tell every run, whose cell shows it."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeGuard
 
 from jupyter_sky.formatting import format_duration
+from jupyter_sky.transport.frames import Message
 
 FIRST_GRACE = 120.0
 """Seconds that a new node waits for its first client."""
@@ -20,6 +22,18 @@ class IdleTimes:
 
     unused: float
     idle: float
+
+    @classmethod
+    def from_message(cls, message: Message) -> IdleTimes | None:
+        """Return what another agent says, perhaps one of a newer version; ``None`` if nothing."""
+        unused, idle = message.get("unused"), message.get("idle")
+        if not (_is_time(unused) and _is_time(idle)):
+            return None
+        return cls(float(unused), float(idle))
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 class NodeUse(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.formatting import format_bytes
+from jupyter_sky.formatting import format_bytes, format_count
 from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
 from jupyter_sky.transport.protocol.events import Display, Output
 
@@ -123,6 +123,12 @@ class Renderer:
         if event.kind == "clear":
             self._shell.display_pub.clear_output(wait=event.data.get("wait", False))
             return
+        if event.skipped:
+            sys.stdout.write(
+                f"[… {format_count(event.skipped, 'display')} not shown here: there were too many "
+                f"to show; `%sky logs {event.rank}` has the text of them …]\n"
+            )
+            self.flush()
         if self._width and event.kind != "update":
             if event.data.keys() == {"text/plain"}:
                 lines = str(event.data["text/plain"]).splitlines()

@@ -96,6 +96,28 @@ def test_a_host_behind_others(lab: Lab, client: Path) -> None:
         third.speed_up()
 
 
+def test_a_jump_host_for_all_hosts_is_reached_without_itself(lab: Lab, client: Path) -> None:
+    first, second = lab.hosts[:2]
+    config = (client / "config").read_text()
+    write(
+        client, f"{config}Host outside\n  HostName {first.address}\nHost *\n  ProxyJump outside\n"
+    )
+    assert read_login(parse_one(second.name)).jumps == ("outside",)
+    assert read_login(parse_one(first.name)).jumps == ()
+    assert connect(second.name) == second.name
+    assert connect(first.name) == first.name
+
+
+def test_jump_hosts_that_lead_to_each_other_are_refused(lab: Lab, client: Path) -> None:
+    first, second, third = lab.hosts[:3]
+    config = (client / "config").read_text()
+    for host, jump in ((first, second), (second, third), (third, second)):
+        config = f"Host {host.name}\n  ProxyJump {jump.name}\n{config}"
+    write(client, config)
+    with pytest.raises(sky.SkyError, match="its jump hosts lead to each other .*`ProxyJump none`"):
+        connect(first.name)
+
+
 # Keys
 
 

@@ -138,6 +138,7 @@ class SSHConnection:
             return open_transport(login, open_socket(login))
         import paramiko
 
+        _check_way(self.target, login)
         *before, last = login.jumps
         try:
             jump = pool.get(parse_one(last), tuple(before)).connect()
@@ -265,6 +266,23 @@ class SSHConnection:
         if status == NO_AGENT:
             raise AgentGone(said)
         raise HostError(f"the bridge to its agent did not start: {said or status}")
+
+
+def _check_way(target: Target, login: Login) -> None:
+    """Refuse jump hosts that lead to each other: each would wait for the next for ever."""
+    way, places = [str(target)], [(login.address, login.port)]
+    while login.jumps and not login.proxy_command:
+        *before, last = login.jumps
+        login = read_login(parse_one(last))
+        if before:
+            login = replace(login, jumps=tuple(before))
+        way.append(last)
+        if (login.address, login.port) in places:
+            raise HostError(
+                f"its jump hosts lead to each other ({' through '.join(way)}): give the first of "
+                "them `ProxyJump none` in ~/.ssh/config"
+            )
+        places.append((login.address, login.port))
 
 
 def _write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) -> None:
