@@ -291,7 +291,7 @@ async def _undo(targets: Sequence[Target], folders: Sequence[AgentFolders]) -> N
 
     def undo(number: int) -> None:
         connection = pool.get(targets[number])
-        connection.close_if_unused()
+        connection.abort()
         if folders:
             remove_agent(connection, *folders[number])
             connection.close_if_unused()

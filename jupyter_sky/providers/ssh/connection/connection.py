@@ -10,7 +10,7 @@ import logging
 import shlex
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -87,6 +87,7 @@ class SSHConnection:
         self._transport: paramiko.Transport | None = None
         self._suspect = False
         self._bridges: set[paramiko.Channel] = set()
+        self._commands: set[object] = set()
 
     def connect(self) -> paramiko.Transport:
         """Return the connection, as one that works.
@@ -115,7 +116,12 @@ class SSHConnection:
             transport.close()
 
     def close_if_unused(self) -> None:
-        """Hang up unless an agent is reached over this connection."""
+        """Hang up unless an agent is reached over this connection, or a command runs."""
+        if not self._commands:
+            self.abort()
+
+    def abort(self) -> None:
+        """Hang up, and end the commands that run, unless an agent is reached over it."""
         if not self._bridges:
             self.close()
 
@@ -177,7 +183,7 @@ class SSHConnection:
         script = f"printf %s {shlex.quote(MARK.decode())}\n{script}"
         command = "sh -s" if data is None else f"sh -c {shlex.quote(script)}"
         try:
-            with contextlib.closing(self._start(command)) as channel:
+            with self._in_use(), contextlib.closing(self._start(command)) as channel:
                 channel.settimeout(within)
                 _write(channel, script.encode() if data is None else data, sent)
                 channel.shutdown_write()
@@ -192,6 +198,16 @@ class SSHConnection:
             lines = (printed + said).decode(errors="replace").strip().splitlines()
             raise CommandError("\n".join(lines[-12:]) or f"a command ended with status {status}")
         return printed.decode(errors="replace")
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Keep others from hanging up meanwhile, because they need the connection no more."""
+        user = object()
+        self._commands.add(user)
+        try:
+            yield
+        finally:
+            self._commands.discard(user)
 
     def _start(self, command: str) -> paramiko.Channel:
         """Start a command and return the channel to its input and output."""
@@ -223,18 +239,19 @@ class SSHConnection:
         HostError
             When the host cannot be reached.
         """
-        channel = self._start(command)
-        try:
-            self._await_agent(channel)
-        except BaseException:
-            channel.close()
-            raise
+        with self._in_use():
+            channel = self._start(command)
+            try:
+                self._await_agent(channel)
+            except BaseException:
+                channel.close()
+                raise
+            self._bridges.add(channel)
 
         def closed() -> None:
             self._bridges.discard(channel)
             self._suspect = True
 
-        self._bridges.add(channel)
         return as_socket(channel, closed)
 
     def _await_agent(self, channel: paramiko.Channel) -> None:
