@@ -114,7 +114,7 @@ class Cluster:
         Returns
         -------
         list of str
-            The nodes that could not be reached; what is left there ends by itself.
+            The nodes that could not be told, which is owed to them from now on.
         """
         controller = Controller(_config(row, provider, RuntimeEnv(life=None)), NoRuns())
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
@@ -189,7 +189,7 @@ class Cluster:
         Returns
         -------
         list of str
-            Nodes that left and could not be reached; what is left there ends by itself.
+            Nodes that left and could not be told, which is owed to them from now on.
 
         Raises
         ------
@@ -225,7 +225,7 @@ class Cluster:
         Returns
         -------
         list of str
-            The nodes that could not be reached; what is left there ends by itself.
+            The nodes that could not be told, which is owed to them from now on.
         """
         return wait(lifecycle.down(self._controller))
 
@@ -304,6 +304,11 @@ class Cluster:
     def alive(self) -> bool:
         """Whether it can be used, as far as is known."""
         return self._controller.alive
+
+    @property
+    def unreached(self) -> list[str]:
+        """The nodes that neither this process nor the other nodes reach."""
+        return self._controller.unreached
 
     @property
     def outdated(self) -> bool:

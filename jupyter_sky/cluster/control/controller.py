@@ -52,6 +52,9 @@ class ClusterListener(Protocol):
     def on_unseen_run(self, began: RunBegan) -> None:
         """Handle a run that another kernel began, before its events come."""
 
+    def on_unreached(self, connection: Connection, seconds: float) -> None:
+        """Handle, again and again, that nobody reaches a node for so many seconds."""
+
     def on_agent_lost(self, connection: Connection) -> None:
         """Handle that an agent is gone for good, while the cluster is in use."""
 
@@ -69,6 +72,9 @@ class NoRuns(ClusterListener):
         """Ignore it."""
 
     def on_unseen_run(self, began: RunBegan) -> None:
+        """Ignore it."""
+
+    def on_unreached(self, connection: Connection, seconds: float) -> None:
         """Ignore it."""
 
     def on_agent_lost(self, connection: Connection) -> None:
@@ -177,7 +183,7 @@ class Controller(ConnectionListener):
         self.forming = asyncio.Lock()
         self.form_errors: dict[int, ErrorReport] = {}
         self.observers: list[Callable[[], None]] = []
-        self._links = LinkMonitor(self.spawn, self.notify)
+        self._links = LinkMonitor(self.spawn, self.notify, self._on_unreached)
         self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake)
         self._changed = asyncio.Event()
         self._tasks = BackgroundTasks()
@@ -213,6 +219,16 @@ class Controller(ConnectionListener):
     def note(self) -> str:
         """What it is doing, and what is wrong with its links and nodes; empty if nothing is."""
         return "; ".join(filter(None, (self.activity, self._links.note, self._preemptions.note)))
+
+    @property
+    def unreached(self) -> list[str]:
+        """The nodes that neither this process nor the other nodes reach."""
+        return [connection.name for connection in self._links.unreached]
+
+    @property
+    def link_note(self) -> str:
+        """What is wrong with its links, in words; empty if nothing is."""
+        return self._links.note
 
     def connection(self, rank: int) -> Connection:
         """Return the connection to the agent of a rank."""
@@ -312,6 +328,11 @@ class Controller(ConnectionListener):
     def on_link_changed(self, connection: Connection) -> None:
         """Watch a link that broke, or say that there is a new one."""
         self._links.on_link_changed(connection)
+        self.wake()
+
+    def _on_unreached(self, connection: Connection, seconds: float) -> None:
+        if self.state.phase not in (ClusterPhase.LOST, ClusterPhase.DOWN):
+            self.listener.on_unreached(connection, seconds)
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Leave it to the listener what becomes of a cluster that has lost an agent."""

@@ -77,7 +77,9 @@ async def _send_through_relay(
     first = next(iter(holders), None) or next((each for each in lacking if each.is_up), lacking[0])
     others = [each for each in lacking if each is not first]
     about = {"blob": key, "size": data.nbytes, "to": [_node(each).peer() for each in others]}
-    passing_on = asyncio.ensure_future(first.request("pass_on", within=None, **about))
+    passing_on = asyncio.ensure_future(
+        first.request("pass_on", within=None, link_within=None, **about)
+    )
     try:
         await first.uploads.put({key: data}, progress)
         answer = await passing_on

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import jupyter_sky
+from jupyter_sky.cluster.network.pending import PendingRequests
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone
@@ -24,6 +25,12 @@ from jupyter_sky.transport.protocol.messages import Hello, Welcome
 
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank; broken links do not count."""
+
+LINK_WITHIN = 10.0
+"""Seconds that a request waits for a link, in all, unless it is worth waiting for longer."""
+
+FETCH_LINK_WITHIN = 60.0
+"""Seconds without a link, in all, after which a value is given up: the rank still has it."""
 
 SILENCE = 5.0
 """Seconds without a sign of life after which a link is taken to be broken."""
@@ -108,12 +115,10 @@ class Connection:
         self._link: Link | None = None
         self._welcome: asyncio.Future[Welcome] | None = None
         self._up = False
-        self._breaks = 0
         self._over = False
         self._reconnecting: asyncio.Task[None] | None = None
         self._token = uuid.uuid4().hex
-        self._numbers = itertools.count(1)
-        self._unanswered: dict[int, tuple[Message, asyncio.Future[Message]]] = {}
+        self._requests = PendingRequests(lambda: self._up, self._no_connection)
         self._fetches: dict[int, _Fetch] = {}
         self._sent_before = 0
         self.uploads = Uploads(self.request, self._current_link)
@@ -189,10 +194,7 @@ class Connection:
             self._reconnecting.cancel()
         if self._link:
             self._link.close()
-        trouble = ClusterLost("the node's agent is gone")
-        for _, answer in self._unanswered.values():
-            if not answer.done():
-                answer.set_exception(trouble)
+        self._requests.fail(ClusterLost("the node's agent is gone"))
 
     def declare_lost(self, trouble: str) -> None:
         """Close the connection because the agent is gone for good, and tell the listener why."""
@@ -235,9 +237,9 @@ class Connection:
             self._welcome.set_exception(OSError("the link broke at once"))
         if self._up and not self._over:
             self._up = False
-            self._breaks += 1
             loop = asyncio.get_running_loop()
             self.broken_since = loop.time()
+            self._requests.on_link_changed()
             self._reconnecting = loop.create_task(self._reconnect())
             self._listener.on_link_changed(self)
 
@@ -264,9 +266,9 @@ class Connection:
                 continue
             self.trouble, self.broken_since = "", None
             self._up = True
-            for number, (message, _) in self._unanswered.items():
-                if number in self._fetches:
-                    message["offset"] = self._fetches[number].received
+            for message in self._requests.on_link_changed():
+                if fetch := self._fetches.get(message["id"]):
+                    message["offset"] = fetch.received
                 link.send(message)
             self._listener.on_link_changed(self)
             return
@@ -274,7 +276,12 @@ class Connection:
     # Requests
 
     async def request(
-        self, op: str, *, within: float | None = ANSWER_WITHIN, **fields: Any
+        self,
+        op: str,
+        *,
+        within: float | None = ANSWER_WITHIN,
+        link_within: float | None = LINK_WITHIN,
+        **fields: Any,
     ) -> Message:
         """Send a request and return the agent's answer.
 
@@ -284,6 +291,9 @@ class Connection:
             What is asked for.
         within
             Seconds for the answer, while there is a link; ``None`` for no limit.
+        link_within
+            Seconds without a link, in all, after which it is given up; ``None`` for no limit, where
+            the user sees what is waited for and can stop it.
         **fields
             The other fields of the request.
 
@@ -291,49 +301,42 @@ class Connection:
         ------
         SkyError
             With the agent's sentence, when it cannot do it.
+        NoConnection
+            When there is no link for too long.
         ClusterLost
             When the agent is gone, or does not answer in time.
         """
-        return await self._ask(next(self._numbers), {"op": op, **fields}, within)
+        return await self._ask(
+            self._requests.new_number(), {"op": op, **fields}, within, link_within
+        )
 
-    async def _ask(self, number: int, message: Message, within: float | None) -> Message:
+    async def _ask(
+        self, number: int, message: Message, within: float | None, link_within: float | None
+    ) -> Message:
         if self._over or self._link is None:
             raise ClusterLost("the node's agent is gone")
-        answer = asyncio.get_running_loop().create_future()
-        # The agent need not remember answers that have arrived.
-        message = {**message, "id": number, "settled": min(self._unanswered, default=number)}
-        self._unanswered[number] = (message, answer)
+        message = self._requests.add(number, message, within, link_within)
         if self._up:
             self._link.send(message)
-        try:
-            answered = await self._answer_within(answer, within)
-        finally:
-            self._unanswered.pop(number, None)
+        answered = await self._requests.answer(number)
         if "error" in answered:
             raise SkyError(answered["error"])
         return answered
 
-    async def _answer_within(
-        self, answer: asyncio.Future[Message], within: float | None
-    ) -> Message:
-        while True:
-            breaks = self._breaks
-            done, _ = await asyncio.wait({answer}, timeout=within)
-            if done:
-                return answer.result()
-            if self._up and self._breaks == breaks:
-                raise ClusterLost(f"the node's agent did not answer within {within:.0f} s")
+    def _no_connection(self) -> str:
+        why = f" ({self.trouble})" if self.trouble else ""
+        return f"there is no connection to {self.name}{why}"
 
     # Blobs
 
     async def fetch(self, key: str, size: int) -> memoryview:
         """Return a blob of the node, as memory that can be written to."""
-        number = next(self._numbers)
+        number = self._requests.new_number()
         whole = memoryview(bytearray(size))
         self._fetches[number] = _Fetch(whole)
         try:
             message = {"op": "fetch", "blob": key, "size": size, "offset": 0}
-            await self._ask(number, message, None)
+            await self._ask(number, message, None, FETCH_LINK_WITHIN)
         finally:
             del self._fetches[number]
         return whole
@@ -351,9 +354,7 @@ class Connection:
             if self._welcome and not self._welcome.done():
                 self._welcome.set_result(cast(Welcome, message))
         elif "re" in message:
-            _, answer = self._unanswered.get(message["re"], (None, None))
-            if answer and not answer.done():
-                answer.set_result(message)
+            self._requests.on_answer(message)
         elif "piece" in message:
             if fetch := self._fetches.get(message["piece"]):
                 fetch.received = message["offset"] + payload.nbytes

@@ -27,7 +27,14 @@ _SLOW = 50e6  # bytes a second; of faster links nothing is said
 class Request(Protocol):
     """Asks the agent for something, as `Connection.request` does."""
 
-    async def __call__(self, op: str, *, within: float | None = ..., **fields: Any) -> Message:
+    async def __call__(
+        self,
+        op: str,
+        *,
+        within: float | None = ...,
+        link_within: float | None = ...,
+        **fields: Any,
+    ) -> Message:
         """Return the agent's answer."""
 
 
@@ -109,7 +116,8 @@ class Uploads:
         while offset < data.nbytes:
             if link is None or link is not self._link():
                 # The agent says how much has arrived, as soon as there is a link to say it on.
-                offset = (await self._request("arrived", blob=key))["size"]
+                answer = await self._request("arrived", blob=key, link_within=None)
+                offset = answer["size"]
                 link = self._link()
             else:
                 offset = await self._send(link, key, data, offset, progress)
@@ -168,7 +176,7 @@ class Uploads:
     async def _wait_for_acknowledgement(self, key: str, count: int) -> None:
         """Wait until so many bytes have arrived: the agent answers in order."""
         try:
-            await self._request("arrived", blob=key, within=None)
+            await self._request("arrived", blob=key, within=None, link_within=None)
         except SkyError:
             return  # whoever sends the blob is told too
         finally:

@@ -19,7 +19,7 @@ from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.state import running
-from jupyter_sky.errors import ClusterLost, SkyError, UsageError
+from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Scalable
 from jupyter_sky.transport.protocol.events import (
@@ -69,6 +69,8 @@ class Scheduler(ClusterListener):
     def start(self, run: Run) -> None:
         """Carry a run out as soon as those before it are over."""
         self._runs[run.id] = run
+        if note := self.controller.link_note:
+            run.on_notice(note)
         self.controller.spawn(self._carry_out(run))
 
     def stop(self, run: Run) -> None:
@@ -105,6 +107,8 @@ class Scheduler(ClusterListener):
                 f"cluster {name} is busy: scale it when the run is over, or stop that first with "
                 "`%sky interrupt`."
             )
+        if note := controller.link_note:
+            raise SkyError(f"cluster {name} cannot be scaled now: {note}.")
         async with self._turn:
             await self._make_whole()
             controller.activity = f"scaling to {format_count(nodes, 'node')}"
@@ -182,7 +186,18 @@ class Scheduler(ClusterListener):
             raise SkyError(f"cluster {name} was changed by another kernel: run the cell again.")
 
     async def _make_whole(self) -> None:
-        """Replace nodes that are lost, wait for all ranks, and form their group if it is broken."""
+        """Wait for all nodes, replace what is lost, and form the ranks' group if it is broken."""
+        controller = self.controller
+        while True:
+            # Not only what is in the way now: a link may break while the group is formed.
+            await controller.until(
+                lambda: all(each.is_up or each.is_over for each in controller.connections)
+            )
+            await self._replace_lost()
+            with contextlib.suppress(NoConnection):
+                return await process_group.ensure_formed(controller)
+
+    async def _replace_lost(self) -> None:
         controller = self.controller
         if any(connection.is_over for connection in controller.connections):
             loop = asyncio.get_running_loop()
@@ -191,7 +206,6 @@ class Scheduler(ClusterListener):
             controller.repair = None
             if not controller.alive:
                 raise controller.loss
-        await process_group.ensure_formed(controller)
 
     async def _dispatch(self, run: Run) -> None:
         """Send the request of a run to every agent that has ranks of it."""
@@ -238,7 +252,7 @@ class Scheduler(ClusterListener):
         for _ in range(2):
             if blobs:
                 await connection.uploads.put(blobs)
-            answer = await connection.request("run", **request)
+            answer = await connection.request("run", link_within=None, **request)
             if "missing" not in answer:
                 return
             connection.uploads.note_missing(answer["missing"])
@@ -252,7 +266,9 @@ class Scheduler(ClusterListener):
         """End a run because one of its steps failed."""
         self.controller.sync.lost(run.task.update)
         if run.sent:
-            # Some nodes may have begun with it, which cannot come to an end without the others.
+            # Some nodes may have begun with it, which cannot come to an end without the others. A
+            # run that comes next waits for them.
+            self._interrupted.add(run.id)
             self._request_interrupt(run.id)
         run.end(trouble)
 
@@ -308,6 +324,14 @@ class Scheduler(ClusterListener):
         run.left.set()
         self.monitor.begin(run)
 
+    def on_unreached(self, connection: Connection, seconds: float) -> None:
+        """End the runs of a node that nobody reaches, or wait; the node may come back."""
+        is_wanted = any(not run.finished for run in self._runs.values())
+        reason = recovery.unreached(self.controller, connection, seconds, is_wanted)
+        for run in list(self._runs.values()):
+            if reason and run.sent and not run.waiting.isdisjoint(connection.ranks):
+                self._fail(run, NoConnection(reason))
+
     def on_agent_lost(self, connection: Connection) -> None:
         """Replace the node, or end the runs with the cluster."""
         if recovery.agent_lost(self.controller, connection):
@@ -349,4 +373,5 @@ class Scheduler(ClusterListener):
 async def _request_quietly(connection: Connection, op: str, **fields: Any) -> None:
     """Make a request; an agent that does not do it is noticed elsewhere."""
     with contextlib.suppress(SkyError):
-        await connection.request(op, **fields)
+        # A rank that is to stop has to hear of it, however late.
+        await connection.request(op, link_within=None, **fields)

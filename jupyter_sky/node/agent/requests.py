@@ -22,6 +22,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
     AddRanksRequest,
     ArrivedRequest,
     ConnectRequest,
+    EndPeersRequest,
     InterruptRequest,
     ListenRequest,
     LogRequest,
@@ -102,6 +103,7 @@ class RequestHandlers:
             "connect_to_test_ports": self._on_connect_to_test_ports,
             "authority": self._on_authority,
             "add_peers": self._on_add_peers,
+            "end_peers": self._on_end_peers,
             # the agent itself
             "end": self._on_end,
         }
@@ -217,6 +219,11 @@ class RequestHandlers:
         port = await self._peers.listen(addr)
         self._own_address = {"addr": addr, "interface": interface, "port": port}
         return self._own_address
+
+    async def _on_end_peers(self, request: EndPeersRequest) -> Message:
+        if not request["peers"]:
+            return {"failed": {}}
+        return {"failed": await self._peers.tell(request["peers"], {"op": "ended"})}
 
     # The agent itself
 

@@ -228,6 +228,7 @@ class SSH:
             credentials=asdict(credentials) if credentials else None,
             grace=self.grace,
             idle_timeout=spec.idle_timeout,
+            unattended=spec.unattended,
             preload=tuple(cluster.preload),
             cwd=work_folder(spec.name, host.facts),
             python_path=host.code,
