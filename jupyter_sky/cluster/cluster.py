@@ -335,12 +335,6 @@ class Cluster:
         """Bytes that have left for the cluster on the present connections."""
         return self._controller.sent_bytes
 
-    @property
-    def upload_note(self) -> str:
-        """How data leaves for the cluster and why, where the connection is slow; or empty."""
-        notes = [connection.uploads.note for connection in self._controller.connections]
-        return next(filter(None, notes), "")
-
 
 def _config(
     row: registry.Row,

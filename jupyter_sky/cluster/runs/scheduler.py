@@ -15,6 +15,7 @@ from jupyter_sky.cluster.control import process_group, recovery, scaling
 from jupyter_sky.cluster.control.controller import ClusterConfig, ClusterListener, Controller
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.transfer import Transfer
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
@@ -143,9 +144,7 @@ class Scheduler(ClusterListener):
         """Send the large parts of what a run needs to every node."""
         parts = {**run.task.update.blobs, **run.task.blobs}
         if parts:
-            connections = self.controller.connections
-            run.to_send = broadcast.bytes_to_send(parts, connections)
-            await broadcast.send(parts, connections, run.on_sent)
+            await broadcast.send(parts, self.controller.connections, Transfer(run.on_transfer))
 
     async def _run_in_turn(self, run: Run) -> None:
         """Wait for the run's turn, and keep the others waiting until it is over."""
