@@ -6,6 +6,7 @@ import pytest
 
 from jupyter_sky.formatting import (
     aligned,
+    as_sentence,
     format_bytes,
     format_count,
     format_dollars,
@@ -64,3 +65,10 @@ def test_counts_ranks_and_lists() -> None:
 
 def test_columns_are_aligned_without_spaces_at_the_end() -> None:
     assert list(aligned([["name", "state"], ["a", ""]])) == ["name  state", "a"]
+
+
+def test_a_question_is_a_sentence_already() -> None:
+    assert as_sentence("is it on, and are you in its network?") == (
+        "is it on, and are you in its network?"
+    )
+    assert as_sentence("it is off") == as_sentence("it is off.") == "it is off."
