@@ -86,7 +86,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         self._assignments.flush()
         limit = None if options.allow_large else self._settings.large
         update = cluster.sync.update(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
-        sending = SendingLine(self.shell, cluster, update.sizes)
+        sending = SendingLine(self.shell, cluster.name, update.sizes)
         run = cluster.run(
             Task(
                 ranks=ranks,

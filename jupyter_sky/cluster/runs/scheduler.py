@@ -11,16 +11,18 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jupyter_sky.cluster.control import process_group, recovery, scaling
-from jupyter_sky.cluster.control.controller import ClusterConfig, ClusterListener, Controller
+from jupyter_sky.cluster.control import recovery, scaling
+from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
+from jupyter_sky.cluster.control.listener import ClusterListener
 from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.transfer import Transfer
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.state import running
-from jupyter_sky.errors import ClusterLost, SkyError, UsageError
+from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Scalable
 from jupyter_sky.transport.protocol.events import (
@@ -71,6 +73,8 @@ class Scheduler(ClusterListener):
     def start(self, run: Run) -> None:
         """Carry a run out as soon as those before it are over."""
         self._runs[run.id] = run
+        if note := self.controller.link_note:
+            run.on_notice(note)
         self.controller.spawn(self._carry_out(run))
 
     def stop(self, run: Run) -> None:
@@ -107,8 +111,10 @@ class Scheduler(ClusterListener):
                 f"cluster {name} is busy: scale it when the run is over, or stop that first with "
                 "`%sky interrupt`."
             )
+        if note := controller.link_note:
+            raise SkyError(f"cluster {name} cannot be scaled now: {note}.")
         async with self._turn:
-            await self._make_whole()
+            await recovery.make_whole(self.controller)
             controller.activity = f"scaling to {format_count(nodes, 'node')}"
             try:
                 return await scaling.scale(controller, nodes, provider, progress)
@@ -141,9 +147,7 @@ class Scheduler(ClusterListener):
         """Send the large parts of what a run needs to every node."""
         parts = {**run.task.update.blobs, **run.task.blobs}
         if parts:
-            connections = self.controller.connections
-            run.to_send = broadcast.bytes_to_send(parts, connections)
-            await broadcast.send(parts, connections, run.on_sent)
+            await broadcast.send(parts, self.controller.connections, Transfer(run.on_transfer))
 
     async def _run_in_turn(self, run: Run) -> None:
         """Wait for the run's turn, and keep the others waiting until it is over."""
@@ -156,10 +160,10 @@ class Scheduler(ClusterListener):
         """Send the run to a cluster whose ranks are all there, in one group."""
         self._check(run)
         sync, update = self.controller.sync, run.task.update
-        await self._make_whole()
+        await recovery.make_whole(self.controller)
         while sync.is_outdated(update):  # something that ranks were sent before it was lost
             await sync.refresh(update)
-            await self._make_whole()
+            await recovery.make_whole(self.controller)
         if not run.finished:
             self.monitor.begin(run)
             await self._dispatch(run)
@@ -182,18 +186,6 @@ class Scheduler(ClusterListener):
             )
         if controller.outdated:
             raise SkyError(f"cluster {name} was changed by another kernel: run the cell again.")
-
-    async def _make_whole(self) -> None:
-        """Replace nodes that are lost, wait for all ranks, and form their group if it is broken."""
-        controller = self.controller
-        if any(connection.is_over for connection in controller.connections):
-            loop = asyncio.get_running_loop()
-            controller.repair = loop.create_task(recovery.replace_lost(controller))
-            await asyncio.gather(controller.repair, return_exceptions=True)
-            controller.repair = None
-            if not controller.alive:
-                raise controller.loss
-        await process_group.ensure_formed(controller)
 
     async def _dispatch(self, run: Run) -> None:
         """Send the request of a run to every agent that has ranks of it."""
@@ -242,7 +234,7 @@ class Scheduler(ClusterListener):
         for _ in range(2):
             if blobs:
                 await connection.uploads.put(blobs)
-            answer = await connection.request("run", **request)
+            answer = await connection.request("run", link_within=None, **request)
             if "missing" not in answer:
                 return
             connection.uploads.note_missing(answer["missing"])
@@ -256,7 +248,9 @@ class Scheduler(ClusterListener):
         """End a run because one of its steps failed."""
         self.controller.sync.lost(run.task.update)
         if run.sent:
-            # Some nodes may have begun with it, which cannot come to an end without the others.
+            # Some nodes may have begun with it, which cannot come to an end without the others. A
+            # run that comes next waits for them.
+            self._interrupted.add(run.id)
             self._request_interrupt(run.id)
         run.end(trouble)
 
@@ -334,6 +328,14 @@ class Scheduler(ClusterListener):
                 "with `%sky pull NAMES` when the run is over"
             )
 
+    def on_unreached(self, connection: Connection, seconds: float) -> None:
+        """End the runs of a node that nobody reaches, or wait; the node may come back."""
+        is_wanted = any(not run.finished for run in self._runs.values())
+        reason = recovery.unreached(self.controller, connection, seconds, is_wanted)
+        for run in list(self._runs.values()):
+            if reason and run.sent and not run.waiting.isdisjoint(connection.ranks):
+                self._fail(run, NoConnection(reason))
+
     def on_agent_lost(self, connection: Connection) -> None:
         """Replace the node, or end the runs with the cluster."""
         if recovery.agent_lost(self.controller, connection):
@@ -360,7 +362,7 @@ class Scheduler(ClusterListener):
         with contextlib.suppress(SkyError):
             async with self._turn:
                 if self.controller.alive:
-                    await self._make_whole()
+                    await recovery.make_whole(self.controller)
 
     # Requests whose answers are not waited for
 
@@ -383,4 +385,5 @@ async def _record_asked(cluster: str, run: Run) -> None:
 async def _request_quietly(connection: Connection, op: str, **fields: Any) -> None:
     """Make a request; an agent that does not do it is noticed elsewhere."""
     with contextlib.suppress(SkyError):
-        await connection.request(op, **fields)
+        # A rank that is to stop has to hear of it, however late.
+        await connection.request(op, link_within=None, **fields)

@@ -23,6 +23,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
     AddRanksRequest,
     ArrivedRequest,
     ConnectRequest,
+    EndPeersRequest,
     InterruptRequest,
     ListenRequest,
     LogRequest,
@@ -103,6 +104,7 @@ class RequestHandlers:
             "connect_to_test_ports": self._on_connect_to_test_ports,
             "authority": self._on_authority,
             "add_peers": self._on_add_peers,
+            "end_peers": self._on_end_peers,
             # the agent itself
             "end": self._on_end,
         }
@@ -224,6 +226,11 @@ class RequestHandlers:
             "fingerprint": shown,
         }
         return self._own_address
+
+    async def _on_end_peers(self, request: EndPeersRequest) -> Message:
+        if not request["peers"]:
+            return {"failed": {}}
+        return {"failed": await self._peers.tell(request["peers"], {"op": "ended"})}
 
     # The agent itself
 

@@ -250,11 +250,21 @@ class Peers:
         ConnectionError
             When this agent is alone, so that it cannot tell.
         """
+        return await self.tell(peers, {"op": "hello"})
+
+    async def tell(self, peers: Sequence[AgentAddress], message: Message) -> dict[int, str]:
+        """Tell peers something, and return for the node of each that did not hear it why.
+
+        Raises
+        ------
+        ConnectionError
+            When this agent is alone, so that it cannot tell.
+        """
         self._known_contexts()
 
         async def attempt(peer: AgentAddress) -> str:
             try:
-                await self._ask(peer, {"op": "hello"})
+                await self._ask(peer, message)
             except (OSError, ProtocolError, TimeoutError) as error:
                 return getattr(error, "strerror", None) or str(error) or "no answer"
             return ""

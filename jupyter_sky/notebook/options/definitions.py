@@ -77,6 +77,13 @@ CLUSTER_OPTIONS = tuple(
         ),
         (("--replace",), "", None, "", "have another node take the place of one that is lost"),
         (
+            ("--patience",),
+            "TIME",
+            types.TIME,
+            "1h",
+            "how long to wait for a node that nobody reaches (10m, 15s in a run)",
+        ),
+        (
             ("--max-cost",),
             "DOLLARS",
             types.DOLLARS,
@@ -185,7 +192,7 @@ class CellOptions:
         Empty for ``none``.
     in_names
         Empty for ``none``; None for the names that the cell reads.
-    timeout, idle_timeout
+    timeout, idle_timeout, patience
         Seconds.
     max_price, max_cost
         Dollars an hour, and dollars.
@@ -209,6 +216,7 @@ class CellOptions:
     idle_timeout: float | None = None
     max_price: float | None = None
     replace: bool = False
+    patience: float | None = None
     max_cost: float | None = None
     ranks: RankSelection = "all"
     stdout: RankSelection | Literal["none"] | None = None

@@ -106,6 +106,15 @@ class ReachRequest(TypedDict):
     peers: list[AgentAddress]
 
 
+class EndPeersRequest(TypedDict):
+    """``end_peers``: tell other agents that they were ended; the answer has ``failed``, as above.
+
+    With no ``peers`` it asks for nothing but a sign of life.
+    """
+
+    peers: list[AgentAddress]
+
+
 class ListenRequest(TypedDict):
     """``listen_on_test_port``: listen for ``callers`` connections; the answer has the ``port``."""
 

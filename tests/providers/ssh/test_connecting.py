@@ -18,7 +18,7 @@ from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.transport import event_loop
 from tests.lab import Lab
 from tests.lab.host import make_key
-from tests.providers.ssh.conftest import impatient
+from tests.providers.ssh.conftest import impatient, until
 
 
 def connect(host: str) -> str:
@@ -116,6 +116,31 @@ def test_jump_hosts_that_lead_to_each_other_are_refused(lab: Lab, client: Path) 
     write(client, config)
     with pytest.raises(sky.SkyError, match="its jump hosts lead to each other .*`ProxyJump none`"):
         connect(first.name)
+
+
+def test_a_jump_host_is_left_with_the_last_host_behind_it(lab: Lab, client: Path) -> None:
+    first, second, third = lab.hosts[:3]
+    config = (client / "config").read_text()
+    write(client, f"Host {second.name} {third.name}\n  ProxyJump {first.name}\n{config}")
+    connections = [pool.get(parse_one(host.name)) for host in (second, third)]
+    for connection in connections:
+        connection.run("true")
+    assert first.processes("sshd: root")
+    connections[0].close_if_unused()
+    assert connections[1].run("hostname").strip() == third.name
+    connections[1].close_if_unused()
+    until(lambda: not first.processes("sshd: root"))
+
+
+def test_a_login_without_a_shell_is_named_as_that(lab: Lab, client: Path) -> None:
+    users = lab.hosts[0].folder / "etc" / "passwd"
+    before = users.read_text()
+    users.write_text(re.sub("(ada:.*):/bin/sh", r"\1:/usr/sbin/nologin", before))
+    try:
+        with pytest.raises(HostError, match="its login shell runs no commands .This account is"):
+            connect("ada@lab1")
+    finally:
+        users.write_text(before)
 
 
 # Keys
