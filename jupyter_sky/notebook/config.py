@@ -98,6 +98,14 @@ class Sky(Configurable):
     max_price = _option("--max-price")
     max_cost = _option("--max-cost")
     stdout = _option("--stdout")
+    display = Setting(
+        types.DISPLAY,
+        '"safe"',
+        "How the page shows what ranks display: rich, as of any kernel, with scripts that have the "
+        "rights of your Jupyter; or safe, as text, images, and HTML and SVG without scripts. What "
+        "a cell says with --display comes first.",
+        "rich",
+    )
     timeout = _option("--timeout")
 
     groups = Dict(
@@ -153,7 +161,7 @@ class Sky(Configurable):
 
     def run_defaults(self) -> CellOptions:
         """Return the options of a run that a cell leaves out."""
-        return CellOptions(stdout=self.stdout, timeout=self.timeout)
+        return CellOptions(stdout=self.stdout, display=self.display, timeout=self.timeout)
 
     def with_cluster_defaults(self, options: CellOptions) -> CellOptions:
         """Return ``options``, completed by the settings for a cluster that is about to start."""
