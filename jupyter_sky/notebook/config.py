@@ -12,6 +12,7 @@ from traitlets.config import Configurable
 from jupyter_sky.cluster.namespace.update import HUGE
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.types import InvalidValue, OptionType
@@ -49,7 +50,7 @@ class Setting(TraitType[Any, Any]):
             name = f"{type(obj).__name__}.{self.name}"
             raise UsageError(
                 f"{name} takes {self._type.description}, as in "
-                f'`%config {name} = {self._example}`; "{wrong}" is not one.'
+                f'`%config {name} = {self._example}`; "{without_secrets(str(wrong))}" is not one.'
             ) from None
 
 
