@@ -102,7 +102,15 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         if options.background:
             title = f"{cluster.name} · {_title(cell)}"
             return BackgroundRun(run, title, bind_values, options.timeout)
-        follow(self.shell, self._session.panels, cluster, run, options.timeout, sending)
+        follow(
+            self.shell,
+            self._session.panels,
+            cluster,
+            run,
+            options.timeout,
+            sending,
+            is_safe=options.display == "safe",
+        )
         try:
             bind_values(run.values())
         except RemoteError as error:

@@ -98,6 +98,13 @@ RUN_OPTIONS = tuple(
         (("--ranks",), "RANKS", types.RANKS, "0,2-3", "where the cell runs (all)"),
         (("--stdout",), "RANKS", types.SHOWN, "all", "whose output is shown (the head's)"),
         (
+            ("--display",),
+            "HOW",
+            types.DISPLAY,
+            "safe",
+            "rich, or safe: no scripts of nodes in this page (rich)",
+        ),
+        (
             ("--in",),
             "NAME",
             types.NAMES_OR_NONE,
@@ -190,6 +197,8 @@ class CellOptions:
         None means the head, or the first rank of a run without the head.
     plugin
         Empty for ``none``.
+    display
+        Whether what ranks display may be all that a page can show.
     in_names
         Empty for ``none``; None for the names that the cell reads.
     timeout, idle_timeout, patience
@@ -220,6 +229,7 @@ class CellOptions:
     max_cost: float | None = None
     ranks: RankSelection = "all"
     stdout: RankSelection | Literal["none"] | None = None
+    display: Literal["rich", "safe"] = "rich"
     in_names: tuple[str, ...] | None = None
     allow_large: bool = False
     out: tuple[str, ...] = ()

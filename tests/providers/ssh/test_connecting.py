@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -369,3 +372,25 @@ def test_what_a_host_prints_has_a_limit(lab: Lab, client: Path) -> None:
     with pytest.raises(HostError, match=r"its login scripts printed more than 6"):
         connection.open_bridge("yes")
     assert connection.run("echo here") == "here\n"
+
+
+def test_a_stranger_is_not_listened_to_for_long(client: Path) -> None:
+    """Anybody in the network can answer in place of a host, before its key is known."""
+    sent = 0
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def talk() -> None:
+        nonlocal sent
+        with listener.accept()[0] as sock, suppress(OSError):
+            sock.sendall(b"SSH-2.0-x\r\n\x7f\xff\xff\xfc")  # a packet of two gigabytes
+            while sent < 64 * 2**20:
+                sent += sock.send(bytes(2**16))
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    connection = SSHConnection(parse_one(f"127.0.0.1:{listener.getsockname()[1]}"))
+    with pytest.raises(sky.SkyError, match="does not speak SSH as expected"):
+        connection.run("hostname")
+    talker.join()
+    listener.close()
+    assert sent < 16 * 2**20  # what buffers of the system hold
