@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -163,6 +164,7 @@ class Scheduler(ClusterListener):
             await self._make_whole()
         if not run.finished:
             self.monitor.begin(run)
+            run.began = time.monotonic()
             await self._dispatch(run)
 
     def _check(self, run: Run) -> None:
