@@ -71,6 +71,15 @@ def _restore_ranks(controller: Controller, connection: Connection, welcome: Welc
         controller.on_event(connection, decode_event(welcome["leaving"]))
 
 
+def _untold(controller: Controller, welcomes: Sequence[Welcome], began: RunBegan) -> list[int]:
+    """Return the ranks that never heard of a run, because its kernel ended before."""
+    told: set[int] = set()
+    for connection, welcome in zip(controller.connections, welcomes, strict=True):
+        if welcome["latest"] and welcome["latest"]["run"] == began.run:
+            told |= connection.ranks
+    return sorted(set(began.ranks) - told)
+
+
 def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Welcome]) -> None:
     """Ask for events; those of a run whose end no notebook has seen come from its beginning."""
     latest = [each["latest"] for each in welcomes if each["latest"]]
@@ -84,7 +93,7 @@ def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Welcome])
     if run:
         began = decode_event(unseen[0])
         assert isinstance(began, RunBegan)
-        controller.listener.on_unseen_run(began)
+        controller.listener.on_unseen_run(began, _untold(controller, welcomes, began))
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
         since = welcome["last"]
         if welcome["latest"] and welcome["latest"]["run"] == run:

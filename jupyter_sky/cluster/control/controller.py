@@ -49,8 +49,16 @@ class ClusterListener(Protocol):
     def on_notice(self, text: str) -> None:
         """Handle what the user should know of links and nodes."""
 
-    def on_unseen_run(self, began: RunBegan) -> None:
-        """Handle a run that another kernel began, before its events come."""
+    def on_unseen_run(self, began: RunBegan, untold: Sequence[int]) -> None:
+        """Handle a run that another kernel began, before its events come.
+
+        Parameters
+        ----------
+        began
+            Its beginning.
+        untold
+            The ranks of it that were never told.
+        """
 
     def on_unreached(self, connection: Connection, seconds: float) -> None:
         """Handle, again and again, that nobody reaches a node for so many seconds."""
@@ -71,7 +79,7 @@ class NoRuns(ClusterListener):
     def on_notice(self, text: str) -> None:
         """Ignore it."""
 
-    def on_unseen_run(self, began: RunBegan) -> None:
+    def on_unseen_run(self, began: RunBegan, untold: Sequence[int]) -> None:
         """Ignore it."""
 
     def on_unreached(self, connection: Connection, seconds: float) -> None:

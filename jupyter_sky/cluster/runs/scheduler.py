@@ -34,6 +34,9 @@ from jupyter_sky.transport.protocol.events import (
 )
 from jupyter_sky.transport.protocol.messages import RunRequest
 
+_SETTLED_WITHIN = 1.0
+"""Seconds for word of the end of a run that another kernel began."""
+
 
 class Scheduler(ClusterListener):
     """Carries out the runs of a cluster, one after the other.
@@ -70,6 +73,8 @@ class Scheduler(ClusterListener):
 
     def start(self, run: Run) -> None:
         """Carry a run out as soon as those before it are over."""
+        if run.finished:
+            return  # one of another kernel, which is over
         self._runs[run.id] = run
         if note := self.controller.link_note:
             run.on_notice(note)
@@ -156,6 +161,10 @@ class Scheduler(ClusterListener):
 
     async def _run_on_whole_cluster(self, run: Run) -> None:
         """Send the run to a cluster whose ranks are all there, in one group."""
+        with contextlib.suppress(TimeoutError, ClusterLost):
+            # What was busy when this kernel attached may be over, and word of it on the way.
+            async with asyncio.timeout(_SETTLED_WITHIN):
+                await self.controller.until(lambda: not self._foreign_runs)
         self._check(run)
         sync, update = self.controller.sync, run.task.update
         await self._make_whole()
@@ -172,9 +181,7 @@ class Scheduler(ClusterListener):
         controller, name = self.controller, self.controller.spec.name
         if not controller.alive:
             raise controller.loss
-        busy = {rank.run for rank in controller.state.ranks if rank.run}
-        ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
-        if busy - ours - self._interrupted:
+        if self._foreign_runs:
             raise SkyError(
                 f"cluster {name} is busy with a run that was started before this kernel: follow it "
                 "with `%sky attach`, or stop it with `%sky interrupt`."
@@ -185,6 +192,13 @@ class Scheduler(ClusterListener):
             )
         if controller.outdated:
             raise SkyError(f"cluster {name} was changed by another kernel: run the cell again.")
+
+    @property
+    def _foreign_runs(self) -> set[str]:
+        """What ranks are busy with that this kernel neither began nor follows."""
+        busy = {rank.run for rank in self.controller.state.ranks if rank.run}
+        ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
+        return busy - ours - self._interrupted
 
     async def _make_whole(self) -> None:
         """Wait for all nodes, replace what is lost, and form the ranks' group if it is broken."""
@@ -310,7 +324,7 @@ class Scheduler(ClusterListener):
         for run in self._runs.values():
             run.on_notice(text)
 
-    def on_unseen_run(self, began: RunBegan) -> None:
+    def on_unseen_run(self, began: RunBegan, untold: Sequence[int]) -> None:
         """Make a run of this kernel from one that another began, before its events come."""
         task = Task(
             tuple(began.ranks),
@@ -324,6 +338,11 @@ class Scheduler(ClusterListener):
         run.sent = True
         run.left.set()
         self.monitor.begin(run)
+        if untold and not self.controller.visits:
+            # The others might wait for them for ever.
+            who = format_ranks(untold)
+            text = f"the kernel that began this run ended before it had told {who}: it was stopped."
+            self._fail(run, SkyError(text))
 
     def on_unreached(self, connection: Connection, seconds: float) -> None:
         """End the runs of a node that nobody reaches, or wait; the node may come back."""
