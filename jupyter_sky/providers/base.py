@@ -8,9 +8,9 @@ A provider is a package beside this file, like `jupyter_sky.providers.local`. To
    machines cost money until they are given back.
 2. ``machine.py`` has a frozen dataclass that implements `Machine`: how the agent of a machine is
    reached. A machine that is reached over SSH can use `jupyter_sky.providers.ssh.machine`.
-3. To start an agent, write a `jupyter_sky.transport.protocol.agent_spec.AgentSpec` into
+3. To start an agent, write an `AgentSpec` (`jupyter_sky.transport.protocol.agent_spec`) into
    ``spec.json`` of a new folder on the machine and run ``python -P -m jupyter_sky.node FOLDER``
-   there. It goes into the background and prints where it listens, as JSON.
+   there. When it listens it prints an `AgentReady` and goes into the background.
 4. `jupyter_sky.providers.providers` lists the provider by its name.
 
 The methods of a provider stand in the same order here and in each ``provider.py``.

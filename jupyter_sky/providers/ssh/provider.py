@@ -140,8 +140,8 @@ class SSH:
             free = await _answering(free, count, progress)
         if len(free) < count:
             raise UsageError(
-                f"{count} more host{'s are' if count > 1 else ' is'} needed, and {len(free)} named "
-                "that the cluster does not have: name more with `--hosts`."
+                f"{format_count(count, 'more host')} {'is' if count == 1 else 'are'} needed, and "
+                f"{len(free)} named that the cluster does not have: name more with `--hosts`."
             )
         targets = free[:count]
         names = [str(target) for target in targets]
