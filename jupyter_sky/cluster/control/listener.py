@@ -19,15 +19,19 @@ class ClusterListener(Protocol):
     def on_notice(self, text: str) -> None:
         """Handle what the user should know of links and nodes."""
 
-    def on_unseen_run(self, began: RunBegan, asked: Mapping[int, Sequence[str]]) -> None:
+    def on_unseen_run(
+        self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
+    ) -> None:
         """Handle a run that another kernel began, before its events come.
 
         Parameters
         ----------
         began
-            What the nodes say of it.
+            What the nodes say of it, each of its own ranks.
         asked
             The names that it was asked for, for each rank, as the registry has them.
+        untold
+            The ranks of it that were never told.
         """
 
     def on_unreached(self, connection: Connection, seconds: float) -> None:
@@ -49,7 +53,9 @@ class NoRuns(ClusterListener):
     def on_notice(self, text: str) -> None:
         """Ignore it."""
 
-    def on_unseen_run(self, began: RunBegan, asked: Mapping[int, Sequence[str]]) -> None:
+    def on_unseen_run(
+        self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
+    ) -> None:
         """Ignore it."""
 
     def on_unreached(self, connection: Connection, seconds: float) -> None:

@@ -191,8 +191,8 @@ class RunHandle:
 
     @property
     def seconds(self) -> float:
-        """Seconds since it was asked for."""
-        return time.monotonic() - self._run.started
+        """Seconds from when it was asked for to its end, or to now."""
+        return self._run.seconds
 
     @property
     def sent(self) -> bool:

@@ -42,8 +42,8 @@ class Run:
 
     Attributes
     ----------
-    started
-        When it was asked for, by the monotonic clock.
+    started, began
+        When it was asked for, and when ranks were told, by the monotonic clock.
     queue
         What the user's thread has to show, in order; ``None`` is the end.
     done
@@ -74,7 +74,7 @@ class Run:
     ) -> None:
         self.id = identity or uuid.uuid4().hex[:12]
         self.task = task
-        self.started = time.monotonic()
+        self.started = self.began = time.monotonic()
         self.queue: queue.SimpleQueue[Output | Display | TransferProgress | RunNotice | None]
         self.queue = queue.SimpleQueue()
         self.done: dict[int, RankDone] = {}
@@ -89,6 +89,7 @@ class Run:
         self._host_of = host_of
         self._on_finish = on_finish
         self._waiting = set(task.ranks)
+        self._ended: float | None = None
         self._sink: Sink | None = None
         self._on_end: Callable[[], None] | None = None
 
@@ -101,6 +102,23 @@ class Run:
     def finished(self) -> bool:
         """Whether it is over."""
         return self.over.is_set()
+
+    @property
+    def took(self) -> float | None:
+        """Seconds that its ranks took, as their nodes have measured; ``None`` if not known.
+
+        A notebook that had no connection hears of the end much later.
+        """
+        seconds = [event.seconds for event in self.done.values() if event.seconds is not None]
+        return max(seconds) if len(seconds) == len(self.task.ranks) else None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from when it was asked for to its end, or to now."""
+        if self._ended is None:
+            return time.monotonic() - self.started
+        took = self.took
+        return (self._ended if took is None else self.began + took) - self.started
 
     @property
     def stopped(self) -> bool:
@@ -175,6 +193,7 @@ class Run:
 
     def _finish(self) -> None:
         if not self.finished:
+            self._ended = time.monotonic()
             self.over.set()
             self.queue.put(None)
             if self._on_end:

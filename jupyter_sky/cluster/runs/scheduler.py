@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,12 +19,12 @@ from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
+from jupyter_sky.cluster.runs.dispatch import dispatch
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.cluster.state import running
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
-from jupyter_sky.formatting import format_bytes, format_count, format_ranks
+from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Scalable
 from jupyter_sky.transport.protocol.events import (
     Display,
@@ -34,7 +35,9 @@ from jupyter_sky.transport.protocol.events import (
     RankExited,
     RunBegan,
 )
-from jupyter_sky.transport.protocol.messages import RunRequest
+
+_SETTLED_WITHIN = 1.0
+"""Seconds for word of the end of a run that another kernel began."""
 
 
 class Scheduler(ClusterListener):
@@ -72,6 +75,8 @@ class Scheduler(ClusterListener):
 
     def start(self, run: Run) -> None:
         """Carry a run out as soon as those before it are over."""
+        if run.finished:
+            return  # one of another kernel, which is over
         self._runs[run.id] = run
         if note := self.controller.link_note:
             run.on_notice(note)
@@ -158,6 +163,10 @@ class Scheduler(ClusterListener):
 
     async def _run_on_whole_cluster(self, run: Run) -> None:
         """Send the run to a cluster whose ranks are all there, in one group."""
+        with contextlib.suppress(TimeoutError, ClusterLost):
+            # What was busy when this kernel attached may be over, and word of it on the way.
+            async with asyncio.timeout(_SETTLED_WITHIN):
+                await self.controller.until(lambda: not self._foreign_runs)
         self._check(run)
         sync, update = self.controller.sync, run.task.update
         await recovery.make_whole(self.controller)
@@ -166,16 +175,15 @@ class Scheduler(ClusterListener):
             await recovery.make_whole(self.controller)
         if not run.finished:
             self.monitor.begin(run)
-            await self._dispatch(run)
+            run.began = time.monotonic()
+            await dispatch(self.controller, run)
 
     def _check(self, run: Run) -> None:
         """Refuse a run that the cluster, as it has become since it was asked for, cannot do."""
         controller, name = self.controller, self.controller.spec.name
         if not controller.alive:
             raise controller.loss
-        busy = {rank.run for rank in controller.state.ranks if rank.run}
-        ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
-        if busy - ours - self._interrupted:
+        if self._foreign_runs:
             raise SkyError(
                 f"cluster {name} is busy with a run that was started before this kernel: follow it "
                 "with `%sky attach`, or stop it with `%sky interrupt`."
@@ -187,62 +195,12 @@ class Scheduler(ClusterListener):
         if controller.outdated:
             raise SkyError(f"cluster {name} was changed by another kernel: run the cell again.")
 
-    async def _dispatch(self, run: Run) -> None:
-        """Send the request of a run to every agent that has ranks of it."""
-        controller, task = self.controller, run.task
-        update = task.update
-        controller.state = running(controller.state, task.ranks, run.id)
-        names: list[Any] = update.groups
-        request: RunRequest = {
-            "run": run.id,
-            "code": task.code,
-            "call": task.call,
-            "cells": dict(task.cells),
-            "place": (task.place.title, task.place.above),
-            "values": {rank: list(asked) for rank, asked in task.values.items()},
-            "watched": sorted(task.update.watched.union(*task.values.values())),
-            "outdated": task.update.outdated,
-            "names": names,
-            "show": list(task.show),
-            "title": task.title,
-            "everyone": list(task.ranks),
-            "ranks": list(task.ranks),
-            "together": controller.runtime_env.together and len(controller.ranks) > 1,
-            "deadline": controller.timeouts.stop,
-        }
-        blobs = {**update.blobs, **task.blobs}
-        if task.values:
-            await _record_asked(controller.id, run)
-        await asyncio.gather(
-            *(self._send_request(each, run, request, blobs) for each in controller.connections)
-        )
-
-    async def _send_request(
-        self,
-        connection: Connection,
-        run: Run,
-        request: RunRequest,
-        blobs: Mapping[str, memoryview],
-    ) -> None:
-        """Send the request of a run to one agent, and again if that lacks some of the data."""
-        here = connection.ranks
-        if not (ranks := [rank for rank in request["ranks"] if rank in here]):
-            return
-        names = [group for group in request["names"] if not here.isdisjoint(group["ranks"])]
-        request = {**request, "ranks": ranks, "names": names}
-        run.sent = True
-        for _ in range(2):
-            if blobs:
-                await connection.uploads.put(blobs)
-            answer = await connection.request("run", link_within=None, **request)
-            if "missing" not in answer:
-                return
-            connection.uploads.note_missing(answer["missing"])
-        size = sum(blob.nbytes for blob in blobs.values())
-        raise SkyError(
-            f"the {format_bytes(size)} that this run needs did not arrive: they were changed on "
-            "the way, or a node has no room for them in shared memory."
-        )
+    @property
+    def _foreign_runs(self) -> set[str]:
+        """What ranks are busy with that this kernel neither began nor follows."""
+        busy = {rank.run for rank in self.controller.state.ranks if rank.run}
+        ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
+        return busy - ours - self._interrupted
 
     def _fail(self, run: Run, trouble: SkyError | None) -> None:
         """End a run because one of its steps failed."""
@@ -307,7 +265,9 @@ class Scheduler(ClusterListener):
         for run in self._runs.values():
             run.on_notice(text)
 
-    def on_unseen_run(self, began: RunBegan, asked: Mapping[int, Sequence[str]]) -> None:
+    def on_unseen_run(
+        self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
+    ) -> None:
         """Make a run of this kernel from one that another began, before its events come."""
         task = Task(
             tuple(began.ranks),
@@ -327,6 +287,11 @@ class Scheduler(ClusterListener):
                 "the registry of this computer does not say what the run was asked for: get it "
                 "with `%sky pull NAMES` when the run is over"
             )
+        if untold and not self.controller.visits:
+            # The others might wait for them for ever.
+            who = format_ranks(untold)
+            text = f"the kernel that began this run ended before it had told {who}: it was stopped."
+            self._fail(run, SkyError(text))
 
     def on_unreached(self, connection: Connection, seconds: float) -> None:
         """End the runs of a node that nobody reaches, or wait; the node may come back."""
@@ -374,12 +339,6 @@ class Scheduler(ClusterListener):
     def _request(self, op: str, connections: Sequence[Connection], **fields: Any) -> None:
         for connection in connections:
             self.controller.spawn(_request_quietly(connection, op, **fields))
-
-
-async def _record_asked(cluster: str, run: Run) -> None:
-    """Record what a run is asked for, before it begins: another kernel may take it up then."""
-    with contextlib.suppress(OSError):
-        await asyncio.to_thread(asked_names.record, cluster, run.id, run.task.values)
 
 
 async def _request_quietly(connection: Connection, op: str, **fields: Any) -> None:

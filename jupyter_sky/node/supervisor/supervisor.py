@@ -240,6 +240,7 @@ class Supervisor:
 
     def _on_done(self, process: RankProcess, message: Message) -> None:
         self._output.flush(process)
+        message["seconds"] = asyncio.get_running_loop().time() - process.run_began
         process.run = None
         if message["arrived"] is not None:
             process.confirm_names(message["arrived"])

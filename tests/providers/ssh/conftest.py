@@ -59,6 +59,16 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+@contextlib.contextmanager
+def cut(host: Host) -> Iterator[None]:
+    """Pull the cable of a host for a while."""
+    host.cut()
+    try:
+        yield
+    finally:
+        host.mend()
+
+
 def hang_up(lab: Lab) -> None:
     """End the connections to all hosts, so that the next test makes its own."""
     for host in lab.hosts:

@@ -81,6 +81,27 @@ def test_a_run_goes_on_while_the_notebook_has_no_network(lab: Lab, start, tmp_pa
     assert cells.ask("dist.get_world_size()") == [2, 2]
 
 
+def test_a_run_that_ends_while_there_is_no_connection_took_as_long_as_it_did(
+    lab: Lab, start, tmp_path: Path
+) -> None:
+    cells = start("lab1,lab2", framework=False)
+    code = f"import time\nbegan = time.monotonic()\n{counting(tmp_path / 'stop')}"
+    followed = Followed(cells, f"{code}took = time.monotonic() - began", values={0: ["took"]})
+    followed.until(lambda: 5 in followed.numbers)
+    lab.unplug()
+    try:
+        (tmp_path / "stop").touch()
+        unplugged = time.monotonic()
+        followed.until(lambda: followed.notices)
+        without = time.monotonic() - unplugged
+    finally:
+        lab.plug_in()
+    [took] = followed.values()[0].values()
+    shown = cells.cluster.snapshot()["run"]["seconds"]
+    assert took <= shown < took + without / 2
+    assert followed.run.seconds < took + without / 2
+
+
 def test_the_ssh_server_is_restarted(lab: Lab, start, tmp_path: Path) -> None:
     cells = start("lab1,lab2", framework=False)
     followed = Followed(cells, counting(tmp_path / "stop"), values={0: ["n"]})

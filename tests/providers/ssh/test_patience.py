@@ -12,17 +12,8 @@ import jupyter_sky as sky
 from jupyter_sky.errors import NoConnection
 from tests.cluster.conftest import Cells
 from tests.lab import Host, Lab
-from tests.providers.ssh.conftest import until
+from tests.providers.ssh.conftest import cut, until
 from tests.providers.ssh.test_broken_links import Followed
-
-
-@contextlib.contextmanager
-def cut(host: Host) -> Iterator[None]:
-    host.cut()
-    try:
-        yield
-    finally:
-        host.mend()
 
 
 @contextlib.contextmanager
