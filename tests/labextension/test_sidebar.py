@@ -114,6 +114,7 @@ def test_many_ranks_and_what_they_print_do_no_harm(open_notebook: Open, shots: P
     assert log.inner_text() == (
         "rank 62 <img src=x onerror=alert(1)><script>alert(2)</script>redesrever &amp; </pre>"
     )
+    assert user.flaws(".jsky-log") == []
     user.page.screenshot(path=shots / "sidebar-log.png")
     assert user.page.locator(".jsky-ours").locator("img, script").count() == 0
     card.get_by_role("button", name="Go to many.ipynb").click()
@@ -160,6 +161,7 @@ def test_a_new_cluster_begins_with_a_line_in_the_notebook(open_notebook: Open, s
     form = user.sidebar.get_by_role("form", name="New cluster")
     form.get_by_role("spinbutton", name="Nodes").fill("3")
     form.get_by_text("%sky up --nodes 3").wait_for()
+    assert user.flaws(".jsky-sidebar") == []
     user.page.screenshot(path=shots / "sidebar-form.png")
     form.get_by_role("button", name="New cell").click()
     assert user.cells() == ["%load_ext jupyter_sky", "%sky up --nodes 3"]

@@ -4,6 +4,7 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { element, setShown, setText } from '../dom.ts';
+import { keepKeys } from '../keys.ts';
 import { totalOf } from '../sidebar/facts.ts';
 import { NewCluster } from '../sidebar/form.ts';
 import { ClusterList } from '../sidebar/list.ts';
@@ -61,6 +62,7 @@ export class SidebarBody extends Widget {
     this.#list = list;
     this.#form = form;
     this.#environment = environment;
+    keepKeys(this.node);
     clusters.changed.connect(() => this.#show());
   }
 

@@ -7,6 +7,7 @@ import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import type { Entry } from '../api.ts';
 import { element } from '../dom.ts';
+import { keepKeys } from '../keys.ts';
 import { LogPane } from '../sidebar/log.ts';
 import { plain } from '../text.ts';
 import type { Client } from './client.ts';
@@ -42,6 +43,7 @@ export function openLog(
 
 class Log extends Widget {
   readonly #pane: LogPane;
+  readonly #giveKeysBack: () => void;
 
   constructor(client: Client, entry: Entry, trans: TranslationBundle) {
     const ranks = entry.snapshot?.ranks.map(({ rank }) => rank) ?? [0];
@@ -50,6 +52,12 @@ class Log extends Widget {
     );
     super({ node: element('div', 'jsky-log jsky-ours', {}, pane.element) });
     this.#pane = pane;
+    this.#giveKeysBack = keepKeys(this.node);
+  }
+
+  override dispose(): void {
+    this.#giveKeysBack();
+    super.dispose();
   }
 
   protected override onAfterAttach(message: Message): void {

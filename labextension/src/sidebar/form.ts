@@ -2,7 +2,7 @@
    line goes into the notebook, where the user sees it, can change it, and runs it. */
 
 import type { Offers } from '../api.ts';
-import { element, OWN_KEYS, setOptional } from '../dom.ts';
+import { element, setOptional } from '../dom.ts';
 import { plain } from '../text.ts';
 import { iconButton, wordButton } from './button.ts';
 import { Choice } from './choice.ts';
@@ -33,7 +33,6 @@ export class NewCluster {
   readonly #provider: Choice;
   readonly #gpu: Choice;
   readonly #nodes = element('input', 'jp-mod-styled', {
-    ...OWN_KEYS,
     type: 'number',
     min: '1',
     max: '1000'

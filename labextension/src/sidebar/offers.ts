@@ -1,7 +1,7 @@
 /* What a new cluster can be made of, with prices: a list in which one is chosen. */
 
 import type { Offer } from '../api.ts';
-import { element, OWN_KEYS, setShown } from '../dom.ts';
+import { element, setShown } from '../dom.ts';
 import { plain } from '../text.ts';
 import { money, type Translation } from '../words.ts';
 
@@ -39,7 +39,7 @@ export class OfferList {
   }
 
   #row({ provider, description, price }: Offer, at: number): HTMLElement {
-    const attributes = { ...OWN_KEYS, type: 'radio', name: 'jsky-offer', value: String(at) };
+    const attributes = { type: 'radio', name: 'jsky-offer', value: String(at) };
     const radio = element('input', '', attributes) as HTMLInputElement;
     radio.checked = at === this.#chosen;
     const cost = price === null ? '' : ` · ${this.#trans.__('%1 an hour', money(price))}`;
