@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import CellPlace, Task
+from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
@@ -75,6 +76,15 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             print(asked.text)
         return None
 
+    @line_magic("%sky")  # type: ignore[untyped-decorator, unused-ignore]
+    def misplaced(self, line: str) -> None:
+        """Say where ``%%sky`` belongs: below other lines of a cell it is taken for a line magic."""
+        own = f"%%sky {line}".rstrip()
+        raise UsageError(
+            f"`%%sky` has to be the first line of its cell: move `{own}` above the comments and "
+            "code before it."
+        )
+
     def _run(self, options: CellOptions, cell: str) -> BackgroundRun | None:
         place = _cell_place(self.shell)
         names = _analysed(cell, place)
@@ -105,7 +115,9 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         try:
             bind_values(run.values())
         except RemoteError as error:
-            advise(error, self.shell.user_ns)
+            asked_by = dict.fromkeys(options.out, "--out")
+            asked_by |= dict.fromkeys(options.gather, "--gather")
+            advise(error, cluster, self.shell.user_ns, asked_by)
             raise
         return None
 
@@ -113,7 +125,8 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         """Return the names that are sent for a cell."""
         if options.in_names is None:
             return names.reads
-        check_names(options.in_names, self.shell.user_ns, "--in")
+        cluster = self._session.connected(options.cluster)
+        check_names(options.in_names, self.shell.user_ns, "--in", cluster)
         return frozenset(options.in_names)
 
     def _bind(
