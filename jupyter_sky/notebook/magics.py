@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from jupyter_sky.analysis.cell_names import CellNames, analyse
+from jupyter_sky.analysis.cell_title import cell_title
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -104,12 +105,12 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
                 update=update,
                 values=requested_names(ranks, options.out, options.gather),
                 show=shown,
-                title=_title(cell),
+                title=cell_title(cell),
             )
         )
         bind_values = partial(self._bind, options, cluster, run)
         if options.background:
-            title = f"{cluster.name} · {_title(cell)}"
+            title = f"{cluster.name} · {cell_title(cell)}"
             return BackgroundRun(run, title, bind_values, options.timeout)
         follow(self.shell, self._session.panels, cluster, run, options.timeout, sending)
         try:
@@ -168,13 +169,6 @@ def _analysed(cell: str, place: CellPlace) -> CellNames:
         return analyse(cell)
     except SyntaxError as error:
         raise InvalidCell(error, place) from None
-
-
-def _title(cell: str) -> str:
-    """Return the first line of a cell that does something, by which the user recognises it."""
-    lines = [line.strip() for line in cell.splitlines() if line.strip()]
-    working = (line for line in lines if not line.startswith(("import ", "from ", "#", "@")))
-    return next(working, lines[0] if lines else "").rstrip(":")[:60]
 
 
 def _shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:
