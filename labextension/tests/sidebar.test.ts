@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { afterEach, test } from 'node:test';
 import type { Entry, LogChunk } from '../src/api.ts';
 import type { Page } from '../src/sidebar/card.ts';
@@ -59,10 +60,10 @@ afterEach(() => {
 test('a cluster says in few words what it is, who has it, what it costs and when it ends', () => {
   const { host, show } = bound(new Looker(sampleEntry({ state: 'ready', note: 'Run `%sky gc`.' })));
   assert.equal(textOf(host, '.jsky-name'), 'demo');
-  assert.equal(textOf(host, '.jsky-card-made'), 'ready · 2 nodes × A100 · aws');
+  assert.equal(textOf(host, '.jsky-card-made'), 'idle · 2 nodes × A100 · aws');
   assert.equal(textOf(host, '.jsky-user'), 'train.ipynb');
   assert.match(textOf(host, '.jsky-card-facts'), /\$16\.40 an hour · \$2\.05 so far/);
-  assert.deepEqual(texts(host, '.jsky-fact'), ['up 1 h 02 min', 'ends in 4 min unless used']);
+  assert.deepEqual(texts(host, '.jsky-fact'), ['up 1 h 02 min', 'ends in 4 min if it stays idle']);
   assert.ok(host.querySelector('.jsky-fact[data-soon]'));
   assert.equal(textOf(host, '.jsky-note'), 'Run %sky gc.');
   assert.deepEqual(texts(host, '.jsky-note code'), ['%sky gc']);
@@ -87,7 +88,7 @@ test('the words for times and money', () => {
   assert.equal(costOf(english, { ...entry, price: null }), '$2.05 so far');
   assert.equal(endOf(english, entry), null, 'it does not end while it works');
   const idle = { timeout: 1800, left: null };
-  assert.equal(endOf(english, { ...entry, state: 'unknown', idle })!.text, 'ends 30 min after its last run');
+  assert.equal(endOf(english, { ...entry, state: 'unknown', idle })!.text, 'ends after it was idle for 30 min');
   assert.equal(totalOf(english, [entry, entry]), '2 clusters · $32.80 an hour');
   assert.equal(totalOf(english, [{ ...entry, price: null }]), '1 cluster');
 });
@@ -217,6 +218,14 @@ test('nothing that a rank, a kernel or a server says becomes markup', async () =
   assert.equal(looker.host.querySelectorAll('img, b, script').length, 0);
   assert.ok(looker.host.textContent!.includes('<img src=x onerror=alert(1)>'));
   assert.doesNotMatch(looker.host.innerHTML, /[\x00\x1b\u202e]/);
+});
+
+test('no icon means two things', () => {
+  const source = readFileSync(new URL('../src/lab/icons.ts', import.meta.url), 'utf8');
+  const table = source.slice(source.indexOf('const ICONS'));
+  const names = [...table.matchAll(/^  \w+: (\w+),?$/gm)].map(([, icon]) => icon);
+  assert.ok(names.length > 10);
+  assert.deepEqual(names, [...new Set(names)]);
 });
 
 test('a sentence with a lone backtick is shown as it is', () => {

@@ -27,6 +27,7 @@ export class SidebarBody extends Widget {
   readonly #list: ClusterList;
   readonly #form: NewCluster;
   readonly #environment: EnvironmentNote;
+  readonly #notebooks: Notebooks;
   #wanted: string | null = null;
 
   constructor(
@@ -35,14 +36,14 @@ export class SidebarBody extends Widget {
     notebooks: Notebooks,
     tools: Tools
   ) {
-    const environment = new EnvironmentNote(clusters, notebooks);
+    const environment = new EnvironmentNote(clusters, notebooks, tools.trans);
     const closeForm = () => setShown(form.element, false);
     const form = new NewCluster(
       tools,
       {
         offers: (wanted) => clusters.client.offers(wanted),
         insert: (words, place) => {
-          notebooks.insert(place === 'cell' ? `up ${words}` : words, place);
+          void notebooks.insert(place === 'above' ? words : `up ${words}`, place);
           closeForm();
         }
       },
@@ -62,6 +63,7 @@ export class SidebarBody extends Widget {
     this.#list = list;
     this.#form = form;
     this.#environment = environment;
+    this.#notebooks = notebooks;
     keepKeys(this.node);
     clusters.changed.connect(() => this.#show());
   }
@@ -69,7 +71,7 @@ export class SidebarBody extends Widget {
   /** Shows the form for a new cluster. */
   openForm(): void {
     setShown(this.#form.element, true);
-    this.#form.open(this.#clusters.settings.values);
+    this.#form.open(this.#clusters.settings.values, this.#notebooks.current?.title.label ?? null);
   }
 
   /** Opens the card of a cluster, as soon as it is there. */

@@ -12,7 +12,7 @@ import { LogPane } from '../sidebar/log.ts';
 import { plain } from '../text.ts';
 import type { Client } from './client.ts';
 import { follow } from './follow.ts';
-import { icon, skyIcon } from './icons.ts';
+import { icon, iconOf } from './icons.ts';
 
 const opened = new Set<string>();
 
@@ -28,7 +28,7 @@ export function openLog(
     const widget = new MainAreaWidget({ content: new Log(client, entry, trans) });
     widget.id = id;
     widget.title.label = trans.__('Log of %1', plain(entry.name));
-    widget.title.icon = skyIcon;
+    widget.title.icon = iconOf('log');
     widget.title.closable = true;
     shell.add(widget, 'main');
     // The main area of Notebook 7 has room for the notebook alone.

@@ -13,7 +13,7 @@ export class Choice {
     const attributes = { 'aria-label': label };
     this.#select = element('select', 'jp-mod-styled', attributes) as HTMLSelectElement;
     this.#select.addEventListener('change', changed);
-    this.element = element('span', 'jsky-choice', {}, this.#select, icon('expanded'));
+    this.element = element('span', 'jsky-choice', {}, this.#select, icon('choose'));
   }
 
   get value(): string {

@@ -32,8 +32,10 @@ export class OfferList {
   }
 
   show(offers: readonly Offer[]): void {
+    // The kind that was chosen stays chosen, for another number of nodes too.
+    const before = this.chosen;
     this.#offers = offers.slice(0, MOST);
-    this.#chosen = 0;
+    this.#chosen = Math.max(0, this.#offers.findIndex((offer) => before && isSame(offer, before)));
     this.element.replaceChildren(...this.#offers.map((offer, at) => this.#row(offer, at)));
     setShown(this.element, this.#offers.length > 0);
   }
@@ -52,4 +54,8 @@ export class OfferList {
       element('span', 'jsky-offer-cost jsky-quiet', {}, `${plain(provider)}${cost}`)
     );
   }
+}
+
+function isSame(one: Offer, other: Offer): boolean {
+  return one.provider === other.provider && one.description === other.description;
 }

@@ -5,6 +5,7 @@ import type { Translation } from '../words.ts';
 export type IconName =
   | 'add'
   | 'attach'
+  | 'choose'
   | 'close'
   | 'collapsed'
   | 'copy'

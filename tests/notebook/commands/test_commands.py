@@ -108,8 +108,8 @@ def test_status_shows_what_runs(two: Notebook, stranger: Cluster, tmp_path: Path
     try:
         text = two.run("%sky status")
         mine = next(line for line in text.splitlines() if line.startswith("*"))
-        assert "busy" in mine and "exists(): pass, ranks 0-1, for 0 s" in mine
-        assert table(text)[stranger.name][4] == "busy"
+        assert "running" in mine and "exists(): pass, ranks 0-1, for 0 s" in mine
+        assert table(text)[stranger.name][4] == "running"
         assert table(text)[stranger.name][-2:] == ["rank", "1"]
     finally:
         end.touch()
