@@ -7,7 +7,7 @@ import { EnvironmentNote } from '../src/lab/environment.ts';
 import { follow } from '../src/lab/follow.ts';
 import type { Notebooks } from '../src/lab/notebooks.ts';
 import { english } from '../src/words.ts';
-import './page.ts';
+import { chunk } from './page.ts';
 
 const settled = () => new Promise((resolve) => setImmediate(resolve));
 
@@ -63,11 +63,12 @@ test('a rank is followed again after a break, but not after its end', (t) => {
     return socket;
   };
   const chunks: [string, boolean][] = [];
-  const onChunk = ({ text }: LogChunk, isFirst: boolean) => void chunks.push([text, isFirst]);
+  const onChunk = ({ entries }: LogChunk, isFirst: boolean) =>
+    void chunks.push([entries[0]!.text, isFirst]);
   const say = (text: string, end: string | null = null) =>
-    sockets.at(-1)!.onmessage({ data: JSON.stringify({ text, end }) });
+    sockets.at(-1)!.onmessage({ data: JSON.stringify(chunk(text, end)) });
 
-  const stop = follow({ live } as unknown as Client, 'c1', 0, 200, onChunk);
+  const stop = follow({ live } as unknown as Client, 'c1', '0', 200, onChunk);
   say('one\n');
   say('two\n');
   sockets[0]!.onclose();
@@ -86,7 +87,7 @@ test('a rank is followed again after a break, but not after its end', (t) => {
   ]);
   stop();
 
-  const end = follow({ live } as unknown as Client, 'c1', 0, 200, onChunk);
+  const end = follow({ live } as unknown as Client, 'c1', '0', 200, onChunk);
   end();
   assert.ok(sockets[2]!.closed);
   sockets[2]!.onclose();

@@ -141,6 +141,7 @@ class RankProcess:
         """Let the rank carry out its part of a run."""
         self.run = request["run"]
         self.run_offset = self.log.size
+        self.log.index.begin_run(self.run, request["title"], self.log.size)
         self.is_shown = self.rank in request["show"]
         self.limiters = {"stdout": RateLimiter(), "stderr": RateLimiter()} if self.is_shown else {}
         mine = {
@@ -212,6 +213,7 @@ class RankProcess:
             self._close_pipe(fd)
             return False
         offset = self.log.append(data)
+        self.log.index.add(self._pipes[fd], offset)
         self._on_output(self, self._pipes[fd], data, offset)
         return True
 

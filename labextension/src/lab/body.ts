@@ -52,7 +52,7 @@ export class SidebarBody extends Widget {
     const list = new ClusterList(tools, {
       act: (action, cluster) => void commands.execute(commandOf(action), { cluster }),
       go: (path) => notebooks.go(path),
-      follow: (cluster, rank, onChunk) => follow(clusters.client, cluster, rank, TAIL, onChunk)
+      follow: (cluster, ranks, onChunk) => follow(clusters.client, cluster, ranks, TAIL, onChunk)
     });
     closeForm();
     super({

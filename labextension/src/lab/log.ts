@@ -1,4 +1,4 @@
-/* The log of a rank in a tab of its own, live. */
+/* The log of a cluster in a tab of its own, live. */
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { MainAreaWidget } from '@jupyterlab/apputils';
@@ -47,9 +47,10 @@ class Log extends Widget {
 
   constructor(client: Client, entry: Entry, trans: TranslationBundle) {
     const ranks = entry.snapshot?.ranks.map(({ rank }) => rank) ?? [0];
-    const pane = new LogPane({ trans, icon }, ranks, (rank, take) =>
-      follow(client, entry.id, rank, LogPane.lines, take)
-    );
+    const pane = new LogPane({ trans, icon }, ranks, {
+      follow: (named, onChunk) => follow(client, entry.id, named, LogPane.lines, onChunk),
+      download: (rank) => save(client.logFile(entry.id, rank))
+    });
     super({ node: element('div', 'jsky-log jsky-ours', {}, pane.element) });
     this.#pane = pane;
     this.#giveKeysBack = keepKeys(this.node);
@@ -69,4 +70,12 @@ class Log extends Widget {
     this.#pane.release();
     super.onBeforeDetach(message);
   }
+}
+
+/** Saves what is behind an address as a file, as a link does. */
+function save(href: string): void {
+  const link = element('a', '', { href, download: '' });
+  document.body.append(link);
+  link.click();
+  link.remove();
 }

@@ -10,6 +10,7 @@ export type IconName =
   | 'collapsed'
   | 'copy'
   | 'down'
+  | 'download'
   | 'expanded'
   | 'interrupt'
   | 'log'
