@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from jupyter_sky.node.agent.event_publisher import EventPublisher
 from jupyter_sky.node.agent.idle import IdleTimer
@@ -26,6 +26,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
     EndPeersRequest,
     InterruptRequest,
     ListenRequest,
+    LogAnswer,
     LogRequest,
     PassOnRequest,
     RanksRequest,
@@ -179,10 +180,19 @@ class RequestHandlers:
         if process is None:
             return {"error": f"there is no rank {request['rank']} here"}
         process.drain()
+        log, start = process.log, request["offset"]
         if request["tail"] is not None:
-            return {"data": process.log.tail(request["tail"]), "size": process.log.size}
-        data = process.log.read(request["offset"], request["limit"])
-        return {"data": data, "size": process.log.size}
+            start = log.tail_start(request["tail"], request["limit"])
+        data = log.read(start, request["limit"])
+        end = start + len(data)
+        answer: LogAnswer = {
+            "data": data,
+            "start": start,
+            "size": log.size,
+            "pieces": log.index.pieces(start, end),
+            "runs": log.index.runs(start, end),
+        }
+        return cast(Message, answer)
 
     # Blobs
 

@@ -154,6 +154,7 @@ class RankProcess:
         self.run = request["run"]
         self.run_began = asyncio.get_running_loop().time()
         self.run_offset = self.log.size
+        self.log.index.begin_run(self.run, request["title"], self.log.size)
         is_shown = self.rank in request["show"]
         self.limiters = {"stdout": RateLimiter(), "stderr": RateLimiter()} if is_shown else {}
         self.displays = DisplayLimiter() if is_shown else None
@@ -226,6 +227,7 @@ class RankProcess:
             self._close_pipe(fd)
             return False
         offset = self.log.append(data)
+        self.log.index.add(self._pipes[fd], offset)
         self._on_output(self, self._pipes[fd], data, offset)
         return True
 
