@@ -48,7 +48,7 @@ def test_a_run_in_a_collective_fails_at_once_and_the_next_finds_a_whole_cluster(
     cells = new(nodes=2, provider=Local(machines=2), replace=True)
     prepare(cells)
     run = cells.start(
-        "print('here', flush=True)\n"
+        "import time, torch, torch.distributed as dist\nprint('here', flush=True)\n"
         "if kept == 0: dist.all_reduce(torch.ones(1))\nelse: time.sleep(600)"
     )
     run.follow(lambda event: kill_agent(cells, 1))
@@ -59,7 +59,7 @@ def test_a_run_in_a_collective_fails_at_once_and_the_next_finds_a_whole_cluster(
 
 @pytest.mark.parametrize("visits", [True, False])
 def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, visits: bool) -> None:
-    cells = new(nodes=2, provider=Local(machines=2), replace=True)
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
     prepare(cells)
     row = registry.find(cells.cluster.name)
     agent = psutil.Process(row.machines[1]["pid"])
@@ -67,18 +67,18 @@ def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, visits: bool) ->
     agent.wait()
     with pytest.raises(sky.SkyError, match="has lost a node, which the notebook that uses it"):
         Cluster.attach(row, Local(), RuntimeEnv(life={}), visits=visits)
-    assert_is_whole(cells, 2, keep=[0, None])
+    assert_is_whole(cells, 2, keep=[0, None], framework=False)
 
 
 def test_several_nodes_may_be_lost_at_once(new) -> None:
-    cells = new(nodes=4, provider=Local(machines=4), replace=True)
+    cells = new(nodes=4, framework=False, provider=Local(machines=4), replace=True)
     prepare(cells)
     lose_node(cells, 1, 3)
-    assert_is_whole(cells, 4, keep=[0, None, 2, None])
+    assert_is_whole(cells, 4, keep=[0, None, 2, None], framework=False)
 
 
 def test_who_waits_is_told(new, tmp_path: Path) -> None:
-    cells = new(nodes=2, provider=Local(machines=2), replace=True)
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
     prepare(cells)
     notices: list[str] = []
     lose_node(cells, 1)
@@ -90,21 +90,21 @@ def test_who_waits_is_told(new, tmp_path: Path) -> None:
 
 
 def test_a_cluster_of_which_nothing_is_left_is_lost(new) -> None:
-    cells = new(nodes=2, replace=True)
+    cells = new(nodes=2, framework=False, replace=True)
     kill_agent(cells, 0)
     with pytest.raises(sky.ClusterLost, match="Run the cell again"):
         cells.run("pass")
 
 
 def test_without_the_option_the_sentence_says_what_can_be_done(new) -> None:
-    cells = new(nodes=2, provider=Local(machines=2))
+    cells = new(nodes=2, framework=False, provider=Local(machines=2))
     kill_agent(cells, 1)
     with pytest.raises(sky.ClusterLost, match="is lost: .*`%sky restart`.*`--replace`"):
         cells.run("pass")
 
 
 def test_a_cluster_that_is_being_repaired_can_be_ended(new) -> None:
-    cells = new(nodes=2, provider=Local(machines=2), replace=True)
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
     row = registry.find(cells.cluster.name)
     repairing = threading.Event()
 
