@@ -40,20 +40,20 @@ _SVG_ATTRIBUTES = (
     "visibility stop-color stop-opacity clip-path clip-rule clipPathUnits mask maskUnits "
     "maskContentUnits marker-start marker-mid marker-end markerWidth markerHeight markerUnits "
     "refX refY orient gradientUnits gradientTransform spreadMethod patternUnits "
-    "patternContentUnits patternTransform font-family font-size font-style font-weight text- "
-    "anchor text-decoration dominant-baseline alignment-baseline baseline-shift letter-spacing "
-    "vector-effect shape-rendering href xlink:href"
+    "patternContentUnits patternTransform font-family font-size font-style font-weight "
+    "text-anchor text-decoration dominant-baseline alignment-baseline baseline-shift "
+    "letter-spacing vector-effect shape-rendering href xlink:href"
 )
 _PROPERTIES = (
-    "background-color border border-bottom border-collapse border-color border-left border- "
-    "right border-spacing border-style border-top border-width color font-family font-size "
-    "font-style font-variant font-weight height letter-spacing line-height margin margin-bottom "
-    "margin-left margin-right margin-top max-height max-width min-width opacity overflow "
-    "padding padding-bottom padding-left padding-right padding-top stroke-dasharray stroke- "
-    "dashoffset stroke-linecap stroke-linejoin stroke-miterlimit stroke-opacity stroke-width "
-    "stroke stop-color stop-opacity fill fill-opacity fill-rule text-align text-anchor text- "
-    "decoration text-indent vertical-align white-space width dominant-baseline clip-path clip- "
-    "rule"
+    "background-color border border-bottom border-collapse border-color border-left "
+    "border-right border-spacing border-style border-top border-width color font-family "
+    "font-size font-style font-variant font-weight height letter-spacing line-height margin "
+    "margin-bottom margin-left margin-right margin-top max-height max-width min-width opacity "
+    "overflow padding padding-bottom padding-left padding-right padding-top stroke-dasharray "
+    "stroke-dashoffset stroke-linecap stroke-linejoin stroke-miterlimit stroke-opacity "
+    "stroke-width stroke stop-color stop-opacity fill fill-opacity fill-rule text-align "
+    "text-anchor text-decoration text-indent vertical-align white-space width dominant-baseline "
+    "clip-path clip-rule"
 )
 # Their text is no text for a reader. What of them is left, nested for instance, bleach takes out.
 _NOT_SHOWN = re.compile(r"<(script|style|metadata|title|desc)\b", re.I)

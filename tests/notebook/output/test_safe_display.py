@@ -129,6 +129,13 @@ def test_a_figure_and_a_table_stay_as_they_are() -> None:
     assert shown["text/plain"] == repr(frame)
 
 
+def test_lines_and_texts_look_as_they_were_drawn() -> None:
+    drawn = '<text text-anchor="middle" style="stroke-dashoffset: 2; clip-rule: nonzero;">a</text>'
+    assert drawn in safe_data({"image/svg+xml": f"<svg>{drawn}</svg>"})["image/svg+xml"]
+    typed = '<p style="border-right: 1px; text-decoration: underline;">a</p>'
+    assert safe_data({"text/html": typed})["text/html"] == typed
+
+
 def test_images_are_images_and_the_rest_is_left_out() -> None:
     picture = bytes(range(256))
     given_data: dict[str, Any] = {
