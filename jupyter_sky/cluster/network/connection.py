@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import jupyter_sky
+from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.foreign_ranks import foreign_ranks
+from jupyter_sky.cluster.network.incoming import Fetch
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone
-from jupyter_sky.serialization.blobs import PIECE
-from jupyter_sky.transport.frames import Message, ProtocolError
+from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.events import Event, Forgotten, decode_event
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
@@ -73,18 +73,6 @@ class IgnoreEvents(ConnectionListener):
         """Ignore it; requests fail with `ClusterLost`."""
 
 
-@dataclass
-class _Fetch:
-    """A blob that is being received, and how much of it is there."""
-
-    whole: memoryview
-    received: int = 0
-
-    def expects(self, offset: int, size: int) -> bool:
-        """Return whether this is where the next piece belongs."""
-        return offset == self.received and offset + size <= len(self.whole)
-
-
 class Connection:
     """A connection to one agent, owned by the background loop.
 
@@ -127,7 +115,7 @@ class Connection:
         self._token = uuid.uuid4().hex
         self._numbers = itertools.count(1)
         self._unanswered: dict[int, tuple[Message, asyncio.Future[Message]]] = {}
-        self._fetches: dict[int, _Fetch] = {}
+        self._fetches: dict[int, Fetch] = {}
         self._sent_before = 0
         self.uploads = Uploads(self.request, self._current_link)
 
@@ -342,7 +330,7 @@ class Connection:
     async def fetch(self, key: str, size: int) -> memoryview:
         """Return a blob of the node, as memory that can be written to."""
         number = next(self._numbers)
-        fetch = self._fetches[number] = _Fetch(memoryview(bytearray(size)))
+        fetch = self._fetches[number] = Fetch(memoryview(bytearray(size)))
         try:
             message = {"op": "fetch", "blob": key, "size": size, "offset": 0}
             await self._ask(number, message, None)
@@ -355,17 +343,13 @@ class Connection:
     # Received messages
 
     def _destination(self, message: Message, size: int) -> memoryview:
-        fetch = self._fetches.get(message.get("piece", 0))
-        if size > PIECE or (fetch and not fetch.expects(message["offset"], size)):
-            raise ProtocolError(f"a payload of {size} bytes was not asked for")
-        if fetch is None:  # it was given up meanwhile
-            return memoryview(bytearray(size))
-        return fetch.whole[fetch.received : fetch.received + size]
+        return incoming.place_for(self._fetches.get(message.get("piece", 0)), message, size)
 
     def _receive(self, message: Message, payload: memoryview) -> None:
         if "welcome" in message:
+            said = incoming.welcome(message)
             if self._welcome and not self._welcome.done():
-                self._welcome.set_result(cast(Welcome, message))
+                self._welcome.set_result(said)
         elif "re" in message:
             _, answer = self._unanswered.get(message["re"], (None, None))
             if answer and not answer.done():
@@ -374,8 +358,8 @@ class Connection:
             if fetch := self._fetches.get(message["piece"]):
                 fetch.received += payload.nbytes
         elif "report" in message:
-            self._receive_report(message["report"])
-        elif "event" in message and message["n"] > self.last:
+            self._receive_report(incoming.report(message["report"]))
+        elif "event" in message and incoming.number(message) > self.last:
             self.last = message["n"]
             event = decode_event(message)
             if foreign := foreign_ranks(event, self.ranks):
