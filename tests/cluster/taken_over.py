@@ -111,7 +111,7 @@ class TakenOver:
                         if "event" in changed:
                             changed = {**changed, "n": changed["n"] + self._added}
                             self._last = changed["n"]
-                        elif "welcome" in changed:
+                        elif "welcome" in changed and isinstance(changed["last"], int):
                             self._last = changed["last"] + self._added
                             changed = {**changed, "last": self._last}
                         client.sendall(encode(changed, payload.nbytes))

@@ -291,8 +291,18 @@ MALFORMED: list[dict[str, Any]] = [
 
 
 def test_what_is_malformed_does_no_harm(pair: Cells, again: Callable[[Cells], Cells]) -> None:
+    pair.run("pass")
     with taken_over(pair.cluster, 1) as node:
         pair.cluster.close()
+        for wrong in ({"latest": {"run": 5}}, {"ranks": [{}]}, {"missing": None}, {"last": "5"}):
+
+            def lie(message: dict[str, Any], wrong: dict[str, Any] = wrong) -> dict[str, Any]:
+                return {**message, **wrong} if "welcome" in message else message
+
+            node.change = lie
+            with pytest.raises(SkyError, match="the link broke at once"):
+                again(pair)
+        node.change = lambda message: message
         cells = again(pair)
         for message in [*MALFORMED, {"report": [{"rank": 1}]}, {"welcome": 1}, {"event": "output"}]:
             broken = len(node.clients)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from jupyter_sky.node.agent.client_session import ClientSessions
 from jupyter_sky.node.agent.idle import IdleTimer
 from jupyter_sky.node.agent.journal import Journal
@@ -9,7 +11,7 @@ from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.events import Forgotten, Leaving, RunBegan
-from jupyter_sky.transport.protocol.messages import Packed
+from jupyter_sky.transport.protocol.messages import LatestRun, Packed
 
 
 class EventPublisher:
@@ -37,7 +39,7 @@ class EventPublisher:
     def __init__(
         self, journal: Journal, store: BlobStore, sessions: ClientSessions, idle: IdleTimer
     ) -> None:
-        self.latest_run: Message | None = None
+        self.latest_run: LatestRun | None = None
         self.leaving: Message | None = None
         self._journal = journal
         self._store = store
@@ -67,7 +69,8 @@ class EventPublisher:
     def publish_run(self, event: RunBegan) -> None:
         """Publish that a run has begun."""
         self.publish(event.message())
-        self.latest_run = {"n": self._journal.last, "unseen": False, **event.message()}
+        began = {"n": self._journal.last, "unseen": False, **event.message()}
+        self.latest_run = cast(LatestRun, began)
 
     def publish_leaving(self, event: Leaving) -> None:
         """Publish that the node is about to be taken away."""

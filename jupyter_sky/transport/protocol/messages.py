@@ -93,6 +93,27 @@ class RankStatus(TypedDict):
     names: dict[str, str]
 
 
+class LatestRun(TypedDict):
+    """The event `RunBegan` of the last run that began on a node, and what came of it.
+
+    Attributes
+    ----------
+    n
+        Number of the event.
+    unseen
+        Whether something of the run happened while no notebook was connected.
+    """
+
+    event: str
+    n: int
+    unseen: bool
+    run: str
+    ranks: list[int]
+    title: str
+    show: list[int]
+    asked: dict[int, list[str]]
+
+
 class Welcome(TypedDict):
     """The answer of an agent to `Hello`.
 
@@ -112,9 +133,7 @@ class Welcome(TypedDict):
         Versions of Python and the packages that ranks use; ``None`` until the fork server has
         imported them.
     latest
-        The last run that began on this node, as the event `RunBegan` says it, with the number ``n``
-        of that event and whether its end is ``unseen``: something of the run happened while no
-        notebook was connected.
+        The last run that began on this node.
     ranks
         The ranks of the node.
     ending
@@ -131,7 +150,7 @@ class Welcome(TypedDict):
     id: str
     last: int
     versions: dict[str, str] | None
-    latest: dict[str, Any] | None
+    latest: LatestRun | None
     ranks: list[RankStatus]
     ending: bool
     leaving: dict[str, Any] | None
