@@ -57,6 +57,12 @@ def format_list(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def as_sentence(text: str) -> str:
+    """Return a text with a full stop, unless it ends as a sentence does."""
+    text = text.rstrip(".")
+    return text if text.endswith(("?", "!")) else f"{text}."
+
+
 def last_line(text: str, otherwise: str = "it said nothing") -> str:
     """Return the last line of what a command printed, or ``otherwise`` if it printed none."""
     return (text.strip().splitlines() or [otherwise])[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tempfile
 from pathlib import Path
 
@@ -31,7 +32,21 @@ def runtime() -> Path:
     user = os.getuid() if hasattr(os, "getuid") else "me"
     temporary = tempfile.gettempdir()
     short = temporary if len(temporary) < _LONGEST_SOCKET - 48 else "/tmp"
-    return _private(Path(short) / f"jupyter-sky-{user}")
+    return _private(_own(Path(short) / f"jupyter-sky-{user}"))
+
+
+def _own(folder: Path) -> Path:
+    """Return a folder, or one like it where another user has made one of its name first."""
+    if not hasattr(os, "getuid"):
+        return folder
+    for each in (folder, *sorted(folder.parent.glob(f"{folder.name}.*"))):
+        try:
+            status = each.lstat()
+        except FileNotFoundError:
+            return each
+        if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
+            return each
+    return Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
 
 
 def _private(folder: Path) -> Path:

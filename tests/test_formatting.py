@@ -6,6 +6,7 @@ import pytest
 
 from jupyter_sky.formatting import (
     aligned,
+    as_sentence,
     format_bytes,
     format_count,
     format_dollars,
@@ -94,3 +95,10 @@ def test_no_address_is_shown_with_its_secret(text: str, shown: str | None) -> No
     expected = text.replace("s3cret@", "****@") if shown is None else shown
     assert without_secrets(text) == expected
     assert without_secrets(expected) == expected
+
+
+def test_a_question_is_a_sentence_already() -> None:
+    assert as_sentence("is it on, and are you in its network?") == (
+        "is it on, and are you in its network?"
+    )
+    assert as_sentence("it is off") == as_sentence("it is off.") == "it is off."

@@ -17,6 +17,7 @@ from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.types import InvalidValue, OptionType
 from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import UNATTENDED
 
 _ARGUMENTS = {argument.name: argument for argument in CELL_OPTIONS}
 
@@ -96,6 +97,7 @@ class Sky(Configurable):
     procs_per_node = _option("--procs-per-node")
     idle_timeout = _option("--idle-timeout")
     replace = _option("--replace")
+    patience = _option("--patience")
     max_price = _option("--max-price")
     max_cost = _option("--max-cost")
     stdout = _option("--stdout")
@@ -144,6 +146,11 @@ class Sky(Configurable):
         Local.grace,
         "Seconds after which local nodes end that no notebook is connected to and that run "
         "nothing.",
+    )
+    unattended = _seconds(
+        UNATTENDED,
+        "Seconds that a run goes on while no notebook is connected, before its nodes end: a "
+        "machine that nobody reaches is not held by it for ever.",
     )
     start_deadline = _seconds(
         Timeouts.start, "Seconds that nodes and ranks may take to get ready before the start fails."

@@ -107,6 +107,10 @@ class Image:
             object.__setattr__(self, name, _variables(name, getattr(self, name)))
 
 
+UNATTENDED = 7 * 86400.0
+"""Seconds that a run goes on without a notebook, if the user does not say otherwise."""
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
     """What a cluster is made of.
@@ -129,6 +133,11 @@ class ClusterSpec:
         Seconds without a run after which the cluster ends itself; ``None`` takes the provider's.
     replace
         Whether another node takes the place of one that is lost.
+    patience
+        Seconds for which a node is waited for that neither the notebook nor the other nodes reach;
+        ``None`` for 15 seconds while something runs or waits to run, and 10 minutes otherwise.
+    unattended
+        Seconds that a run goes on while no notebook is connected, before its nodes end.
     """
 
     name: str
@@ -140,6 +149,8 @@ class ClusterSpec:
     image: Image = field(default_factory=Image)
     idle_timeout: float | None = None
     replace: bool = False
+    patience: float | None = None
+    unattended: float = UNATTENDED
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", str(self.name)):
@@ -152,11 +163,10 @@ class ClusterSpec:
             _check_count("procs_per_node", self.procs_per_node)
         object.__setattr__(self, "cpus", _amount("cpus", self.cpus))
         object.__setattr__(self, "memory", _amount("memory", self.memory))
-        if self.idle_timeout is not None and not _is_positive(self.idle_timeout):
-            raise UsageError(
-                f"idle_timeout={self.idle_timeout!r} is not a time: type seconds, "
-                "like idle_timeout=600."
-            )
+        for name in ("idle_timeout", "patience", "unattended"):
+            value = getattr(self, name)
+            if value is not None and not _is_positive(value):
+                raise UsageError(f"{name}={value!r} is not a time: type seconds, like {name}=600.")
 
     @property
     def wanted_gpus(self) -> Accelerator | None:

@@ -27,6 +27,8 @@ PREFIX = struct.Struct("!IQ")
 LARGEST_MESSAGE = 64 * 1024 * 1024
 """Bytes of a message, at most; what is larger has to be sent as a blob."""
 
+_ADDED = 64 * 1024  # bytes that who receives a message may add to it before it goes on
+
 Message = dict[str, Any]
 Destination = Callable[[Message, int], memoryview]
 """Given a message and the size of its payload in bytes, returns where to receive the payload."""
@@ -36,12 +38,14 @@ class ProtocolError(Exception):
     """The other side does not speak this protocol."""
 
 
-def encode(message: Mapping[str, Any], payload_size: int = 0) -> bytes:
+def encode(
+    message: Mapping[str, Any], payload_size: int = 0, largest: int = LARGEST_MESSAGE
+) -> bytes:
     """Return prefix and message; a payload of ``payload_size`` bytes has to follow."""
     body: bytes = msgpack.packb(
         message, use_bin_type=True, unicode_errors="surrogatepass", default=_plain
     )
-    if len(body) > LARGEST_MESSAGE:
+    if len(body) > largest:
         raise ProtocolError(f"a message of {format_bytes(len(body))} is too large")
     return PREFIX.pack(len(body), payload_size) + body
 
@@ -189,4 +193,4 @@ class BlockingFrames:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send ``message``; block until all of it is sent."""
-        self.sock.sendall(encode(message))
+        self.sock.sendall(encode(message, largest=LARGEST_MESSAGE - _ADDED))

@@ -18,7 +18,8 @@ from jupyter_sky.server.handlers import add_routes
 from tests.server.jupyter import Server, serve
 
 NO_TOKEN = {"Accept": "application/json"}
-GETS = ["clusters", "clusters/0a/logs/0", "kernels/0a", "offers", "anything"]
+LOGS = ["clusters/0a/logs/0", "clusters/0a/logs/0/file"]
+GETS = ["clusters", *LOGS, "kernels/0a", "offers", "anything"]
 POSTS = [f"clusters/0a/{action}" for action in ("interrupt", "restart", "scale", "down")]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -95,10 +94,13 @@ async def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Wel
     if run:
         began = decode_event(unseen[0])
         assert isinstance(began, RunBegan)
-        parts = [each["ranks"] for each in own.values() if each["run"] == run]
-        began = replace(began, ranks=sorted(itertools.chain(*parts)))
+        told = {rank for each in own.values() if each["run"] == run for rank in each["ranks"]}
+        # Its kernel ended before it had told the others. A node that lies only ends its own run.
+        begun = [each["latest"] for each in welcomes if each["latest"]]
+        all_ranks = {rank for each in begun if each["run"] == run for rank in each["ranks"]}
+        untold = sorted(set(controller.ranks).intersection(all_ranks) - told)
         asked = await asyncio.to_thread(asked_names.find, controller.id, run)
-        controller.listener.on_unseen_run(began, asked)
+        controller.listener.on_unseen_run(replace(began, ranks=sorted(told)), asked, untold)
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
         is_of_run = connection in own and own[connection]["run"] == run
         connection.follow(own[connection]["n"] if is_of_run else welcome["last"])

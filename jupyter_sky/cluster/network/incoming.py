@@ -5,38 +5,15 @@ Each function raises a `ProtocolError` for what is none; the link is closed then
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import jupyter_sky
-from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.protocol.messages import RankUsage, Welcome
 from jupyter_sky.transport.protocol.shape import check_for
 
 _is_welcome = check_for(Welcome)
 _is_report = check_for(list[RankUsage])
-
-
-@dataclass
-class Fetch:
-    """A blob that is being received, and how much of it is there."""
-
-    whole: memoryview
-    received: int = 0
-
-    def place(self, offset: Any, size: int) -> memoryview:
-        """Return where the next piece belongs."""
-        if offset != self.received or offset + size > len(self.whole):
-            raise ProtocolError(f"a piece of {size} bytes at {offset} was not asked for")
-        return self.whole[offset : offset + size]
-
-
-def place_for(fetch: Fetch | None, message: Message, size: int) -> memoryview:
-    """Return where to receive a payload; ``fetch`` is what it belongs to, if that still goes on."""
-    if size > PIECE:
-        raise ProtocolError(f"a payload of {size} bytes is too large")
-    return fetch.place(message["offset"], size) if fetch else memoryview(bytearray(size))
 
 
 def welcome(message: Message) -> Welcome:

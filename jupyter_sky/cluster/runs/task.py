@@ -71,11 +71,3 @@ class RunNotice:
     """What the user should know while the run goes on."""
 
     text: str
-
-
-@dataclass(frozen=True)
-class UploadProgress:
-    """How many bytes of data have left, of how many."""
-
-    sent: int
-    total: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from jupyter_sky.node.agent.event_publisher import EventPublisher
 from jupyter_sky.node.agent.idle import IdleTimer
@@ -23,8 +23,10 @@ from jupyter_sky.transport.protocol.agent_requests import (
     AddRanksRequest,
     ArrivedRequest,
     ConnectRequest,
+    EndPeersRequest,
     InterruptRequest,
     ListenRequest,
+    LogAnswer,
     LogRequest,
     PassOnRequest,
     RanksRequest,
@@ -103,6 +105,7 @@ class RequestHandlers:
             "connect_to_test_ports": self._on_connect_to_test_ports,
             "authority": self._on_authority,
             "add_peers": self._on_add_peers,
+            "end_peers": self._on_end_peers,
             # the agent itself
             "end": self._on_end,
         }
@@ -177,10 +180,19 @@ class RequestHandlers:
         if process is None:
             return {"error": f"there is no rank {request['rank']} here"}
         process.drain()
+        log, start = process.log, request["offset"]
         if request["tail"] is not None:
-            return {"data": process.log.tail(request["tail"]), "size": process.log.size}
-        data = process.log.read(request["offset"], request["limit"])
-        return {"data": data, "size": process.log.size}
+            start = log.tail_start(request["tail"], request["limit"])
+        data = log.read(start, request["limit"])
+        end = start + len(data)
+        answer: LogAnswer = {
+            "data": data,
+            "start": start,
+            "size": log.size,
+            "pieces": log.index.pieces(start, end),
+            "runs": log.index.runs(start, end),
+        }
+        return cast(Message, answer)
 
     # Blobs
 
@@ -224,6 +236,11 @@ class RequestHandlers:
             "fingerprint": shown,
         }
         return self._own_address
+
+    async def _on_end_peers(self, request: EndPeersRequest) -> Message:
+        if not request["peers"]:
+            return {"failed": {}}
+        return {"failed": await self._peers.tell(request["peers"], {"op": "ended"})}
 
     # The agent itself
 

@@ -24,6 +24,9 @@ END_WITHIN = 3.0
 """Seconds that ranks get to leave their plugins before they are killed."""
 
 _MOST_FAILED_STARTS = 3
+_FORK_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Seconds before a process is asked for again; after the last, the rank is said not to come."""
+
 _POLL_EVERY = 0.005
 
 
@@ -74,6 +77,7 @@ class Supervisor:
         self._killed: set[int] = set()
         self._forgers: set[int] = set()
         self._failed_starts: dict[int, int] = {}
+        self._failed_forks: dict[int, int] = {}
         self._exit_reasons = ExitReasons()
         self._reserved: asyncio.Future[int] | None = None
         self._is_ending = False
@@ -143,7 +147,15 @@ class Supervisor:
         self.ranks[rank] = RankProcess(rank, log, self._on_message, self._output.forward)
 
     def _fork(self, rank: int) -> None:
-        self._fork_server.fork(self.ranks[rank], self._specs[rank].env)
+        process = self.ranks[rank]
+        try:
+            self._fork_server.fork(process, self._specs[rank].env)
+        except OSError as error:
+            self.on_not_forked(process, error.strerror or str(error))
+
+    def _fork_again(self, process: RankProcess) -> None:
+        if self.ranks.get(process.rank) is process and not self._is_ending:
+            self._fork(process.rank)
 
     # What they are told
 
@@ -213,10 +225,8 @@ class Supervisor:
                     process.generation = message["generation"]
             case "display":
                 process.send({"op": "displayed", "number": message.pop("number")})
-                if not process.is_shown:
-                    text = message["data"].get("text/plain", "")
-                    process.log.append(f"{text}\n".encode())
-                    return
+                self._output.forward_display(process, message)
+                return
         self._publish(message, None)
 
     def _report_forgery(self, process: RankProcess) -> None:
@@ -230,6 +240,7 @@ class Supervisor:
 
     def _on_done(self, process: RankProcess, message: Message) -> None:
         self._output.flush(process)
+        message["seconds"] = asyncio.get_running_loop().time() - process.run_began
         process.run = None
         if message["arrived"] is not None:
             process.confirm_names(message["arrived"])
@@ -246,8 +257,24 @@ class Supervisor:
 
     def on_forked(self, process: RankProcess) -> None:
         """Publish that a rank has a process, unless it was removed meanwhile."""
+        self._failed_forks.pop(process.rank, None)
         if process not in self._removed:
             self._publish_event(RankStarted(process.rank, process.pid or 0))
+
+    def on_not_forked(self, process: RankProcess, reason: str) -> None:
+        """Say that there is no process for a rank, and ask again: it may be so for a moment."""
+        process.close()
+        if process in self._removed:
+            self._removed.remove(process)
+            return
+        failed = self._failed_forks.get(process.rank, 0)
+        self._failed_forks[process.rank] = failed + 1
+        if failed in (0, len(_FORK_PAUSES)):
+            text = f"the system makes no process for it ({reason})"
+            again = failed < len(_FORK_PAUSES)
+            self._publish_event(RankExited(process.rank, 0, text, None, "", again))
+        pause = _FORK_PAUSES[min(failed, len(_FORK_PAUSES) - 1)]
+        asyncio.get_running_loop().call_later(pause, self._fork_again, process)
 
     def on_exited(self, pid: int, status: int) -> None:
         """Close what led to a process that has ended, and ask for one in its place."""

@@ -123,10 +123,6 @@ def _whole(text: str) -> int:
     return int(_matching(r"0*[1-9]\d*", text)[0])
 
 
-def _rank(text: str) -> int:
-    return int(_matching(r"\d{1,6}", text)[0])
-
-
 def _word(text: str) -> str:
     return _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)[0]
 
@@ -274,7 +270,6 @@ def _rank_lists(context: CompletionContext) -> Iterator[str]:
 
 WHOLE = OptionType("a whole number of at least 1", _whole)
 NODES = OptionType("a whole number of at least 1 (`%sky down` ends the cluster)", _whole)
-RANK = OptionType("the number of a rank", _rank, completions=_rank_numbers)
 SWITCH = OptionType("`on`, `off` or `status`", _switch, completions=lambda context: _SWITCHES)
 AMOUNT = OptionType('a number, with a + for "or more"', _amount)
 TIME = OptionType("a time in seconds, or with s, m, h or d behind it", _seconds)

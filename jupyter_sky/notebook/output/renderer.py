@@ -11,7 +11,8 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.formatting import format_bytes
+from jupyter_sky.formatting import format_count
+from jupyter_sky.notebook.output.flood import FloodEnd, gap_notice
 from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
 from jupyter_sky.notebook.output.safe_display import safe_data, safe_metadata
 from jupyter_sky.transport.protocol.events import Display, Output
@@ -42,6 +43,7 @@ class Renderer:
         self._decoders: dict[tuple[int, str], Any] = {}
         self._unfinished: dict[tuple[int, str], str] = {}
         self._bars: dict[str, InPlaceLines] = {}
+        self._floods: dict[tuple[int, str], FloodEnd] = {}
         self._unflushed = False
 
     def render(self, event: Output | Display, flush: bool = True) -> None:
@@ -49,7 +51,7 @@ class Renderer:
         if isinstance(event, Display):
             self._display(event)
         else:
-            self._write(event, f"{_gap(event)}{_overwritten(self._decode(event))}")
+            self._print(event, _overwritten(self._decode(event)))
         self._unflushed = True
         if flush:
             self.flush()
@@ -65,12 +67,15 @@ class Renderer:
             bars.show()
         self._bars.clear()
         self.flush()
+        self._floods.clear()
 
     def flush(self) -> None:
         """Flush stdout and stderr, if anything was written since the last time."""
         if self._unflushed:
             sys.stdout.flush()
             sys.stderr.flush()
+            for flood in self._floods.values():
+                flood.show()
         self._unflushed = False
 
     def _decode(self, event: Output) -> str:
@@ -80,6 +85,19 @@ class Renderer:
         if decoder is None:
             decoder = self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
         return str(decoder.decode(event.data))
+
+    def _print(self, event: Output, text: str) -> None:
+        key = (event.rank, event.stream)
+        flood = self._floods.get(key)
+        # A terminal cannot replace what it has shown: it gets a notice for each gap.
+        if flood is None and event.skipped_bytes and hasattr(self._shell, "kernel"):
+            self._write(event, "\n")  # ends the line in which the gap began
+            self.flush()
+            flood = self._floods[key] = FloodEnd(self._shell, self._label(event.rank))
+        if flood is not None:
+            flood.add(event, text)
+        else:
+            self._write(event, f"{_gap(event)}{text}")
 
     def _write(self, event: Output, text: str) -> None:
         key = (event.rank, event.stream)
@@ -130,6 +148,12 @@ class Renderer:
         if event.kind == "clear":
             self._shell.display_pub.clear_output(wait=event.data.get("wait", False))
             return
+        if event.skipped:
+            sys.stdout.write(
+                f"[… {format_count(event.skipped, 'display')} not shown here: there were too many "
+                f"to show; `%sky logs {event.rank}` has the text of them …]\n"
+            )
+            self.flush()
         if self._width and event.kind != "update":
             if event.data.keys() == {"text/plain"}:
                 lines = str(event.data["text/plain"]).splitlines()
@@ -168,10 +192,7 @@ def _gap(event: Output) -> str:
     """Return a line in place of output that was skipped before this event."""
     if not event.skipped_bytes:
         return ""
-    lines, size = event.skipped_lines, event.skipped_bytes
-    what = f"{lines:,} lines, " if lines else ""
-    where = f"`%sky logs {event.rank} --save FILE` has all of them"
-    return f"\n[… {what}{format_bytes(size)} not shown here: {where} …]\n"
+    return f"\n{gap_notice(event.rank, event.skipped_lines, event.skipped_bytes)}\n"
 
 
 def _overwritten(text: str) -> str:

@@ -173,6 +173,7 @@ class Local:
                 credentials=asdict(credentials) if credentials else None,
                 grace=self.grace,
                 idle_timeout=cluster.spec.idle_timeout,
+                unattended=cluster.spec.unattended,
                 preload=tuple(cluster.preload),
                 cwd=str(_working_folder() if self.shares_files else folder),
                 sys_path=tuple(self._import_paths()),

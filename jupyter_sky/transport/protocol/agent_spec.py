@@ -46,6 +46,8 @@ class AgentSpec:
     idle_timeout
         Seconds without a run after which it ends, also while clients are connected; ``None`` for
         never.
+    unattended
+        Seconds without a notebook after which it ends although something runs; ``None`` for never.
     preload
         Modules that are imported before ranks are forked.
     cwd
@@ -71,6 +73,7 @@ class AgentSpec:
     credentials: Mapping[str, Any] | None = None
     grace: float
     idle_timeout: float | None = None
+    unattended: float | None = None
     preload: tuple[str, ...] = ()
     cwd: str
     sys_path: tuple[str, ...] = ()

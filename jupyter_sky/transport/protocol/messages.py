@@ -101,7 +101,8 @@ class LatestRun(TypedDict):
     n
         Number of the event.
     unseen
-        Whether something of the run happened while no notebook was connected.
+        Whether its end is: no notebook has said that it has the event with which a rank ended it
+        (``seen``, with the number ``n`` of the last event that came).
     """
 
     event: str

@@ -210,6 +210,18 @@ def test_an_idle_cluster_ends_as_a_whole(new) -> None:
         cells.run("pass")
 
 
+def test_an_endless_run_that_no_notebook_looks_at_ends_after_its_time(new) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), unattended=2)
+    folders = [Path(machine["folder"]) for machine in registry.find(cells.cluster.name).machines]
+    cells.run("import time\ntime.sleep(3)")  # as long as a notebook is there it may take its time
+    cells.start("print('here', flush=True)\nwhile True: time.sleep(0.1)")
+    while "here" not in cells.cluster.snapshot()["output"]["text"]:
+        time.sleep(0.01)
+    cells.cluster.close()
+    while any(folder.exists() for folder in folders):
+        time.sleep(0.01)
+
+
 def test_a_missing_framework_is_one_sentence_and_starts_nothing(home: Path) -> None:
     spec = ClusterSpec(name="missing", nodes=1)
     plugin = sky.Plugin("odd", preload=("no_such_module",))

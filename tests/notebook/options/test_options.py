@@ -250,6 +250,8 @@ def test_up_takes_the_options_of_a_cluster() -> None:
     ("line", "sentence"),
     [
         ("statsu", "%sky has no command statsu: did you mean `%sky status`?"),
+        ("pulls", "%sky has no command pulls: did you mean `%sky pull model`?"),
+        ("pulls loss", "%sky has no command pulls: did you mean `%sky pull loss`?"),
         ("fly", "%sky has no command fly: there are up, down, status"),
         ("--nodes 4", "or behind a command: `%%sky --nodes 4` or `%sky up --nodes 4`."),
         ("up --out x", "--out is not an option of %sky up: `%sky up -h` lists what is."),

@@ -21,7 +21,7 @@ from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.transport import event_loop
 from tests.lab import Lab
 from tests.lab.host import make_key
-from tests.providers.ssh.conftest import impatient
+from tests.providers.ssh.conftest import impatient, until
 
 
 def connect(host: str) -> str:
@@ -97,6 +97,53 @@ def test_a_host_behind_others(lab: Lab, client: Path) -> None:
         assert connect(third.name) == third.name
     finally:
         third.speed_up()
+
+
+def test_a_jump_host_for_all_hosts_is_reached_without_itself(lab: Lab, client: Path) -> None:
+    first, second = lab.hosts[:2]
+    config = (client / "config").read_text()
+    write(
+        client, f"{config}Host outside\n  HostName {first.address}\nHost *\n  ProxyJump outside\n"
+    )
+    assert read_login(parse_one(second.name)).jumps == ("outside",)
+    assert read_login(parse_one(first.name)).jumps == ()
+    assert connect(second.name) == second.name
+    assert connect(first.name) == first.name
+
+
+def test_jump_hosts_that_lead_to_each_other_are_refused(lab: Lab, client: Path) -> None:
+    first, second, third = lab.hosts[:3]
+    config = (client / "config").read_text()
+    for host, jump in ((first, second), (second, third), (third, second)):
+        config = f"Host {host.name}\n  ProxyJump {jump.name}\n{config}"
+    write(client, config)
+    with pytest.raises(sky.SkyError, match="its jump hosts lead to each other .*`ProxyJump none`"):
+        connect(first.name)
+
+
+def test_a_jump_host_is_left_with_the_last_host_behind_it(lab: Lab, client: Path) -> None:
+    first, second, third = lab.hosts[:3]
+    config = (client / "config").read_text()
+    write(client, f"Host {second.name} {third.name}\n  ProxyJump {first.name}\n{config}")
+    connections = [pool.get(parse_one(host.name)) for host in (second, third)]
+    for connection in connections:
+        connection.run("true")
+    assert first.processes("sshd: root")
+    connections[0].close_if_unused()
+    assert connections[1].run("hostname").strip() == third.name
+    connections[1].close_if_unused()
+    until(lambda: not first.processes("sshd: root"))
+
+
+def test_a_login_without_a_shell_is_named_as_that(lab: Lab, client: Path) -> None:
+    users = lab.hosts[0].folder / "etc" / "passwd"
+    before = users.read_text()
+    users.write_text(re.sub("(ada:.*):/bin/sh", r"\1:/usr/sbin/nologin", before))
+    try:
+        with pytest.raises(HostError, match="its login shell runs no commands .This account is"):
+            connect("ada@lab1")
+    finally:
+        users.write_text(before)
 
 
 # Keys

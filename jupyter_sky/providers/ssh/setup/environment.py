@@ -141,7 +141,8 @@ def make_environment(
     wheels = _send_wheels(connection, facts, recipe, report)
     report(f"making Python {recipe.python} and installing {recipe.count} packages")
     try:
-        connection.run(_script(folder, uv, wheels, recipe), within=INSTALL_WITHIN)
+        script = _script(folder, uv, wheels, recipe)
+        connection.run(script, within=INSTALL_WITHIN, ends_with_us=True)
     except CommandError as error:
         raise HostError(f"its environment could not be made:\n    {_indented(error)}") from None
     return python
@@ -182,6 +183,7 @@ _MAKE = """
 umask 077
 mkdir -p {parent}
 new=$(mktemp -d {parent}/new.XXXXXX)
+trap 'rm -rf "$new"; exit 1' TERM
 give_up() {{ printf '`%s` failed:\\n' "$1"; cat "$new/said"; rm -rf "$new"; exit 1; }}
 cd "$new"
 {logins}
