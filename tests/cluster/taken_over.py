@@ -85,9 +85,21 @@ class TakenOver:
             agent.connect(str(self._agent))
             self.clients.append(client)
             self._agents.append(agent)
-            for target, way in ((_pass_on, (client, agent)), (self._answer, (agent, client))):
+            for target, way in ((self._ask, (client, agent)), (self._answer, (agent, client))):
                 self._threads.append(threading.Thread(target=target, args=way))
                 self._threads[-1].start()
+
+    def _ask(self, client: socket.socket, agent: socket.socket) -> None:
+        decoder = Decoder()
+        with suppress(OSError):
+            while count := client.recv_into(decoder.buffer()):
+                for message, payload in decoder.received(count):
+                    # The agent knows nothing of the events that were added.
+                    if isinstance(message.get("since"), int):
+                        message["since"] -= self._added
+                    agent.sendall(encode(message, payload.nbytes))
+                    agent.sendall(payload)
+        _end(client, agent)
 
     def _answer(self, agent: socket.socket, client: socket.socket) -> None:
         decoder = Decoder()
@@ -99,18 +111,12 @@ class TakenOver:
                         if "event" in changed:
                             changed = {**changed, "n": changed["n"] + self._added}
                             self._last = changed["n"]
-                        elif "welcome" in changed:
-                            self._last = changed["last"]
+                        elif "welcome" in changed and isinstance(changed["last"], int):
+                            self._last = changed["last"] + self._added
+                            changed = {**changed, "last": self._last}
                         client.sendall(encode(changed, payload.nbytes))
                         client.sendall(payload)
         _end(client, agent)
-
-
-def _pass_on(source: socket.socket, destination: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(1 << 16):
-            destination.sendall(data)
-    _end(source, destination)
 
 
 def _end(*sockets: socket.socket) -> None:

@@ -145,8 +145,8 @@ def test_names_that_this_computer_did_ask_for_are_there_for_another_kernel(
     assert theirs.values() == {1: {"x": 5}}
     mine.follow()
     assert mine.values() == {1: {"x": 5}}
-    while asked_names.find(pair.cluster.id, mine.id):  # the end was seen
-        time.sleep(0.01)
+    pair.run("pass", values={1: ["x"]})
+    assert asked_names.find(pair.cluster.id, mine.id) == {}
 
 
 FORGED = [
@@ -276,3 +276,43 @@ def test_a_node_that_left_is_not_let_in_any_more(new: Callable[..., Cells], tmp_
     cells.cluster.scale(3)
     assert knock() == b""
     assert cells.ask("1") == [1] * 3
+
+
+MALFORMED: list[dict[str, Any]] = [
+    {"event": "output", "rank": 1, "run": None, "stream": "stdout", "data": "text"},
+    {"event": "output", "rank": [], "run": None, "stream": "stdout", "data": b""},
+    {"event": "rank_exited", "rank": 1},
+    {"event": "rank_done", "rank": 1, "run": "r", "outcome": "ok", "values": {"stream": 5}},
+    {"event": "formed", "rank": 1, "generation": 1, "error": {"type": "ValueError"}},
+    {"event": "prepared", "versions": [], "missing": None},
+    {"event": "nonsense"},
+    {"event": {}},
+]
+
+
+def test_what_is_malformed_does_no_harm(pair: Cells, again: Callable[[Cells], Cells]) -> None:
+    pair.run("pass")
+    with taken_over(pair.cluster, 1) as node:
+        pair.cluster.close()
+        for wrong in ({"latest": {"run": 5}}, {"ranks": [{}]}, {"missing": None}, {"last": "5"}):
+
+            def lie(message: dict[str, Any], wrong: dict[str, Any] = wrong) -> dict[str, Any]:
+                return {**message, **wrong} if "welcome" in message else message
+
+            node.change = lie
+            with pytest.raises(SkyError, match="the link broke at once"):
+                again(pair)
+        node.change = lambda message: message
+        cells = again(pair)
+        for message in [*MALFORMED, {"report": [{"rank": 1}]}, {"welcome": 1}, {"event": "output"}]:
+            broken = len(node.clients)
+            if "event" in message and message != {"event": "output"}:
+                node.say(message)
+            else:
+                node.say_raw(encode(message))
+            # A welcome that nobody waits for says nothing.
+            while len(node.clients) == broken and "welcome" not in message:
+                time.sleep(0.01)
+        assert cells.ask("1 + 1") == [2, 2]
+        assert cells.cluster.snapshot()["ranks"][1]["phase"] == "idle"
+        cells.cluster.down()

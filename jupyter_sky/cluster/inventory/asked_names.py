@@ -1,4 +1,4 @@
-"""What the runs of a cluster were asked for, on this computer's disk while they go on.
+"""What the runs of a cluster were asked for, on this computer's disk.
 
 To unpickle a value is to run what its node put into it, so a kernel that takes up a run of another
 one does that for what stands here only, and not for what a node says that it was asked for.
@@ -17,11 +17,17 @@ from jupyter_sky.paths import home
 
 
 def record(cluster: str, run: str, names: Mapping[int, Sequence[str]]) -> None:
-    """Record the names that each rank is asked for by a run that is about to begin."""
+    """Record the names that each rank is asked for by a run that is about to begin.
+
+    The one before is forgotten: runs take turns, and nodes offer the last one only.
+    """
     path = _path(cluster, run)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8", opener=_private) as file:
         json.dump({rank: list(each) for rank, each in names.items()}, file)
+    for other in path.parent.iterdir():
+        if other != path:
+            other.unlink(missing_ok=True)
 
 
 def find(cluster: str, run: str) -> dict[int, list[str]]:
@@ -32,13 +38,7 @@ def find(cluster: str, run: str) -> dict[int, list[str]]:
     return {}
 
 
-def forget(cluster: str, run: str) -> None:
-    """Forget a run whose end a kernel has seen."""
-    with contextlib.suppress(OSError):
-        _path(cluster, run).unlink()
-
-
-def forget_all(cluster: str) -> None:
+def forget(cluster: str) -> None:
     """Forget the runs of a cluster of which nothing is left."""
     with contextlib.suppress(ValueError):
         shutil.rmtree(_folder(cluster), ignore_errors=True)

@@ -240,7 +240,7 @@ def remove(identity: str) -> None:
     """Remove the row of a cluster of which nothing is left."""
     with opened() as database:
         database.execute("DELETE FROM clusters WHERE id = ?", (identity,))
-    asked_names.forget_all(identity)
+    asked_names.forget(identity)
 
 
 def find(name: str) -> Row | None:

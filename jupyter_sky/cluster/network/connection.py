@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import jupyter_sky
+from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.download import Downloads
 from jupyter_sky.cluster.network.foreign_ranks import foreign_ranks
 from jupyter_sky.cluster.network.pending import PendingRequests
@@ -349,15 +350,16 @@ class Connection:
 
     def _receive(self, message: Message, payload: memoryview) -> None:
         if "welcome" in message:
+            said = incoming.welcome(message)
             if self._welcome and not self._welcome.done():
-                self._welcome.set_result(cast(Welcome, message))
+                self._welcome.set_result(said)
         elif "re" in message:
             self._requests.on_answer(message)
         elif "piece" in message:
             self._downloads.on_piece(message, payload.nbytes)
         elif "report" in message:
-            self._receive_report(message["report"])
-        elif "event" in message and message["n"] > self.last:
+            self._receive_report(incoming.report(message["report"]))
+        elif "event" in message and incoming.number(message) > self.last:
             self.last = message["n"]
             event = decode_event(message)
             if foreign := foreign_ranks(event, self.ranks):

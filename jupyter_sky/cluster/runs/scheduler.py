@@ -15,7 +15,6 @@ from typing import Any
 from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
 from jupyter_sky.cluster.control.listener import ClusterListener
-from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
@@ -316,8 +315,6 @@ class Scheduler(ClusterListener):
         controller = self.controller
         self.monitor.end(run)
         self._runs.pop(run.id, None)
-        if run.task.values and not run.waiting and not controller.visits:
-            controller.spawn(asyncio.to_thread(asked_names.forget, controller.id, run.id))
         controller.wake()
         if controller.alive and not controller.visits and not controller.state.group:
             # So that the next cell finds the group formed.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from jupyter_sky.node.agent.client_session import ClientSessions
 from jupyter_sky.node.agent.idle import IdleTimer
 from jupyter_sky.node.agent.journal import Journal
@@ -9,7 +11,7 @@ from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.events import Forgotten, Leaving, RunBegan
-from jupyter_sky.transport.protocol.messages import Packed
+from jupyter_sky.transport.protocol.messages import LatestRun, Packed
 
 
 class EventPublisher:
@@ -76,9 +78,11 @@ class EventPublisher:
         self.publish(self.leaving)
 
     @property
-    def latest_run(self) -> Message | None:
-        """The last run that began here, as `Welcome` has it."""
-        return self._latest_run and {**self._latest_run, "unseen": self._ended > self._seen}
+    def latest_run(self) -> LatestRun | None:
+        """The last run that began here."""
+        if self._latest_run is None:
+            return None
+        return cast(LatestRun, {**self._latest_run, "unseen": self._ended > self._seen})
 
     def on_seen(self, number: int) -> None:
         """Remember that a notebook has the events up to a number.

@@ -10,11 +10,12 @@ import dataclasses
 import functools
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_type_hints
 
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.protocol.error_report import ErrorReport
 from jupyter_sky.transport.protocol.messages import Packed
+from jupyter_sky.transport.protocol.shape import Check, check_for
 
 Outcome = Literal["ok", "error", "interrupted"]
 
@@ -39,6 +40,12 @@ def _kind(name: str) -> str:
 @functools.cache
 def _fields(kind: str) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(Event.kinds[kind]))
+
+
+@functools.cache
+def _checks(kind: str) -> tuple[tuple[str, Check], ...]:
+    hints = get_type_hints(Event.kinds[kind])
+    return tuple((name, check_for(hints[name])) for name in _fields(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +256,24 @@ Event.kinds.update({_kind(cls.__name__): cls for cls in Event.__subclasses__()})
 
 
 def decode_event(message: Message) -> Event:
-    """Return the event in ``message``."""
+    """Return the event in ``message``.
+
+    Raises
+    ------
+    ProtocolError
+        When it is unknown, or does not have the shape of one.
+    """
     kind = message.get("event", "")
-    event = Event.kinds.get(kind)
+    event = Event.kinds.get(kind) if isinstance(kind, str) else None
     if event is None:
         raise ProtocolError(f"unknown event {kind!r}")
-    known = _fields(kind)
-    return event(**{name: value for name, value in message.items() if name in known})
+    fields = {}
+    for name, fits in _checks(kind):
+        if name in message:
+            value = fields[name] = message[name]
+            if not fits(value):
+                raise ProtocolError(f"{kind} has a {name} that is none")
+    try:
+        return event(**fields)
+    except TypeError as error:
+        raise ProtocolError(f"{kind} lacks a field") from error

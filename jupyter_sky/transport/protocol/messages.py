@@ -93,6 +93,28 @@ class RankStatus(TypedDict):
     names: dict[str, str]
 
 
+class LatestRun(TypedDict):
+    """The event `RunBegan` of the last run that began on a node, and what came of it.
+
+    Attributes
+    ----------
+    n
+        Number of the event.
+    unseen
+        Whether its end is: no notebook has said that it has the event with which a rank ended it
+        (``seen``, with the number ``n`` of the last event that came).
+    """
+
+    event: str
+    n: int
+    unseen: bool
+    run: str
+    ranks: list[int]
+    title: str
+    show: list[int]
+    asked: dict[int, list[str]]
+
+
 class Welcome(TypedDict):
     """The answer of an agent to `Hello`.
 
@@ -112,9 +134,7 @@ class Welcome(TypedDict):
         Versions of Python and the packages that ranks use; ``None`` until the fork server has
         imported them.
     latest
-        The last run that began on this node, as the event `RunBegan` says it, with the number ``n``
-        of that event and whether its end is ``unseen``: no notebook has said that it has the event
-        with which a rank ended it (``seen``, with the number ``n`` of the last event that came).
+        The last run that began on this node.
     ranks
         The ranks of the node.
     ending
@@ -131,7 +151,7 @@ class Welcome(TypedDict):
     id: str
     last: int
     versions: dict[str, str] | None
-    latest: dict[str, Any] | None
+    latest: LatestRun | None
     ranks: list[RankStatus]
     ending: bool
     leaving: dict[str, Any] | None

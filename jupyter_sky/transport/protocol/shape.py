@@ -1,0 +1,75 @@
+"""Whether a message has the shape that its type says: others can write anything into it."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+Check = Callable[[Any], bool]
+
+
+@cache
+def check_for(hint: Any) -> Check:
+    """Return what tells whether a value that msgpack has decoded is of a type.
+
+    Parameters
+    ----------
+    hint
+        A class, a `TypedDict`, a `Literal`, or a union or container of those. msgpack knows lists
+        and no tuples; of a `TypedDict`, fields that it does not name may be there as well.
+    """
+    if hint is Any:
+        return lambda value: True
+    if typing.is_typeddict(hint):
+        return _fields(hint)
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        # One question where classes are enough: events come by the thousand.
+        kinds = tuple(
+            each for each in inner if isinstance(each, type) and not typing.is_typeddict(each)
+        )
+        checks = tuple(check_for(each) for each in inner if each not in kinds)
+        if float in kinds:
+            kinds += (int,)
+        if not checks:
+            return lambda value: isinstance(value, kinds)
+        if len(checks) == 1:
+            [other] = checks
+            return lambda value: isinstance(value, kinds) or other(value)
+        return lambda value: isinstance(value, kinds) or any(check(value) for check in checks)
+    if origin is typing.Literal:
+        return lambda value: isinstance(value, str | bool) and value in inner
+    if origin is list:
+        item = check_for(inner[0])
+        return lambda value: isinstance(value, list) and all(map(item, value))
+    if origin is tuple:
+        items = tuple(check_for(each) for each in inner)
+        return lambda value: (
+            isinstance(value, list | tuple)
+            and len(value) == len(items)
+            and all(check(each) for check, each in zip(items, value, strict=True))
+        )
+    if origin is dict:
+        key, item = map(check_for, inner)
+        return lambda value: (
+            isinstance(value, dict) and all(map(key, value)) and all(map(item, value.values()))
+        )
+    kind = (int, float) if hint is float else hint
+    return lambda value: isinstance(value, kind)
+
+
+def _fields(hint: Any) -> Check:
+    required, optional = [], []
+    for name, kind in typing.get_type_hints(hint, include_extras=True).items():
+        if typing.get_origin(kind) is typing.NotRequired:
+            optional.append((name, check_for(typing.get_args(kind)[0])))
+        else:
+            required.append((name, check_for(kind)))
+    return lambda value: (
+        isinstance(value, dict)
+        and all(name in value and check(value[name]) for name, check in required)
+        and all(name not in value or check(value[name]) for name, check in optional)
+    )
