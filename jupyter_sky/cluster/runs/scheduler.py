@@ -18,7 +18,7 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.cluster.state import running
+from jupyter_sky.cluster.state import not_begun, running
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Scalable
@@ -236,6 +236,17 @@ class Scheduler(ClusterListener):
         names = [group for group in request["names"] if not here.isdisjoint(group["ranks"])]
         request = {**request, "ranks": ranks, "names": names}
         run.sent = True
+        try:
+            await self._send_until_taken(connection, request, blobs)
+        except ClusterLost:
+            raise  # whether it has begun there is not known
+        except SkyError:
+            self.controller.state = not_begun(self.controller.state, run.id, ranks)
+            raise
+
+    async def _send_until_taken(
+        self, connection: Connection, request: RunRequest, blobs: Mapping[str, memoryview]
+    ) -> None:
         for _ in range(2):
             if blobs:
                 await connection.uploads.put(blobs)
@@ -254,6 +265,7 @@ class Scheduler(ClusterListener):
         self.controller.sync.lost(run.task.update)
         if run.sent:
             # Some nodes may have begun with it, which cannot come to an end without the others.
+            self._interrupted.add(run.id)
             self._request_interrupt(run.id)
         run.end(trouble)
 
