@@ -94,6 +94,7 @@ def _during(cells: Cells, fault: Fault, mended: ExitStack) -> tuple[float, str]:
         nonlocal struck
         struck = time.monotonic()
         fault.strike(cells, mended)
+        struck = time.monotonic()  # it may have had to wait for the moment
 
     def show(event: object) -> None:
         nonlocal inside

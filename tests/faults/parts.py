@@ -9,7 +9,12 @@ from typing import Any
 
 import psutil
 
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runtime_env import Timeouts
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec
 from tests.cluster.conftest import Cells
 
 
@@ -41,6 +46,16 @@ def folder_of(cells: Cells, machine: int = 0) -> Path:
 def blobs_of(cells: Cells, machine: int = 0) -> Path:
     """Return the folder of an agent's blobs, in shared memory."""
     return Path(_machine(cells, machine)["blobs"])
+
+
+def attach(name: str) -> Cells:
+    """Take up a cluster, as another kernel does."""
+    row = registry.find(name)
+    assert row is not None
+    _, runtime_env = assemble(ClusterSpec(name=name), [])
+    cluster = Cluster.attach(row, Local(), runtime_env, timeouts=Timeouts(stop=5))
+    assert cluster is not None
+    return Cells(cluster)
 
 
 def _machine(cells: Cells, machine: int) -> dict[str, Any]:

@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from jupyter_sky.errors import ClusterLost
 from tests.benchmarks.cases.machines import cluster_on, switched_on
 from tests.benchmarks.measure import Row, Target, seconds
 from tests.cluster.conftest import Cells
 from tests.faults.catalogue import FAULTS, Fault, with_torch
 from tests.faults.experience import set_up, started, suffer
 from tests.faults.limits import NoControlGroups
+from tests.faults.other_kernel import running_kernel
+from tests.faults.parts import attach
 from tests.lab import Lab, missing
 
 
@@ -23,7 +26,7 @@ def faults(peers: bool) -> list[Row]:
     """Everything of the catalogue, on this machine and on hosts of the lab."""
     with _clusters() as cluster:
         rows = [row for fault in FAULTS for row in _rows(fault, cluster(fault))]
-    return [*rows, *_on_hosts()]
+    return [*rows, *_kernel_killed(), *_on_hosts()]
 
 
 def _rows(fault: Fault, cells: Cells) -> list[Row]:
@@ -62,6 +65,32 @@ def _clusters() -> Iterator[Callable[[Fault], Cells]]:
             cells.cluster.down()
 
 
+def _kernel_killed() -> list[Row]:
+    """Kill a kernel while its cell runs, and take the run up from this one."""
+    with running_kernel("killed") as kernel:
+        kernel.kill()
+        killed = time.monotonic()
+        cells = attach("killed")
+    run = cells.cluster.pop_unseen_run()
+    assert run is not None
+    known = 0.0
+
+    def show(event: object) -> None:
+        nonlocal known
+        if not known:
+            known = time.monotonic()
+            run.stop()
+
+    run.follow(show)
+    cells.run("pass")
+    usable = time.monotonic()
+    cells.cluster.down()
+    return [
+        Row("kill -9 of a kernel: `%sky attach` shows its run", known - killed, "s", Target(1)),
+        Row("… until, that run stopped, the next cell has run", usable - killed, "s", Target(3)),
+    ]
+
+
 # Hosts, over SSH
 
 
@@ -79,7 +108,33 @@ def _on_hosts() -> list[Row]:
             rows.append(_next_cell(f"a {name} link to every host", cells))
             for host in lab.hosts:
                 host.speed_up()
-        return rows
+        return [*rows, *_power_off(cells, lab)]
+
+
+def _power_off(cells: Cells, lab: Lab) -> list[Row]:
+    """Cut the power of a host while a cell runs; a new cluster starts on those that are left."""
+    run = cells.start("print('inside', flush=True)\ntime.sleep(600)")
+    struck = 0.0
+
+    def show(event: object) -> None:
+        nonlocal struck
+        if not struck:
+            struck = time.monotonic()
+            lab.hosts[-1].power_off()
+
+    try:
+        run.follow(show)
+        run.values()
+    except ClusterLost as error:
+        said = str(error)
+    known = time.monotonic()
+    with cluster_on(lab, but=lab.hosts[-1:]) as successor:
+        successor.run("pass")
+        usable = time.monotonic()
+    return [
+        Row("power off of a host, computing", known - struck, "s", Target(15), note=said[:160]),
+        Row("… until a cell has run on the other one", usable - struck, "s", Target(18)),
+    ]
 
 
 def _next_cell(what: str, cells: Cells) -> Row:

@@ -7,7 +7,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from jupyter_sky.api.assemble import assemble
@@ -20,7 +20,7 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from tests.benchmarks.measure import Base, Row, Target, seconds, spread
 from tests.cluster.conftest import Cells
-from tests.lab import Lab, missing
+from tests.lab import Host, Lab, missing
 
 _HOSTS = 8
 _ROUNDS = 3
@@ -131,9 +131,11 @@ def cluster_on(
     framework: bool = False,
     ranks: int = 1,
     progress: Progress = lambda text: None,
+    but: Sequence[Host] = (),
 ) -> Iterator[Cells]:
-    hosts = [f"{host.name}:{ranks}" for host in lab.hosts]
-    wanted = ClusterSpec(name="measured", nodes=len(hosts))
+    """Have a cluster on the hosts of a lab, all but some."""
+    hosts = [f"{host.name}:{ranks}" for host in lab.hosts if host not in but]
+    wanted = ClusterSpec(name=f"measured-{len(hosts)}", nodes=len(hosts))
     spec, runtime_env = assemble(wanted, [torch()] if framework else [])
     provider = SSH(hosts, python=sys.executable)
     cluster = Cluster.start(spec, provider, runtime_env, progress, Timeouts(start=300))
