@@ -164,6 +164,19 @@ def running(state: ClusterState, ranks: Sequence[int], run: str) -> ClusterState
     )
 
 
+def not_begun(state: ClusterState, run: str, ranks: Collection[int]) -> ClusterState:
+    """Return the state after the agent of ``ranks`` has refused a run that was sent to it."""
+    return replace(
+        state,
+        ranks=tuple(
+            replace(rank, phase=RankPhase.IDLE, run=None)
+            if rank.rank in ranks and rank.run == run
+            else rank
+            for rank in state.ranks
+        ),
+    )
+
+
 def _rank(state: ClusterState, rank: int, **changes: Any) -> ClusterState:
     at = bisect_left(state.ranks, rank, key=lambda each: each.rank)
     if at == len(state.ranks) or state.ranks[at].rank != rank:

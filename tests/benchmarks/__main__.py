@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.benchmarks import table
 from tests.benchmarks.cases import (
     contest,
+    faults,
     imports,
     machines,
     output,
@@ -43,6 +44,7 @@ THEMES = {
     "panel": panel.panel,
     "killed": recovery.killed,
     "stop": recovery.stop,
+    "faults": faults.faults,
     "machines": machines.machines,
     "rented": rented.rented,
 }

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import jupyter_sky
-from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.transport.frames import Decoder, encode
 from tests.cluster.conftest import Cells, new
+from tests.faults.parts import folder_of
 
 __all__ = ["new"]
-
-
-def agent_of(cells: Cells, machine: int = 0) -> psutil.Process:
-    """Return the process of an agent."""
-    return psutil.Process(_machine(cells, machine)["pid"])
-
-
-def folder_of(cells: Cells, machine: int = 0) -> Path:
-    """Return the folder of an agent."""
-    return Path(_machine(cells, machine)["folder"])
-
-
-def _machine(cells: Cells, machine: int) -> dict[str, Any]:
-    row = registry.find(cells.cluster.name)
-    assert row is not None
-    return row.machines[machine]
 
 
 class RawClient:

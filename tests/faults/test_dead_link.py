@@ -4,19 +4,7 @@ from __future__ import annotations
 
 import time
 
-from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
-from jupyter_sky.providers.local import Local
-from tests.cluster.conftest import Cells
-
-
-def attach(name: str) -> Cells:
-    row = registry.find(name)
-    assert row is not None
-    cluster = Cluster.attach(row, Local(), RuntimeEnv(life={}), timeouts=Timeouts(stop=20))
-    assert cluster is not None
-    return Cells(cluster)
+from tests.faults.parts import attach
 
 
 def test_a_run_that_ends_while_a_dead_link_counts_is_offered_once(new, raw, tmp_path) -> None:

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import socket
-import threading
-import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
-import psutil
 import pytest
 
 import jupyter_sky as sky
@@ -20,58 +14,16 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.state import RankPhase
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
-from tests.faults.conftest import agent_of, folder_of
-
-_PIDS = Path("/sys/fs/cgroup/pids")
-
-
-def fork_server_of(cells: Cells) -> psutil.Process:
-    return agent_of(cells).children()[0]
+from tests.faults.limits import NoControlGroups, descriptors, no_more_processes
+from tests.faults.parts import agent_of, folder_of, fork_server_of, until
 
 
 def pids(cells: Cells) -> list[int]:
     return cells.ask("__import__('os').getpid()")
 
 
-def until(cells: Cells, condition: Callable[[], bool]) -> None:
-    """Wait until a change of the cluster makes something true."""
-    changed = threading.Event()
-    cells.cluster.listen(changed.set)
-    while not condition():
-        assert changed.wait(60)
-        changed.clear()
-
-
 def trouble(cells: Cells, rank: int) -> str:
     return cells.cluster.state.ranks[rank].trouble or ""
-
-
-@contextlib.contextmanager
-def descriptors(process: psutil.Process, most: int) -> Iterator[None]:
-    """Let a process open nothing more when it has so many files open."""
-    before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
-
-
-@contextlib.contextmanager
-def no_more_processes(process: psutil.Process) -> Iterator[None]:
-    """Let a process fork no more."""
-    group = _PIDS / f"sky-{uuid.uuid4().hex[:8]}"
-    try:
-        group.mkdir()
-    except OSError:
-        pytest.skip("the system's control groups cannot be changed here")
-    try:
-        (group / "cgroup.procs").write_text(str(process.pid))
-        (group / "pids.max").write_text("1")
-        yield
-    finally:
-        (_PIDS / "cgroup.procs").write_text(str(process.pid))
-        group.rmdir()
 
 
 def test_idle_connections_and_few_descriptors_cost_no_rank(new) -> None:
@@ -110,7 +62,11 @@ def test_idle_connections_and_few_descriptors_cost_no_rank(new) -> None:
 def test_a_rank_for_which_there_is_no_process_comes_when_there_is_room(new, limit, why) -> None:
     cells = new(nodes=2, framework=False)
     before = pids(cells)
-    with limit(cells):
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(limit(cells))
+        except NoControlGroups:
+            pytest.skip("the system's control groups cannot be changed here")
         os.kill(before[1], signal.SIGKILL)
         until(cells, lambda: "the system makes no process for it" in trouble(cells, 1))
         assert why in trouble(cells, 1)

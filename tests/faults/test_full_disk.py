@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from tests.cluster.conftest import Cells
-from tests.faults.conftest import agent_of
+from tests.faults.limits import full_disk
+from tests.faults.parts import agent_of
 
 SHOW = (
     "from IPython.display import display\n"
     "for n in range({}): display({{'image/png': bytes([n]) * 150_000}}, raw=True)"
 )
-
-
-@contextmanager
-def full_disk(process: psutil.Process, size: int) -> Iterator[None]:
-    """Let a process write no file that is larger than so many bytes: writes are cut short there."""
-    limits = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limits)
 
 
 def displayed(cells: Cells) -> list[int]:

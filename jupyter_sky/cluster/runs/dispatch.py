@@ -11,8 +11,8 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.state import running
-from jupyter_sky.errors import SkyError
+from jupyter_sky.cluster.state import not_begun, running
+from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.transport.protocol.messages import RunRequest
 
@@ -44,11 +44,12 @@ async def dispatch(controller: Controller, run: Run) -> None:
     if task.values:
         await _record_asked(controller.id, run)
     await asyncio.gather(
-        *(_send_request(each, run, request, blobs) for each in controller.connections)
+        *(_send_request(controller, each, run, request, blobs) for each in controller.connections)
     )
 
 
 async def _send_request(
+    controller: Controller,
     connection: Connection,
     run: Run,
     request: RunRequest,
@@ -61,6 +62,18 @@ async def _send_request(
     names = [group for group in request["names"] if not here.isdisjoint(group["ranks"])]
     request = {**request, "ranks": ranks, "names": names}
     run.sent = True
+    try:
+        await _send_until_taken(connection, request, blobs)
+    except ClusterLost:
+        raise  # whether it has begun there is not known
+    except SkyError:
+        controller.state = not_begun(controller.state, run.id, ranks)
+        raise
+
+
+async def _send_until_taken(
+    connection: Connection, request: RunRequest, blobs: Mapping[str, memoryview]
+) -> None:
     for _ in range(2):
         if blobs:
             await connection.uploads.put(blobs)

@@ -203,8 +203,9 @@ class Run:
 
 def _rank_lost(event: RankExited) -> ErrorReport:
     last_lines = f" Its last lines:\n{event.tail.rstrip()}" if event.tail.strip() else ""
-    return report(
-        RankLost,
-        f"rank {event.rank} is lost: {event.reason}. It starts anew with an empty namespace; "
-        f"the other ranks keep theirs.{last_lines}",
+    then = (
+        "It starts anew with an empty namespace; the other ranks keep theirs."
+        if event.again
+        else "No other process takes its place."
     )
+    return report(RankLost, f"rank {event.rank} is lost: {event.reason}. {then}{last_lines}")

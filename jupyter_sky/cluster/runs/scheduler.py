@@ -205,8 +205,7 @@ class Scheduler(ClusterListener):
         """End a run because one of its steps failed."""
         self.controller.sync.lost(run.task.update)
         if run.sent:
-            # Some nodes may have begun with it, which cannot come to an end without the others. A
-            # run that comes next waits for them.
+            # Some nodes may have begun with it, which cannot come to an end without the others.
             self._interrupted.add(run.id)
             self._request_interrupt(run.id)
         run.end(trouble)

@@ -152,8 +152,9 @@ class BlobStore:
 
     def drop_unfinished(self, pid: int) -> None:
         """Remove what a rank was writing into the folder when its process ended."""
-        for part in self.folder.glob(f"{pid}-*.part"):
-            part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # without a descriptor to look: it goes with the node
+            for part in self.folder.glob(f"{pid}-*.part"):
+                part.unlink(missing_ok=True)
 
     def touch(self, keys: Iterable[str]) -> None:
         """Make these blobs the most recently used ones."""

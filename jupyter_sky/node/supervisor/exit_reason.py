@@ -16,13 +16,13 @@ class ExitReasons:
     """Says why processes of this node ended; counts what the system kills for lack of memory."""
 
     def __init__(self) -> None:
-        self._oom_kills = _oom_kills()
+        self._oom_kills = _oom_kills(0)
 
     def explain(self, status: int) -> str:
         """Return what the exit status of a process means."""
         if status >= 0:
             return f"its process ended with status {status}"
-        kills, self._oom_kills = self._oom_kills, _oom_kills()
+        kills, self._oom_kills = self._oom_kills, _oom_kills(self._oom_kills)
         if -status == signal.SIGKILL and self._oom_kills > kills:
             return "the system killed it because there was no memory left"
         try:
@@ -45,10 +45,10 @@ def last_lines(process: RankProcess) -> str:
     return "\n".join([what, *where[at:][:_SHOWN]])
 
 
-def _oom_kills() -> int:
-    """Return how many processes this system has killed so far for lack of memory."""
+def _oom_kills(otherwise: int) -> int:
+    """Return how many processes this system has killed so far for lack of memory, if it says so."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
-    return 0
+    return otherwise

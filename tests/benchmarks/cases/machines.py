@@ -7,7 +7,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from jupyter_sky.api.assemble import assemble
@@ -20,7 +20,7 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from tests.benchmarks.measure import Base, Row, Target, seconds, spread
 from tests.cluster.conftest import Cells
-from tests.lab import Lab, missing
+from tests.lab import Host, Lab, missing
 
 _HOSTS = 8
 _ROUNDS = 3
@@ -48,7 +48,7 @@ def _attach(lab: Lab) -> Row:
         def note(text: object, said: dict[str, float] = said) -> None:
             said.setdefault(str(text), time.monotonic())
 
-        with _cluster(lab, framework=True, progress=note):
+        with cluster_on(lab, framework=True, progress=note):
             whole.append(time.monotonic() - began)
         # Imports have begun before all agents are there: what is counted here is too much.
         waiting = said["forming the group"] - said["importing torch"]
@@ -63,7 +63,7 @@ def _attach(lab: Lab) -> Row:
 
 
 def _push(lab: Lab) -> list[Row]:
-    with _cluster(lab) as cells:
+    with cluster_on(lab) as cells:
         cells.namespace["data"] = random.randbytes(_SIZE)
         before = cells.cluster.sent_bytes
         taken = seconds(lambda: cells.run("pass", names=["data"]))
@@ -81,7 +81,7 @@ def _push(lab: Lab) -> list[Row]:
 
 
 def _lose(lab: Lab) -> Row:
-    with _cluster(lab) as cells:
+    with cluster_on(lab) as cells:
         cells.run("import time")
         run = cells.start("print('here', flush=True)\ntime.sleep(600)")
         lost = [0.0]
@@ -100,7 +100,7 @@ def _lose(lab: Lab) -> Row:
 
 
 def _ask(lab: Lab) -> Row:
-    with _cluster(lab, ranks=4) as cells:
+    with cluster_on(lab, ranks=4) as cells:
         trips = [seconds(lambda: cells.run("pass")) for _ in range(_TRIPS)]
     return Row(
         f"round trip of an empty cell, 64 ranks on {len(lab.hosts)} hosts",
@@ -126,14 +126,16 @@ def switched_on(count: int) -> Iterator[Lab]:
 
 
 @contextmanager
-def _cluster(
+def cluster_on(
     lab: Lab,
     framework: bool = False,
     ranks: int = 1,
     progress: Progress = lambda text: None,
+    but: Sequence[Host] = (),
 ) -> Iterator[Cells]:
-    hosts = [f"{host.name}:{ranks}" for host in lab.hosts]
-    wanted = ClusterSpec(name="measured", nodes=len(hosts))
+    """Have a cluster on the hosts of a lab, all but some."""
+    hosts = [f"{host.name}:{ranks}" for host in lab.hosts if host not in but]
+    wanted = ClusterSpec(name=f"measured-{len(hosts)}", nodes=len(hosts))
     spec, runtime_env = assemble(wanted, [torch()] if framework else [])
     provider = SSH(hosts, python=sys.executable)
     cluster = Cluster.start(spec, provider, runtime_env, progress, Timeouts(start=300))

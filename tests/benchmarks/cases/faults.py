@@ -1,0 +1,172 @@
+"""What breaks: when the user knows, and when the next cell has run.
+
+What is broken and how stands in `tests.faults.catalogue`, whose tests hold what is said and that
+nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from jupyter_sky.errors import ClusterLost
+from tests.benchmarks.cases.machines import cluster_on, switched_on
+from tests.benchmarks.measure import Row, Target, seconds
+from tests.cluster.conftest import Cells
+from tests.faults.catalogue import FAULTS, Fault, with_torch
+from tests.faults.experience import set_up, started, suffer
+from tests.faults.limits import NoControlGroups
+from tests.faults.other_kernel import running_kernel
+from tests.faults.parts import attach
+from tests.lab import Lab, missing
+
+
+def faults(peers: bool) -> list[Row]:
+    """Everything of the catalogue, on this machine and on hosts of the lab."""
+    with _clusters() as cluster:
+        rows = [row for fault in FAULTS for row in _rows(fault, cluster(fault))]
+    return [*rows, *_kernel_killed(), *_on_hosts()]
+
+
+def _rows(fault: Fault, cells: Cells) -> list[Row]:
+    try:
+        felt = suffer(cells, fault)
+    except NoControlGroups:
+        return [Row(fault.what, None, "s", note="control groups cannot be changed here")]
+    except Exception as error:
+        return [Row(fault.what, None, "s", note=f"{type(error).__name__}: {error}"[:200])]
+    said = " ".join(felt.said.split())
+    return [
+        Row(fault.what, felt.known, "s", Target(fault.known), note=said[:160]),
+        Row("… until the next cell has run", felt.usable, "s", Target(fault.usable)),
+    ]
+
+
+@contextmanager
+def _clusters() -> Iterator[Callable[[Fault], Cells]]:
+    """Give a cluster to break; what is whole again afterwards is broken again."""
+    shared: list[Cells] = []
+    alone: list[Cells] = []
+
+    def cluster(fault: Fault) -> Cells:
+        if fault.make is not with_torch:
+            alone.append(started(fault))
+            return alone[-1]
+        if not shared:
+            shared.append(started(fault))
+        set_up(shared[0])
+        return shared[0]
+
+    try:
+        yield cluster
+    finally:
+        for cells in [*shared, *alone]:
+            cells.cluster.down()
+
+
+def _kernel_killed() -> list[Row]:
+    """Kill a kernel while its cell runs, and take the run up from this one."""
+    with running_kernel("killed") as kernel:
+        kernel.kill()
+        killed = time.monotonic()
+        cells = attach("killed")
+    run = cells.cluster.pop_unseen_run()
+    assert run is not None
+    known = 0.0
+
+    def show(event: object) -> None:
+        nonlocal known
+        if not known:
+            known = time.monotonic()
+            run.stop()
+
+    run.follow(show)
+    cells.run("pass")
+    usable = time.monotonic()
+    cells.cluster.down()
+    return [
+        Row("kill -9 of a kernel: `%sky attach` shows its run", known - killed, "s", Target(1)),
+        Row("… until, that run stopped, the next cell has run", usable - killed, "s", Target(3)),
+    ]
+
+
+# Hosts, over SSH
+
+
+def _on_hosts() -> list[Row]:
+    if reason := missing():
+        return [Row("faults of hosts over SSH", None, "s", note=reason)]
+    with switched_on(2) as lab, cluster_on(lab) as cells:
+        rows = _cut_link(cells, lab)
+        for host in lab.hosts:
+            host.restart_sshd()
+        rows.append(_next_cell("sshd was restarted on every host", cells))
+        for name, megabits, loss in (("slow", 1.0, 0.0), ("lossy", 1000.0, 0.1)):
+            for host in lab.hosts:
+                host.slow_down(megabits, loss)
+            rows.append(_next_cell(f"a {name} link to every host", cells))
+            for host in lab.hosts:
+                host.speed_up()
+        return [*rows, *_power_off(cells, lab)]
+
+
+def _power_off(cells: Cells, lab: Lab) -> list[Row]:
+    """Cut the power of a host while a cell runs; a new cluster starts on those that are left."""
+    run = cells.start("print('inside', flush=True)\ntime.sleep(600)")
+    struck = 0.0
+
+    def show(event: object) -> None:
+        nonlocal struck
+        if not struck:
+            struck = time.monotonic()
+            lab.hosts[-1].power_off()
+
+    try:
+        run.follow(show)
+        run.values()
+    except ClusterLost as error:
+        said = str(error)
+    known = time.monotonic()
+    with cluster_on(lab, but=lab.hosts[-1:]) as successor:
+        successor.run("pass")
+        usable = time.monotonic()
+    return [
+        Row("power off of a host, computing", known - struck, "s", Target(15), note=said[:160]),
+        Row("… until a cell has run on the other one", usable - struck, "s", Target(18)),
+    ]
+
+
+def _next_cell(what: str, cells: Cells) -> Row:
+    """Return how long a cell takes where nothing has to be told."""
+    return Row(f"{what}: the next cell has run", seconds(lambda: cells.run("pass")), "s", Target(3))
+
+
+def _cut_link(cells: Cells, lab: Lab) -> list[Row]:
+    """Cut the notebook's link to a run that goes on, and mend it when the user knows."""
+    cells.run("import time")
+    run = cells.start("for n in range(10**9):\n    print(n, flush=True)\n    time.sleep(0.1)")
+    times: dict[str, float] = {}
+    said: list[str] = []
+
+    def show(event: object) -> None:
+        if not times:
+            times["cut"] = time.monotonic()
+            lab.unplug()
+        elif "mended" in times and not run.stopped:
+            times["again"] = time.monotonic()
+            run.stop()
+
+    def notice(text: str) -> None:
+        said.append(text)
+        if "mended" not in times:
+            times["known"] = time.monotonic()
+            lab.plug_in()
+            times["mended"] = time.monotonic()
+
+    run.follow(show, notice=notice)
+    known, again = times["known"] - times["cut"], times["again"] - times["mended"]
+    return [
+        Row("the notebook's link is cut while a cell runs", known, "s", Target(15), note=said[0]),
+        Row("… once it is mended, until the cell's output goes on", again, "s", Target(3)),
+    ]
