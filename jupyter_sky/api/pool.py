@@ -15,6 +15,7 @@ from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.plugin import Plugin, check_plugins, decorators_of
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.local import Local
@@ -121,8 +122,9 @@ class ComputePool:
         traceback: TracebackType | None,
     ) -> None:
         cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            cluster.down()
+        if cluster is not None and (untold := cluster.down()):
+            sentence = owed_ends.sentence(untold, cluster.spec.unattended)
+            warnings.warn(f"{cluster.name} was ended, but {sentence}", stacklevel=2)
 
     def __repr__(self) -> str:
         state = "up" if self._cluster else "not up: use it in a `with` block"

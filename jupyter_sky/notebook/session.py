@@ -14,7 +14,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import format_count, format_dollars, format_duration
+from jupyter_sky.formatting import format_count, format_dollars
 from jupyter_sky.notebook import cluster_factory
 from jupyter_sky.notebook.cluster_factory import ClusterFactory
 from jupyter_sky.notebook.config import Sky
@@ -206,7 +206,7 @@ class Session:
         if self._current == name:
             self._current = None
         if untold:
-            return f"{name}: ended, but {when_told(untold, unattended)}"
+            return f"{name}: ended, but {owed_ends.sentence(untold, unattended)}"
         return f"{name}: ended, nothing of it is left"
 
     def close(self) -> None:
@@ -291,16 +291,6 @@ def describe(cluster: Cluster) -> str:
     if (price := cluster.price) is not None:
         parts.append(f"{format_dollars(price)} an hour")
     return ", ".join(parts)
-
-
-def when_told(hosts: Sequence[str], unattended: float = UNATTENDED) -> str:
-    """Return a sentence on hosts that could not be told that something was ended."""
-    it = "they answer" if len(hosts) > 1 else "it answers"
-    return (
-        f"{', '.join(hosts)} could not be reached: what is left there is ended when {it} again, by "
-        f"this notebook, by `%sky gc` or by another notebook that uses a cluster; a run there ends "
-        f"after {format_duration(unattended)} without a notebook at the latest"
-    )
 
 
 def no_cluster(name: str | None, to: str = "") -> str:

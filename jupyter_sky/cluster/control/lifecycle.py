@@ -13,6 +13,7 @@ from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import end
 from jupyter_sky.cluster.inventory import owed_ends, probe, registry
+from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.runtime_env import deadline
 from jupyter_sky.cluster.state import ClusterPhase
@@ -38,7 +39,7 @@ async def record(controller: Controller) -> None:
         )
     if there and not await probe.has_agent(there, provider):
         machines = [provider.machine(each) for each in [*there.machines, *there.leaving]]
-        await owed_ends.remove_machines(there.id, there.name, provider, machines)
+        await owed_ends.remove_machines(Origin.of_row(there, provider), machines)
         await _release(controller, there.id, there.spec.get("place"))
         registry.remove(there.id)
     row = registry.describe(spec, controller.runtime_env.plugins)

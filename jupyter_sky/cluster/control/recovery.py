@@ -7,6 +7,7 @@ import contextlib
 
 from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.control.shutdown import origin
 from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import NoConnection
@@ -154,8 +155,7 @@ async def _replace(controller: Controller, lost: list[Connection], names: str) -
         for machine, done in zip(machines, removed, strict=True)
         if not done and there.isdisjoint(node.host for node in machine.nodes)
     ]
-    owed_ends.record(controller.id, controller.spec.name, provider, left)
-    owed_ends.settle_in_background()
+    owed_ends.record(origin(controller), left)
     await provider.release_machines(machines)
     numbers = {node.node for connection in lost for node in connection.machine.nodes}
     hosts = [node.host for node in controller.state.nodes if node.node in numbers]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.control.shutdown import end
+from jupyter_sky.cluster.control.shutdown import end, origin
 from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
@@ -335,9 +335,7 @@ async def finish_interrupted(
         return False
     await asyncio.gather(
         _end_ranks(controller.connections, surplus),
-        owed_ends.remove_machines(
-            controller.id, controller.spec.name, controller.provider, leaving
-        ),
+        owed_ends.remove_machines(origin(controller), leaving),
     )
     if isinstance(controller.provider, Scalable):
         await controller.provider.release_machines(leaving)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import owed_ends
+from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.providers.base import Machine
@@ -46,19 +47,31 @@ async def end(
         The nodes that could not be told, which is owed to them from now on.
     """
     told = await _tell_through_others(controller, leaving)
-    await asyncio.gather(*(_end(each) for each in leaving if each not in told))
+    ended = await asyncio.gather(*map(_end, leaving))
     for connection in leaving:
         connection.close()
-    left = [each.machine for each in leaving if each not in told]
-    return await owed_ends.remove_machines(
-        controller.id, controller.spec.name, controller.provider, [*left, *machines]
-    )
+    # What was told by others alone is out of reach from here: it looks after itself.
+    left = [
+        each.machine
+        for each, has_ended in zip(leaving, ended, strict=True)
+        if has_ended or each not in told
+    ]
+    return await owed_ends.remove_machines(origin(controller), [*left, *machines])
 
 
-async def _end(connection: Connection) -> None:
+def origin(controller: Controller) -> Origin:
+    """Return what is recorded of a cluster with machines that could not be told."""
+    spec = controller.spec
+    return Origin(controller.id, spec.name, controller.provider, spec.unattended)
+
+
+async def _end(connection: Connection) -> bool:
+    """Have an agent end its node; say whether it has."""
     if connection.is_up:
         with contextlib.suppress(SkyError):
             await connection.request("end", within=END_WITHIN, link_within=0.0)
+            return True
+    return False
 
 
 async def _tell_through_others(

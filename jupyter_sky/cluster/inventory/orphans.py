@@ -21,12 +21,13 @@ from pathlib import Path
 import psutil
 
 from jupyter_sky.cluster.inventory import owed_ends, registry
+from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.inventory.registry import START_WITHIN
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.paths import runtime
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.base import CloudProvider, Machine, Provider
+from jupyter_sky.providers.base import CloudProvider, Machine
 from jupyter_sky.providers.node_defaults import BLOBS_OF, SHARED_MEMORY
 from jupyter_sky.transport import event_loop
 
@@ -51,8 +52,8 @@ class Orphan:
         Its folders: of its agents, and of its large data in shared memory.
     processes
         Its processes that have lost their agent.
-    machines, provider
-        Other machines that it was on, and where they came from.
+    machines, origin
+        Other machines that it was on, and what is recorded of it where they do not answer.
     """
 
     id: str
@@ -61,7 +62,7 @@ class Orphan:
     folders: list[Path] = field(default_factory=list)
     processes: list[psutil.Process] = field(default_factory=list)
     machines: list[Machine] = field(default_factory=list)
-    provider: Provider | None = None
+    origin: Origin | None = None
 
     def __str__(self) -> str:
         parts = ["its entry in the registry"] if self.recorded else []
@@ -85,10 +86,9 @@ class Orphan:
                 process.kill()
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
-        if self.provider:
+        if self.origin:
             # What does not answer is owed: the row that says where it is goes with the rest.
-            name, machines = self.name or self.id, self.machines
-            event_loop.wait(owed_ends.remove_machines(self.id, name, self.provider, machines))
+            event_loop.wait(owed_ends.remove_machines(self.origin, self.machines))
         registry.remove(self.id)
 
 
@@ -136,8 +136,8 @@ def _gone_elsewhere(rows: Sequence[registry.Row]) -> Iterator[Orphan]:
             machines = [
                 every[row.provider].machine(machine) for machine in [*row.machines, *row.leaving]
             ]
-            provider = every[row.provider]
-            yield Orphan(row.id, row.name, recorded=True, machines=machines, provider=provider)
+            origin = Origin.of_row(row, every[row.provider])
+            yield Orphan(row.id, row.name, recorded=True, machines=machines, origin=origin)
 
 
 def _folders(now: float) -> Iterator[tuple[str, Path]]:

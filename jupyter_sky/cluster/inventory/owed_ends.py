@@ -1,7 +1,8 @@
 """Ends that are owed: machines that could not be told that their cluster, or their part, was ended.
 
 They are in the registry until they are told, which any kernel does that uses clusters: it tries
-again and again in the background, and `gc` does so at once.
+again and again in the background, and `gc` does so at once. What nobody has told by then ends by
+itself when its time without a notebook is over, and is owed nothing any more.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import CloudProvider, Machine, Provider
+from jupyter_sky.providers.spec import UNATTENDED
 from jupyter_sky.transport import event_loop
 
 REMOVE_WITHIN = 10.0
@@ -29,8 +31,33 @@ _PAUSES = (2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The cluster that a machine was part of.
+
+    Attributes
+    ----------
+    id, name
+        The cluster's id, and its name.
+    provider
+        Where its nodes came from.
+    unattended
+        Seconds without a notebook after which its nodes end by themselves.
+    """
+
+    id: str
+    name: str
+    provider: Provider
+    unattended: float = UNATTENDED
+
+    @classmethod
+    def of_row(cls, row: registry.Row, provider: Provider) -> Origin:
+        """Return what the registry says of it."""
+        return cls(row.id, row.name, provider, row.spec.get("unattended", UNATTENDED))
+
+
+@dataclass(frozen=True)
 class OwedEnd:
-    """A machine that is to be told, with the cluster that it was part of.
+    """A machine that is to be told.
 
     Attributes
     ----------
@@ -62,19 +89,29 @@ class OwedEnd:
         return f"{self.name}: ended {ago} ago, and {self.hosts} could not be told so far"
 
 
-async def remove_machines(
-    identity: str, name: str, provider: Provider, machines: Sequence[Machine]
-) -> list[str]:
-    """Remove what is left of agents on machines.
+def sentence(hosts: Sequence[str], unattended: float) -> str:
+    """Return what becomes of hosts that could not be told that something was ended.
 
     Parameters
     ----------
-    identity, name
-        The cluster's id, and its name.
-    provider
-        Where its nodes came from.
-    machines
-        The machines.
+    hosts
+        The hosts.
+    unattended
+        Seconds without a notebook after which their nodes end by themselves.
+    """
+    it = "they answer" if len(hosts) > 1 else "it answers"
+    return (
+        f"{', '.join(hosts)} could not be reached: what is left there is ended when {it} again, by "
+        "this notebook, by another one that uses a cluster, or by `%sky gc`; what runs there ends "
+        f"after {format_duration(unattended)} without a notebook at the latest"
+    )
+
+
+# Machines that are to be told
+
+
+async def remove_machines(origin: Origin, machines: Sequence[Machine]) -> list[str]:
+    """Remove what is left of agents on machines.
 
     Returns
     -------
@@ -83,8 +120,7 @@ async def remove_machines(
     """
     removed = await asyncio.gather(*map(try_to_remove, machines))
     left = [machine for machine, done in zip(machines, removed, strict=True) if not done]
-    record(identity, name, provider, left)
-    settle_in_background()
+    record(origin, left)
     return [node.host for machine in left for node in machine.nodes]
 
 
@@ -98,26 +134,28 @@ async def try_to_remove(machine: Machine) -> bool:
     return True
 
 
-def record(identity: str, name: str, provider: Provider, machines: Sequence[Machine]) -> None:
-    """Record machines that could not be told that their part of a cluster was ended.
+def record(origin: Origin, machines: Sequence[Machine]) -> None:
+    """Record machines that could not be told, and have them told in the background.
 
     Machines of a cloud are terminated by their provider, whatever is on them.
     """
-    if isinstance(provider, CloudProvider) or not machines:
+    if isinstance(origin.provider, CloudProvider) or not machines:
         return
     now = time.time()
-    rows = [(identity, name, provider.name, json.dumps(each.row()), now) for each in machines]
+    about = (origin.id, origin.name, origin.provider.name)
     with registry.opened() as database:
         database.executemany(
-            "INSERT INTO owed_ends (cluster, name, provider, machine, since) "
-            "VALUES (?, ?, ?, ?, ?)",
-            rows,
+            "INSERT INTO owed_ends (cluster, name, provider, machine, since, until) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            [(*about, json.dumps(each.row()), now, now + origin.unattended) for each in machines],
         )
+    settle_in_background()
 
 
 def read() -> list[OwedEnd]:
     """Return all ends that are owed, oldest first."""
     with registry.opened() as database:
+        database.execute("DELETE FROM owed_ends WHERE until < ?", (time.time(),))
         found = database.execute(
             "SELECT number, cluster, name, provider, machine, since FROM owed_ends ORDER BY number"
         ).fetchall()
@@ -125,6 +163,9 @@ def read() -> list[OwedEnd]:
         OwedEnd(number, cluster, name, provider, json.loads(machine), since)
         for number, cluster, name, provider, machine, since in found
     ]
+
+
+# Telling them
 
 
 async def settle(owed: OwedEnd) -> bool:

@@ -42,7 +42,8 @@ CREATE TABLE IF NOT EXISTS owed_ends (
     name TEXT NOT NULL,
     provider TEXT NOT NULL,
     machine TEXT NOT NULL,
-    since REAL NOT NULL
+    since REAL NOT NULL,
+    until REAL NOT NULL
 )
 """
 

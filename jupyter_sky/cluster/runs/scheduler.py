@@ -162,11 +162,7 @@ class Scheduler(ClusterListener):
 
     async def _run_on_whole_cluster(self, run: Run) -> None:
         """Send the run to a cluster whose ranks are all there, in one group."""
-        with contextlib.suppress(TimeoutError, ClusterLost):
-            # What was busy when this kernel attached may be over, and word of it on the way.
-            async with asyncio.timeout(_SETTLED_WITHIN):
-                await self.controller.until(lambda: not self._foreign_runs)
-        self._check(run)
+        await self._check(run)
         sync, update = self.controller.sync, run.task.update
         await recovery.make_whole(self.controller)
         while sync.is_outdated(update):  # something that ranks were sent before it was lost
@@ -177,12 +173,12 @@ class Scheduler(ClusterListener):
             run.began = time.monotonic()
             await dispatch(self.controller, run)
 
-    def _check(self, run: Run) -> None:
+    async def _check(self, run: Run) -> None:
         """Refuse a run that the cluster, as it has become since it was asked for, cannot do."""
         controller, name = self.controller, self.controller.spec.name
         if not controller.alive:
             raise controller.loss
-        if self._foreign_runs:
+        if self._foreign_runs and not await self._are_over():
             raise SkyError(
                 f"cluster {name} is busy with a run that was started before this kernel: follow it "
                 "with `%sky attach`, or stop it with `%sky interrupt`."
@@ -200,6 +196,13 @@ class Scheduler(ClusterListener):
         busy = {rank.run for rank in self.controller.state.ranks if rank.run}
         ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
         return busy - ours - self._interrupted
+
+    async def _are_over(self) -> bool:
+        """Wait a moment: what was busy when this kernel attached may be over by now."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLED_WITHIN):
+                await self.controller.until(lambda: not self._foreign_runs)
+        return not self._foreign_runs
 
     def _fail(self, run: Run, trouble: SkyError | None) -> None:
         """End a run because one of its steps failed."""

@@ -45,8 +45,13 @@ MOST_CLIENTS = 256
 REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
 
+LOOK_AROUND_EVERY = 10.0
+"""Seconds after which an agent without a notebook looks whether the others are there."""
+
 TOUCH_EVERY = 3600.0
 """Seconds after which the folders that the node uses are marked as used again."""
+
+_MISSED = 2  # times that the others were not there
 
 
 def main(
@@ -130,6 +135,7 @@ class Agent:
             loop.create_task(self._report_usage()),
             loop.create_task(self._touch_folders()),
             loop.create_task(self._drop_stalled_blobs()),
+            loop.create_task(self._end_as_the_last()),
         ]
         if self._spec.spot:
             from jupyter_sky.node.agent import spot_notices
@@ -183,6 +189,15 @@ class Agent:
         while True:
             await asyncio.sleep(STALLED / 10)
             self.store.drop_stalled()
+
+    async def _end_as_the_last(self) -> None:
+        """End with the other agents if the notebook that ended them could not reach this one."""
+        missed = 0
+        while missed < _MISSED:
+            await asyncio.sleep(LOOK_AROUND_EVERY)
+            alone = not self.is_used and await self._peers.have_ended()
+            missed = missed + 1 if alone else 0
+        self.end_because("no notebook is connected, and the other nodes of its cluster have ended")
 
     def _on_spot_notice(self, notice: SpotNotice) -> None:
         """Tell clients, ranks and other agents that this node is about to be taken away."""

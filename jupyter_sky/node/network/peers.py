@@ -272,6 +272,23 @@ class Peers:
         said = await asyncio.gather(*map(attempt, peers))
         return {peer["node"]: text for peer, text in zip(peers, said, strict=True) if text}
 
+    async def have_ended(self) -> bool:
+        """Return whether the machines of all other agents answer, and none has its agent any more.
+
+        What does not answer may be there, behind a network that is broken.
+        """
+        for node in self._others:
+            try:
+                async with asyncio.timeout(REACH_WITHIN):
+                    _, writer = await asyncio.open_connection(node["addr"], node["port"])
+            except ConnectionRefusedError:
+                continue
+            except (OSError, TimeoutError):
+                return False
+            writer.close()
+            return False
+        return bool(self._others)
+
     async def _try_to_ask(self, peer: AgentAddress, message: Message) -> Message | None:
         try:
             return await self._ask(peer, message)

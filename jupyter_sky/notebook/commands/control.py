@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.output.progress import ProgressLine
-from jupyter_sky.notebook.session import Session, describe, when_told
+from jupyter_sky.notebook.session import Session, describe
 from jupyter_sky.notebook.validation import choose_ranks
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.ssh.connection.targets import parse
@@ -122,7 +122,7 @@ def scale_cluster(
     for warning in cluster.warnings[len(warnings) :]:
         print(f"{cluster.name}: {warning}", file=sys.stderr)
     if untold:
-        print(when_told(untold, cluster.spec.unattended))
+        print(owed_ends.sentence(untold, cluster.spec.unattended))
     return describe(cluster)
 
 

@@ -57,7 +57,6 @@ def status(context: CommandContext, options: Namespace) -> None:
     print(_table(session.connected_clusters(), session.current_name))
     for owed in owed_ends.read():
         print(owed)
-    owed_ends.settle_in_background()
 
 
 def panel(context: CommandContext, options: Namespace) -> None:

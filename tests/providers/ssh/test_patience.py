@@ -40,6 +40,11 @@ def test_an_idle_cluster_waits_and_the_next_cell_goes_on_with_its_variables(
     cells.run("kept = 7")
     with trouble(lab.hosts[1]):
         until(lambda: "lab2 cannot be reached since " in note(cells))
+        stopped = Followed(cells, "kept = 0")
+        stopped.until(lambda: stopped.notices)
+        stopped.run.stop()
+        with pytest.raises(KeyboardInterrupt):
+            stopped.values()
         followed = Followed(cells, "kept += 1", values={1: ["kept"]})
         # It says at once what it waits for.
         followed.until(lambda: followed.notices)

@@ -63,6 +63,24 @@ def test_a_host_that_only_other_nodes_reach_is_told_by_them(
     assert not owed_ends.read()
 
 
+def test_an_agent_that_comes_back_to_a_cluster_that_was_ended_ends_as_well(
+    lab: Lab, start, tmp_path: Path
+) -> None:
+    cells = start("lab1,lab2", framework=False)
+    followed = Followed(cells, counting(tmp_path / "never"), show=[1])
+    followed.until(lambda: 3 in followed.numbers)
+    host = lab.hosts[1]
+    with cut(host):
+        assert cells.cluster.down() == ["lab2"]
+        # No notebook will ever reach it again, but it sees the machines of the others.
+        out_of_reach(lab, host)
+    try:
+        until(lambda: not host.processes("jupyter_sky"))
+        assert owed_ends.read()
+    finally:
+        host.speed_up()
+
+
 def test_another_kernel_does_what_is_owed(lab: Lab, notebook: LiveNotebook, tmp_path: Path) -> None:
     stop = tmp_path / "never"
     notebook.succeed("%sky up --hosts lab1,lab2 --plugin none")
