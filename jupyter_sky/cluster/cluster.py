@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from jupyter_sky.cluster.control import lifecycle
-from jupyter_sky.cluster.control.controller import ClusterConfig, Controller, NoRuns
+from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
+from jupyter_sky.cluster.control.listener import NoRuns
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.rank_log import LogPart
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -116,7 +117,7 @@ class Cluster:
         Returns
         -------
         list of str
-            The nodes that could not be reached; what is left there ends by itself.
+            The nodes that could not be told, which is owed to them from now on.
         """
         controller = Controller(_config(row, provider, RuntimeEnv(life=None)), NoRuns())
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
@@ -191,7 +192,7 @@ class Cluster:
         Returns
         -------
         list of str
-            Nodes that left and could not be reached; what is left there ends by itself.
+            Nodes that left and could not be told, which is owed to them from now on.
 
         Raises
         ------
@@ -227,7 +228,7 @@ class Cluster:
         Returns
         -------
         list of str
-            The nodes that could not be reached; what is left there ends by itself.
+            The nodes that could not be told, which is owed to them from now on.
         """
         return wait(lifecycle.down(self._controller))
 
@@ -322,6 +323,11 @@ class Cluster:
         return self._controller.alive
 
     @property
+    def unreached(self) -> list[str]:
+        """The nodes that neither this process nor the other nodes reach."""
+        return self._controller.unreached
+
+    @property
     def outdated(self) -> bool:
         """Whether another kernel has changed it since: attach it to know it as it is."""
         return self._controller.outdated
@@ -345,12 +351,6 @@ class Cluster:
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
         return self._controller.sent_bytes
-
-    @property
-    def upload_note(self) -> str:
-        """How data leaves for the cluster and why, where the connection is slow; or empty."""
-        notes = [connection.uploads.note for connection in self._controller.connections]
-        return next(filter(None, notes), "")
 
 
 def _config(

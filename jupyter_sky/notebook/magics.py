@@ -17,6 +17,7 @@ from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import CellPlace, Task
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
@@ -96,7 +97,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         self._assignments.flush()
         limit = None if options.allow_large else self._settings.large
         update = cluster.sync.update(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
-        sending = SendingLine(self.shell, cluster, update.sizes)
+        sending = SendingLine(self.shell, cluster.name, update.sizes)
         run = cluster.run(
             Task(
                 ranks=ranks,
@@ -105,14 +106,22 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
                 update=update,
                 values=requested_names(ranks, options.out, options.gather),
                 show=shown,
-                title=cell_title(cell),
+                title=_title(cell),
             )
         )
         bind_values = partial(self._bind, options, cluster, run)
         if options.background:
-            title = f"{cluster.name} · {cell_title(cell)}"
+            title = f"{cluster.name} · {_title(cell)}"
             return BackgroundRun(run, title, bind_values, options.timeout)
-        follow(self.shell, self._session.panels, cluster, run, options.timeout, sending)
+        follow(
+            self.shell,
+            self._session.panels,
+            cluster,
+            run,
+            options.timeout,
+            sending,
+            is_safe=options.display == "safe",
+        )
         try:
             bind_values(run.values())
         except RemoteError as error:
@@ -169,6 +178,11 @@ def _analysed(cell: str, place: CellPlace) -> CellNames:
         return analyse(cell)
     except SyntaxError as error:
         raise InvalidCell(error, place) from None
+
+
+def _title(cell: str) -> str:
+    """Return a title for a cell that every page may show, and the kernel that takes the run up."""
+    return without_secrets(cell_title(cell))
 
 
 def _shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:

@@ -8,8 +8,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -210,6 +212,8 @@ def serve(home: Path, *options: str) -> Iterator[Server]:
         lines = iter(process.stderr.readline, "")
         where = re.compile(r"(http://127\.0\.0\.1:\d+/\S*?/)(?:tree)?\?token=(\w+)")
         address, token = next(found.groups() for line in lines if (found := where.search(line)))
+        # Read on: a server whose messages nobody takes waits in the midst of one.
+        threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
         server = Server(address, token, folder, runtime)
         server.wait()
         yield server
@@ -217,4 +221,4 @@ def serve(home: Path, *options: str) -> Iterator[Server]:
             kernel.close()
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.wait(timeout=30)

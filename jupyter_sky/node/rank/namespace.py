@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -141,7 +142,8 @@ class Namespace:
             path = self._folder / key
             if not path.exists():
                 # Ranks of one node may write the same blob at once; each rename puts a whole one.
-                part = path.with_name(f"{uuid.uuid4().hex}.part")
+                # The agent removes what this process leaves unfinished if it is killed.
+                part = path.with_name(f"{os.getpid()}-{uuid.uuid4().hex}.part")
                 try:
                     part.write_bytes(data)
                     part.rename(path)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, ProbeResult, probe
 from jupyter_sky.cluster.snapshot import RunState
 from jupyter_sky.cluster.state import ClusterState
@@ -55,6 +55,9 @@ def status(context: CommandContext, options: Namespace) -> None:
         return
     session.find()
     print(_table(session.connected_clusters(), session.current_name))
+    for owed in owed_ends.read():
+        print(owed)
+    owed_ends.settle_in_background()
 
 
 def panel(context: CommandContext, options: Namespace) -> None:
@@ -121,7 +124,10 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
     ]
     text = "\n".join(aligned([_HEAD, *lines]))
     here = next((each for each in known.values() if each.name == current), None)
-    return "\n".join([text, *_ranks(here.state)]) if here else text
+    if here is None:
+        return text
+    note = here.snapshot()["cluster"]["note"]
+    return "\n".join([text, *_ranks(here.state), *([f"   {note}"] if note else [])])
 
 
 def _statuses(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[ProbeResult]:

@@ -20,7 +20,7 @@ def push(context: CommandContext, options: Namespace) -> None:
     update = cluster.sync.update(
         options.names, namespace, cluster.all_ranks, force=True, limit=None
     )
-    sending = SendingLine(context.shell, cluster, update.sizes)
+    sending = SendingLine(context.shell, cluster.name, update.sizes)
     run = cluster.run(Task(cluster.all_ranks, code="", update=update))
     run.follow(sending=sending.update)
     run.values()

@@ -77,6 +77,13 @@ CLUSTER_OPTIONS = tuple(
         ),
         (("--replace",), "", None, "", "have another node take the place of one that is lost"),
         (
+            ("--patience",),
+            "TIME",
+            types.TIME,
+            "1h",
+            "how long to wait for a node that nobody reaches (10m, 15s in a run)",
+        ),
+        (
             ("--max-cost",),
             "DOLLARS",
             types.DOLLARS,
@@ -90,6 +97,13 @@ RUN_OPTIONS = tuple(
     for row in [
         (("--ranks",), "RANKS", types.RANKS, "0,2-3", "where the cell runs (all)"),
         (("--stdout",), "RANKS", types.SHOWN, "all", "whose output is shown (the head's)"),
+        (
+            ("--display",),
+            "HOW",
+            types.DISPLAY,
+            "safe",
+            "rich, or safe: no scripts of nodes in this page (rich)",
+        ),
         (
             ("--in",),
             "NAME",
@@ -186,9 +200,11 @@ class CellOptions:
         None means the head, or the first rank of a run without the head.
     plugin
         Empty for ``none``.
+    display
+        Whether what ranks display may be all that a page can show.
     in_names
         Empty for ``none``; None for the names that the cell reads.
-    timeout, idle_timeout
+    timeout, idle_timeout, patience
         Seconds.
     max_price, max_cost
         Dollars an hour, and dollars.
@@ -212,9 +228,11 @@ class CellOptions:
     idle_timeout: float | None = None
     max_price: float | None = None
     replace: bool = False
+    patience: float | None = None
     max_cost: float | None = None
     ranks: RankSelection = "all"
     stdout: RankSelection | Literal["none"] | None = None
+    display: Literal["rich", "safe"] = "rich"
     in_names: tuple[str, ...] | None = None
     allow_large: bool = False
     out: tuple[str, ...] = ()

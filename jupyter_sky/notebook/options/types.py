@@ -17,6 +17,7 @@ from jupyter_sky.errors import UsageError
 
 _SWITCHES = ("on", "off", "status")
 _PROVIDERS = ("local", "ssh", "aws")
+_DISPLAYS = ("rich", "safe")
 _IPYTHON_NAMES = {"In", "Out", "exit", "get_ipython", "open", "quit"}
 
 
@@ -174,6 +175,12 @@ def _provider(text: str) -> str:
     return text
 
 
+def _display(text: str) -> str:
+    if text not in _DISPLAYS:
+        raise ValueError(text)
+    return text
+
+
 def _variable(text: str) -> str:
     if not text.isidentifier() or keyword.iskeyword(text):
         raise ValueError(text)
@@ -275,6 +282,7 @@ GPU = OptionType(
     "the name of a GPU, with :COUNT behind it for more than one", _gpu, completions=_gpu_names
 )
 PROVIDER = OptionType("local, ssh or aws", _provider, completions=lambda context: _PROVIDERS)
+DISPLAY = OptionType("rich or safe", _display, completions=lambda context: _DISPLAYS)
 HOSTS = OptionType("names of machines", _host, many=True, combine=_distinct)
 PACKAGES = OptionType(
     "packages as pip writes them",

@@ -6,13 +6,15 @@ import base64
 import codecs
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.output.flood import FloodEnd, gap_notice
 from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
+from jupyter_sky.notebook.output.safe_display import safe_data, safe_metadata
 from jupyter_sky.transport.protocol.events import Display, Output
 
 _LONGEST_LINE = 1000  # characters of an unfinished line that are kept, in case a bar begins with it
@@ -27,10 +29,16 @@ class Renderer:
         The shell of the notebook.
     ranks
         The ranks whose output is shown. If there are several, each line begins with its rank.
+    is_safe
+        Whether nothing is displayed that could act in the page.
     """
 
-    def __init__(self, shell: InteractiveShell, ranks: Sequence[int]) -> None:
+    def __init__(
+        self, shell: InteractiveShell, ranks: Sequence[int], is_safe: bool = False
+    ) -> None:
         self._shell = shell
+        self._is_safe = is_safe
+        self._left_out: set[str] = set()
         self._width = len(str(max(ranks, default=0))) if len(ranks) > 1 else 0
         self._decoders: dict[tuple[int, str], Any] = {}
         self._unfinished: dict[tuple[int, str], str] = {}
@@ -140,6 +148,12 @@ class Renderer:
         if event.kind == "clear":
             self._shell.display_pub.clear_output(wait=event.data.get("wait", False))
             return
+        if event.skipped:
+            sys.stdout.write(
+                f"[… {format_count(event.skipped, 'display')} not shown here: there were too many "
+                f"to show; `%sky logs {event.rank}` has the text of them …]\n"
+            )
+            self.flush()
         if self._width and event.kind != "update":
             if event.data.keys() == {"text/plain"}:
                 lines = str(event.data["text/plain"]).splitlines()
@@ -147,12 +161,31 @@ class Renderer:
                 return
             sys.stdout.write(f"{self._label(event.rank)}\n")
             self.flush()
+        data, metadata = event.data, event.metadata
+        if self._is_safe:
+            data, metadata = safe_data(data), safe_metadata(metadata)
+            self._report_left_out(event.data.keys() - data.keys())
+            if not data:
+                return
         self._shell.display_pub.publish(
-            data={mime: _as_text(value) for mime, value in event.data.items()},
-            metadata=event.metadata,
-            transient=event.transient,
+            data={mime: _as_text(value) for mime, value in data.items()},
+            metadata=metadata,
+            transient=_transient(event.transient),
             update=event.kind == "update",
         )
+
+    def _report_left_out(self, kinds: Collection[str]) -> None:
+        """Say once of each kind of data that it is not shown."""
+        if new := sorted(set(kinds) - self._left_out):
+            self._left_out.update(new)
+            sys.stdout.write(f"[{', '.join(new)}: not shown with `--display safe`]\n")
+            self.flush()
+
+
+def _transient(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the place of a display: a rank's are its own, and none of the notebook or a panel."""
+    place = said.get("display_id")
+    return {"display_id": f"sky-rank-{place}"} if place else {}
 
 
 def _gap(event: Output) -> str:

@@ -6,7 +6,7 @@ Each class is a request by the name that its text begins with; `messages` says w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from jupyter_sky.transport.protocol.topology import AgentAddress
 
@@ -133,6 +133,15 @@ class ReachRequest(TypedDict):
     peers: list[AgentAddress]
 
 
+class EndPeersRequest(TypedDict):
+    """``end_peers``: tell other agents that they were ended; the answer has ``failed``, as above.
+
+    With no ``peers`` it asks for nothing but a sign of life.
+    """
+
+    peers: list[AgentAddress]
+
+
 class ListenRequest(TypedDict):
     """``listen_on_test_port``: listen for ``callers`` connections; the answer has the ``port``."""
 
@@ -156,7 +165,7 @@ class AddPeersRequest(TypedDict):
     """``add_peers``: trust agents that join the cluster.
 
     The answer has ``addr``, ``interface`` and ``port`` where the agent listens to others from now
-    on, if it was alone so far.
+    on, and the ``fingerprint`` of what it shows them, if it was alone so far.
 
     Attributes
     ----------
@@ -166,8 +175,11 @@ class AddPeersRequest(TypedDict):
         For an agent that was alone so far: what it shows to other agents.
     peer
         The address of one of them.
+    peers
+        Their fingerprints.
     """
 
     authority: str
-    credentials: Mapping[str, str] | None
+    credentials: Mapping[str, Any] | None
     peer: str
+    peers: list[str]

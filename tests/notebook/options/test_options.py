@@ -58,6 +58,7 @@ def given_in(line: str) -> dict[str, Any]:
         ("--ranks 0, 2-3 --spot", {"ranks": (0, 2, 3), "spot": True}),
         ("--stdout none", {"stdout": "none"}),
         ("--stdout 1-2", {"stdout": (1, 2)}),
+        ("--display safe", {"display": "safe"}),
         ("--in model", {"in_names": ("model",)}),
         ("--in none", {"in_names": ()}),
         ("--out a,b --out b c", {"out": ("a", "b", "c")}),
