@@ -11,22 +11,36 @@ HIDDEN = "****"
 
 def format_bytes(count: float) -> str:
     """Return a number of bytes as panel and sidebar do: ``"1.25 GB"``, ``"12.4 MB"``, ``"7 B"``."""
+    unit, name = _byte_unit(count)
+    return f"{_digits(count / unit)} {name}"
+
+
+def format_share(used: float, total: float) -> str:
+    """Return how much of something is used, as panel and sidebar do: ``"12.1 / 40 GB"``."""
+    unit, name = _byte_unit(total)
+    return f"{_digits(used / unit)} / {_digits(total / unit)} {name}"
+
+
+def _byte_unit(count: float) -> tuple[float, str]:
     units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-    unit, name = next((each for each in units if count >= each[0]), (1, "B"))
-    value = count / unit
+    return next((each for each in units if count >= each[0]), (1, "B"))
+
+
+def _digits(value: float) -> str:
     digits = f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
-    return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {name}"
+    return digits.rstrip("0").rstrip(".") if "." in digits else digits
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time: ``"12 s"``, ``"3 min"``, ``"2.5 h"``, ``"4 d"``."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.0f} d"
+    """Return a time, as the sidebar: ``"12 s"``, ``"3 min"``, ``"2 h 05 min"``, ``"4 d 0 h"``."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole // 60 % 60:02} min"
+    return f"{whole // 86400} d {whole // 3600 % 24} h"
 
 
 def format_dollars(amount: float) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LONG = {
     "cluster/control/test_scaling.py": 580,
     "providers/aws/test_nothing_left.py": 310,
-    "labextension/test_sidebar.py": 240,
+    "labextension/test_sidebar.py": 260,
     "notebook/panel/test_jupyterlab.py": 170,
     "cluster/control/test_recovery.py": 160,
     "notebook/commands/test_cli.py": 150,
@@ -31,6 +31,7 @@ LONG = {
     "providers/aws/test_scaling.py": 100,
     "providers/aws/test_loss.py": 80,
     "notebook/test_magic_life.py": 70,
+    "labextension/test_keys.py": 60,
     "providers/aws/test_dead_man.py": 70,
     "notebook/test_headless.py": 60,
     "server/test_live.py": 60,
@@ -60,6 +61,7 @@ LONG = {
     "providers/aws/test_trouble.py": 30,
     "cluster/namespace/test_shared_objects.py": 30,
     "server/test_install.py": 30,
+    "labextension/test_log.py": 30,
 }
 """Seconds that a file takes, where it is half a minute or more: the order in which they begin."""
 

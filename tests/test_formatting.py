@@ -13,6 +13,7 @@ from jupyter_sky.formatting import (
     format_duration,
     format_list,
     format_ranks,
+    format_share,
     without_secrets,
 )
 
@@ -35,9 +36,20 @@ def test_bytes(count: float, text: str) -> None:
     assert format_bytes(count) == text
 
 
+def test_shares() -> None:
+    assert format_share(12.1e9, 40e9) == "12.1 / 40 GB"
+    assert format_share(80e6, 16e9) == "0.08 / 16 GB"
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (59, "59 s"), (180, "3 min"), (9000, "2.5 h"), (4 * 86400, "4 d")],
+    [
+        (0.4, "0 s"),
+        (59.9, "59 s"),
+        (3599, "59 min"),
+        (7500, "2 h 05 min"),
+        (4e5, "4 d 15 h"),
+    ],
 )
 def test_duration(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -53,8 +53,11 @@ export function span(ranks: number[]): string {
   return parts.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(', ');
 }
 
+/** 1234.5 as "$1,234.50", 0.0123 as "$0.0123": what costs something is never shown as nothing. */
 export function money(dollars: number): string {
-  return `$${dollars.toFixed(2)}`;
+  const digits = dollars >= 0.1 || dollars === 0 ? 2 : 4;
+  const exact = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return `$${dollars.toLocaleString('en-US', exact)}`;
 }
 
 export function percent(part: number): string {

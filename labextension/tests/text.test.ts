@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { linesOf, pieces, plain } from '../src/text.ts';
-import { duration, share, size, span } from '../src/words.ts';
+import { duration, money, share, size, span } from '../src/words.ts';
 
 const styled = (line: string) => pieces(line).map(({ text, style }) => [text, style]);
 
@@ -71,5 +71,6 @@ test('figures', () => {
     ['0 s', '42 s', '1:01', '1:02:03']
   );
   assert.equal(duration(4.21, true), '4.2 s');
+  assert.deepEqual([0, 0.0123, 0.5, 1234.5].map(money), ['$0.00', '$0.0123', '$0.50', '$1,234.50']);
   assert.equal(span([0, 1, 2, 5, 7, 8]), '0-2, 5, 7-8');
 });

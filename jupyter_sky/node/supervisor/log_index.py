@@ -41,11 +41,13 @@ class LogIndex:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._clock = clock
         self._count = 0
+        self._end = 0
         self._last: tuple[str, float] | None = None
         self._runs: deque[LoggedRun] = deque(maxlen=_MOST_RUNS)
 
     def begin_run(self, run: str, title: str, offset: int) -> None:
         """Record that what is written from ``offset`` on is of a run."""
+        self._advance(offset)
         self._runs.append((offset, self._clock(), run, title))
         self._last = None
 
@@ -54,6 +56,7 @@ class LogIndex:
         now = self._clock()
         if offset is None:
             return
+        self._advance(offset)
         if self._last and self._last[0] == stream and now < self._last[1] + RESOLUTION:
             return
         record = _RECORD.pack(now, offset, _STREAMS.index(stream))
@@ -77,6 +80,13 @@ class LogIndex:
         offsets = [run[0] for run in self._runs]
         first = max(0, bisect.bisect_right(offsets, start) - 1)
         return list(self._runs)[first : bisect.bisect_left(offsets, end)]
+
+    def _advance(self, offset: int) -> None:
+        """Begin anew where the log has become shorter: the user may have cut it."""
+        if offset < self._end:
+            self._count, self._last = 0, None
+            self._runs.clear()
+        self._end = offset
 
     def _count_before(self, offset: int) -> int:
         """Return how many pieces begin before ``offset``."""

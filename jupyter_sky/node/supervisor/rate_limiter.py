@@ -13,7 +13,7 @@ from dataclasses import dataclass
 BURST = 64 * 1024
 """Bytes that are shown at once, whatever the rate."""
 
-RATE = 16 * 1024
+RATE = 32 * 1024
 """Bytes a second that are shown after that."""
 
 TAIL = 8 * 1024

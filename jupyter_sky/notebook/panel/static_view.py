@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from jupyter_sky.cluster.snapshot import RankView, Snapshot
-from jupyter_sky.formatting import aligned, format_bytes, format_count, format_dollars, format_ranks
+from jupyter_sky.formatting import (
+    aligned,
+    format_bytes,
+    format_count,
+    format_dollars,
+    format_ranks,
+    format_share,
+)
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
@@ -89,7 +96,7 @@ def _cells(snapshot: Snapshot, rank: RankView) -> Sequence[str]:
         f"node {rank['node']}",
         _plain(gpus.get(rank["node"]) or "CPU"),
         rank["phase"],
-        f"{format_bytes(memory[0])} of {format_bytes(memory[1])}" if memory else "",
+        format_share(*memory) if memory else "",
         _plain(rank["trouble"] or rank["line"])[:_LONGEST],
     ]
 

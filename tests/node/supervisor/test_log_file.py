@@ -53,3 +53,12 @@ def test_the_index_says_when_and_where_what_was_written(tmp_path: Path) -> None:
     assert index.runs(39, 40) == runs[:1]
     assert index.runs(40, 60) == runs[1:]
     assert LogIndex(tmp_path / "empty.index").pieces(0, 9) == []
+
+
+def test_a_log_that_was_cut_begins_anew(tmp_path: Path) -> None:
+    index = LogIndex(tmp_path / "rank0.index", lambda: 100.0)
+    index.begin_run("r1", "train", 0)
+    index.add("stdout", 1000)
+    index.add("stdout", 5)
+    assert index.pieces(0, 9) == [(5, 100.0, "stdout")]
+    assert index.runs(0, 9) == []

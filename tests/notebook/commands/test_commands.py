@@ -21,7 +21,6 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_duration
 from jupyter_sky.notebook.commands.dispatch import HANDLERS
 from jupyter_sky.notebook.options.definitions import COMMANDS
 from jupyter_sky.providers.local import Local
@@ -133,14 +132,6 @@ def test_status_of_what_is_not_there(notebook: Notebook, stranger: Cluster) -> N
     assert shown["abroad"][:5] == ["local", "1", "×", "2", "elsewhere"]
     assert shown["novel"][:5] == ["moon", "1", "×", "1", "unknown"]
     assert shown[stranger.name][4:] == ["gone", "`%sky", "gc`", "removes", "what", "is", "left"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "60 min"), (9000, "2.5 h"), (4e5, "5 d")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
 
 
 # %sky logs

@@ -194,10 +194,10 @@ def test_a_saved_notebook_has_html_and_text(bench: Bench) -> None:
     assert data["text/plain"].splitlines() == [
         "digits-3f2a: ready, 4 local nodes, CPU",
         "running for 83.0 s on ranks 0-3, 12.4 MB sent",
-        "  rank 0  node 0  CPU  running  1.2 GB of 16 GB  epoch 11: loss 0.310, accuracy 0.930",
-        "  rank 1  node 1  CPU  running  1.2 GB of 16 GB  epoch 11: loss 0.318, accuracy 0.926",
-        "  rank 2  node 2  CPU  running  1.2 GB of 16 GB  epoch 11: loss 0.326, accuracy 0.922",
-        "  rank 3  node 3  CPU  running  1.2 GB of 16 GB  epoch 11: loss 0.334, accuracy 0.918",
+        "  rank 0  node 0  CPU  running  1.2 / 16 GB  epoch 11: loss 0.310, accuracy 0.930",
+        "  rank 1  node 1  CPU  running  1.2 / 16 GB  epoch 11: loss 0.318, accuracy 0.926",
+        "  rank 2  node 2  CPU  running  1.2 / 16 GB  epoch 11: loss 0.326, accuracy 0.922",
+        "  rank 3  node 3  CPU  running  1.2 / 16 GB  epoch 11: loss 0.334, accuracy 0.918",
     ]
     assert "digits-3f2a: ready" in Tags(data["text/html"]).text
 
