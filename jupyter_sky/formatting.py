@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def format_bytes(count: float) -> str:
@@ -23,6 +26,17 @@ def format_duration(seconds: float) -> str:
     if seconds < 48 * 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86400:.0f} d"
+
+
+def format_elapsed(seconds: float) -> str:
+    """Return how long something took, as strips do: ``"12 ms"``, ``"4.2 s"``, ``"1:02:03"``."""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def format_dollars(amount: float) -> str:
@@ -56,6 +70,16 @@ def format_list(words: Sequence[str]) -> str:
 def last_line(text: str, otherwise: str = "it said nothing") -> str:
     """Return the last line of what a command printed, or ``otherwise`` if it printed none."""
     return (text.strip().splitlines() or [otherwise])[-1]
+
+
+def last_terminal_line(text: str, longest: int = 300) -> str:
+    """Return the last line of what a program printed that is not empty, as a terminal shows it.
+
+    What a carriage return overwrites is left out, and so are colours and cursor movements.
+    """
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    plain = (_CONTROL.sub("", line) for line in reversed(lines))
+    return next((line for line in plain if line.strip()), "")[:longest]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

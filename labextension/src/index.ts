@@ -1,5 +1,6 @@
 /* The extension of JupyterLab and Notebook 7: a plugin for each place that shows clusters. */
 
+import runs from './cells/plugin.ts';
 import clusters from './lab/plugin.ts';
 import commands from './lab/commands.ts';
 import launcher from './lab/launcher.ts';
@@ -7,4 +8,4 @@ import running from './lab/running.ts';
 import sidebar from './lab/sidebar.ts';
 import status from './lab/status.ts';
 
-export default [clusters, commands, sidebar, running, status, launcher];
+export default [clusters, runs, commands, sidebar, running, status, launcher];

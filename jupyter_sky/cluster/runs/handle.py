@@ -59,6 +59,7 @@ class RunHandle:
     def follow(
         self,
         show: Sink = lambda event: None,
+        begun: Callable[[], object] = lambda: None,
         timeout: float | None = None,
         sending: Callable[[int, int], object] = lambda sent, total: None,
         notice: Callable[[str], object] = lambda text: None,
@@ -72,6 +73,8 @@ class RunHandle:
         ----------
         show
             Called in this thread.
+        begun
+            Called in this thread as soon as the run is on its way to the ranks.
         timeout
             Seconds after which the run is stopped; by default it may take as long as it does.
         sending
@@ -91,6 +94,7 @@ class RunHandle:
         run, callbacks = self._run, _Callbacks(show, sending, notice)
         try:
             self.begin()
+            begun()
             self._show_queued(callbacks, timeout and run.started + timeout)
             if not run.finished:
                 run.time_limit = timeout

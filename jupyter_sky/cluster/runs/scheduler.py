@@ -59,7 +59,9 @@ class Scheduler(ClusterListener):
 
     def new_run(self, task: Task) -> Run:
         """Return a run that waits to be started."""
-        return Run(task, self.controller.host, self._on_finish)
+        run = Run(task, self.controller.host, self._on_finish)
+        self.monitor.add(run)
+        return run
 
     def pop_unseen_run(self) -> Run | None:
         """Return the run that another kernel began; it is this kernel's from now on."""
@@ -266,10 +268,12 @@ class Scheduler(ClusterListener):
                     self.monitor.on_output(event)
                     run.on_output(event)
             case RankDone():
+                self.monitor.on_rank_done(event)
                 if run := self._runs.get(event.run):
                     self._on_rank_done(run, event)
                     self._interrupt_peers(run, connection)
             case RankExited():
+                self.monitor.on_rank_exited(event)
                 if run := self._runs.get(event.run or ""):
                     run.on_rank_exited(event)
                     self._interrupt_peers(run, connection)

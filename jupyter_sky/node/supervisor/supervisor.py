@@ -217,6 +217,10 @@ class Supervisor:
 
     def _on_done(self, process: RankProcess, message: Message) -> None:
         self._output.flush(process)
+        if message["error"] is not None and message["outcome"] == "error":
+            # So that the log says how the run ended.
+            process.log.append("\n".join([*message["error"]["traceback"], ""]).encode())
+        message["tail"] = process.run_output(process.tail_limit)
         process.run = None
         if message["arrived"] is not None:
             process.confirm_names(message["arrived"])

@@ -6,7 +6,7 @@ import base64
 import codecs
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -27,10 +27,19 @@ class Renderer:
         The shell of the notebook.
     ranks
         The ranks whose output is shown. If there are several, each line begins with its rank.
+    on_clear
+        Shows again what stands above the output, if anything does, when the output was cleared.
     """
 
-    def __init__(self, shell: InteractiveShell, ranks: Sequence[int]) -> None:
+    def __init__(
+        self,
+        shell: InteractiveShell,
+        ranks: Sequence[int],
+        on_clear: Callable[[], None] | None = None,
+    ) -> None:
         self._shell = shell
+        self._on_clear = on_clear
+        self._clears_next = False
         self._width = len(str(max(ranks, default=0))) if len(ranks) > 1 else 0
         self._decoders: dict[tuple[int, str], Any] = {}
         self._unfinished: dict[tuple[int, str], str] = {}
@@ -39,6 +48,8 @@ class Renderer:
 
     def render(self, event: Output | Display, flush: bool = True) -> None:
         """Show one event, at once if ``flush`` is set."""
+        if self._clears_next and not (isinstance(event, Display) and event.kind == "clear"):
+            self._clear()
         if isinstance(event, Display):
             self._display(event)
         else:
@@ -65,6 +76,17 @@ class Renderer:
             sys.stdout.flush()
             sys.stderr.flush()
         self._unflushed = False
+
+    def _clear(self) -> None:
+        """Clear the cell, but not what is above its output."""
+        self._bars.clear()
+        self._unfinished.clear()
+        # With `wait`, where something comes at once, so that the page keeps its height.
+        wait = self._clears_next or self._on_clear is not None
+        self._clears_next = False
+        self._shell.display_pub.clear_output(wait=wait)
+        if self._on_clear:
+            self._on_clear()
 
     def _decode(self, event: Output) -> str:
         # A character can be cut in two by the end of an event.
@@ -121,7 +143,9 @@ class Renderer:
     def _display(self, event: Display) -> None:
         self.flush()
         if event.kind == "clear":
-            self._shell.display_pub.clear_output(wait=event.data.get("wait", False))
+            self._clears_next = bool(event.data.get("wait", False))
+            if not self._clears_next:
+                self._clear()
             return
         if self._width and event.kind != "update":
             if event.data.keys() == {"text/plain"}:

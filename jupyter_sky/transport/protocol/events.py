@@ -178,6 +178,8 @@ class RankDone(Event):
         the rank was told to watch and that stand for the same object.
     arrived
         The shipments of names that the rank did bind for the run; ``None`` if it cannot say.
+    tail
+        The end of what the rank printed in the run, if that was not shown; the agent adds it.
     """
 
     rank: int
@@ -188,6 +190,7 @@ class RankDone(Event):
     broken: bool = False
     bound: dict[str, bool] = field(default_factory=dict)
     arrived: list[str] | None = None
+    tail: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
