@@ -33,10 +33,13 @@ __all__ = [
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def stop_key() -> None:
-    """Have Ctrl-C heard, which a shell's background jobs are started without."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    """Have Ctrl-C heard: a shell's background jobs start without, and event loops take it away.
+
+    A loop gives it back when it ends, but not in a test that ran out of time.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

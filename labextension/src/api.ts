@@ -63,7 +63,7 @@ export interface Log {
 }
 
 export interface LogChunk {
-  text: string;
+  entries: LogEntry[];
   end: string | null;
 }
 
@@ -72,6 +72,15 @@ export interface Record {
   html: string;
   plain: string;
   text: string;
+}
+
+export interface LogEntry {
+  rank: number;
+  time: number;
+  stream: 'stdout' | 'stderr' | 'log';
+  text: string;
+  run: string | null;
+  title: string;
 }
 
 export interface Environment {

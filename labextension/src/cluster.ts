@@ -1,12 +1,12 @@
 /* The name of a run's cluster and how that is now: a small part of the strip. */
 
-import { element, OWN_KEYS, setAttribute, setText } from './dom.ts';
+import { element, setAttribute, setText } from './dom.ts';
 import type { Cluster } from './snapshot.ts';
 import { plain } from './text.ts';
 import type { Translation } from './words.ts';
 
 export class ClusterName {
-  readonly element = element('button', 'jsky-cluster', { ...OWN_KEYS, type: 'button' });
+  readonly element = element('button', 'jsky-cluster', { type: 'button' });
   readonly #trans: Translation;
   readonly #dot = element('span', 'jsky-dot', { 'aria-hidden': 'true' });
   readonly #name = element('span', 'jsky-name');

@@ -7,5 +7,6 @@ import launcher from './lab/launcher.ts';
 import running from './lab/running.ts';
 import sidebar from './lab/sidebar.ts';
 import status from './lab/status.ts';
+import unloaded from './lab/unloaded.ts';
 
-export default [clusters, runs, commands, sidebar, running, status, launcher];
+export default [clusters, runs, commands, sidebar, running, status, launcher, unloaded];

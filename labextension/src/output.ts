@@ -1,6 +1,6 @@
 /* The live output of the selected rank. It follows the end until the user scrolls up to read. */
 
-import { element, OWN_KEYS, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
 import type { Place } from './action.ts';
 import type { Output } from './snapshot.ts';
 import { linesOf, pieces, placeIn, plain } from './text.ts';
@@ -20,7 +20,6 @@ export class OutputPane {
   readonly #note = element('span', 'jsky-quiet');
   readonly #latest: HTMLElement;
   readonly #text = element('div', 'jsky-text', {
-    ...OWN_KEYS,
     role: 'log',
     'aria-live': 'off',
     tabindex: '0'
@@ -34,7 +33,7 @@ export class OutputPane {
     this.#trans = trans;
     this.#most = most;
     this.#go = go;
-    const attributes = { ...OWN_KEYS, type: 'button' };
+    const attributes = { type: 'button' };
     this.#latest = element('button', 'jsky-latest', attributes, trans.__('Latest ↓'));
     this.#latest.addEventListener('click', () => this.#follow());
     this.#text.addEventListener('scroll', () => {
@@ -115,7 +114,7 @@ export class OutputPane {
     );
     const place = this.#go && placeIn(plain(line));
     if (place) {
-      const link = element('button', 'jsky-code-link', { ...OWN_KEYS, type: 'button' });
+      const link = element('button', 'jsky-code-link', { type: 'button' });
       link.append(...shown);
       link.addEventListener('click', () => this.#go?.(place));
       node.replaceChildren(link);

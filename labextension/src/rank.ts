@@ -1,7 +1,7 @@
 /* One rank: number, state, time, device, utilisation, memory, and what it printed last. */
 
 import { Bar } from './bar.ts';
-import { element, OWN_KEYS, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
 import type { Rank } from './snapshot.ts';
 import { plain } from './text.ts';
 import { duration, percent, share, type Translation } from './words.ts';
@@ -28,7 +28,7 @@ export class RankRow {
     this.element = element(
       'div',
       'jsky-rank',
-      { ...OWN_KEYS, role: 'option', 'data-rank': String(rank) },
+      { role: 'option', 'data-rank': String(rank) },
       element('span', 'jsky-number', {}, String(rank)),
       element('span', 'jsky-state', {}, this.#dot, this.#state),
       this.#seconds,

@@ -3,6 +3,7 @@
 
 import type { Action } from './action.ts';
 import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import { keepKeys } from './keys.ts';
 import { OutputPane } from './output.ts';
 import { RankList } from './ranks.ts';
 import { Strip } from './strip.ts';
@@ -65,6 +66,7 @@ class View {
   readonly #output: OutputPane;
   readonly #body: HTMLElement;
   readonly #announcement = element('div', 'jsky-spoken', { role: 'status', 'aria-live': 'polite' });
+  readonly #giveKeysBack: () => void;
   #snapshot: Snapshot | null = null;
   #selected: number | null = null;
   #open: boolean;
@@ -96,6 +98,7 @@ class View {
         event.stopPropagation();
       }
     });
+    this.#giveKeysBack = keepKeys(this.element);
   }
 
   show(snapshot: Snapshot, place: Place): void {
@@ -117,6 +120,7 @@ class View {
 
   release(): void {
     this.#strip.release();
+    this.#giveKeysBack();
   }
 
   #toggle(): void {

@@ -39,10 +39,13 @@ class Cells:
         names: Sequence[str] = (),
         values: Mapping[int, Sequence[str]] | None = None,
         show: Sequence[int] = (0,),
+        title: str = "",
     ) -> RunHandle:
         ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
         update = self.cluster.sync.update(names, self.namespace, ranks)
-        task = Task(ranks, code=code, update=update, values=values or {}, show=tuple(show))
+        task = Task(
+            ranks, code=code, update=update, values=values or {}, show=tuple(show), title=title
+        )
         run = self.cluster.run(task)
         run.begin()
         return run
@@ -145,14 +148,15 @@ def new_with() -> Iterator[Callable[..., Cells]]:
 
 
 @pytest.fixture
-def attached() -> Iterator[Callable[[str], Cells]]:
+def attached() -> Iterator[Callable[..., Cells]]:
     """Takes up clusters that another kernel has left, and ends them."""
     found: list[Cells] = []
 
-    def attach(name: str) -> Cells:
+    def attach(name: str, framework: bool = True) -> Cells:
         row = registry.find(name)
         assert row is not None
-        _, runtime_env = assemble(ClusterSpec(name=name), [sky.plugins.torch()])
+        plugins = [sky.plugins.torch()] if framework else []
+        _, runtime_env = assemble(ClusterSpec(name=name), plugins)
         cluster = Cluster.attach(row, Local(), runtime_env, timeouts=Timeouts(stop=20))
         assert cluster is not None
         found.append(Cells(cluster))

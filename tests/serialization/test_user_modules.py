@@ -1,4 +1,4 @@
-"""The user's own modules are told from others, and travel without what is beside them."""
+"""The user's own modules are told from others, and sent without the data beside them."""
 
 from __future__ import annotations
 

@@ -8,11 +8,14 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,7 @@ class Answer:
 
     status: int
     body: bytes
+    headers: Message
 
     @property
     def json(self) -> Any:
@@ -72,9 +76,9 @@ class Server:
         )
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-                return Answer(response.status, response.read())
+                return Answer(response.status, response.read(), response.headers)
         except urllib.error.HTTPError as error:
-            return Answer(error.code, error.read())
+            return Answer(error.code, error.read(), error.headers)
 
     def wait(self) -> None:
         """Wait until it listens, which it does a moment after it has said where."""
@@ -208,6 +212,8 @@ def serve(home: Path, *options: str) -> Iterator[Server]:
         lines = iter(process.stderr.readline, "")
         where = re.compile(r"(http://127\.0\.0\.1:\d+/\S*?/)(?:tree)?\?token=(\w+)")
         address, token = next(found.groups() for line in lines if (found := where.search(line)))
+        # Read on: a server whose messages nobody takes waits in the midst of one.
+        threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
         server = Server(address, token, folder, runtime)
         server.wait()
         yield server
@@ -215,4 +221,4 @@ def serve(home: Path, *options: str) -> Iterator[Server]:
             kernel.close()
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.wait(timeout=30)

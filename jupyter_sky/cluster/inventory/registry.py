@@ -18,6 +18,9 @@ from typing import Any
 import psutil
 
 from jupyter_sky.cluster.cost_meter import CostMeter, total_price
+from jupyter_sky.cluster.inventory import asked_names
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.paths import home
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -32,9 +35,24 @@ CREATE TABLE IF NOT EXISTS clusters (
 )
 """
 
+_OWED_ENDS = """
+CREATE TABLE IF NOT EXISTS owed_ends (
+    number INTEGER PRIMARY KEY,
+    cluster TEXT NOT NULL,
+    name TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    since REAL NOT NULL
+)
+"""
+
 
 START_WITHIN = 600.0
 """Seconds after which a cluster without machines is taken for one that never came up."""
+
+
+class RegistryError(SkyError):
+    """The registry cannot be read or written."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +152,7 @@ def describe(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
     accelerator = spec.accelerator
     row["accelerator"] = str(accelerator) if accelerator is not None else None
     row["idle_timeout"], row["replace"] = spec.idle_timeout, spec.replace
+    row["patience"], row["unattended"] = spec.patience, spec.unattended
     row["plugins"] = list(plugins)
     row["starter"] = starter()
     return row
@@ -147,7 +166,7 @@ def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> Non
     KeyError
         When a cluster of this name is there already.
     """
-    with _open() as database:
+    with opened() as database:
         try:
             database.execute(
                 "INSERT INTO clusters (id, name, provider, spec, created) VALUES (?, ?, ?, ?, ?)",
@@ -159,7 +178,7 @@ def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> Non
 
 def record_machines(identity: str, machines: Sequence[dict[str, Any]]) -> None:
     """Record the machines of a cluster."""
-    with _open() as database:
+    with opened() as database:
         database.execute(
             "UPDATE clusters SET machines = ? WHERE id = ?", (json.dumps(machines), identity)
         )
@@ -190,7 +209,7 @@ def record_size(
     meter = None if row is None or row.price is None else [row.cost(now), now]
     scaler = {**starter(), "since": now} if leaving else None
     changes = [nodes, *map(json.dumps, (leaving, meter, scaler))]
-    with _open() as database:
+    with opened() as database:
         database.execute(
             "UPDATE clusters SET machines = ?, spec = json_set(spec, '$.nodes', ?, "
             "'$.leaving', json(?), '$.meter', json(?), '$.scaler', json(?)) WHERE id = ?",
@@ -199,8 +218,9 @@ def record_size(
 
 
 def record_line(identity: str, line: str) -> None:
-    """Record the magic line that makes a cluster."""
-    with _open() as database:
+    """Record the magic line that makes a cluster, without the passwords of its addresses."""
+    line = without_secrets(line)
+    with opened() as database:
         database.execute(
             "UPDATE clusters SET spec = json_set(spec, '$.line', ?) WHERE id = ?", (line, identity)
         )
@@ -209,7 +229,7 @@ def record_line(identity: str, line: str) -> None:
 def clear_starter(identity: str) -> None:
     """Clear the starter of a cluster; resources of it may still exist."""
     no_process = json.dumps({"computer": socket.gethostname(), "pid": 0})
-    with _open() as database:
+    with opened() as database:
         database.execute(
             "UPDATE clusters SET spec = json_set(spec, '$.starter', json(?)) WHERE id = ?",
             (no_process, identity),
@@ -218,8 +238,9 @@ def clear_starter(identity: str) -> None:
 
 def remove(identity: str) -> None:
     """Remove the row of a cluster of which nothing is left."""
-    with _open() as database:
+    with opened() as database:
         database.execute("DELETE FROM clusters WHERE id = ?", (identity,))
+    asked_names.forget_all(identity)
 
 
 def find(name: str) -> Row | None:
@@ -239,7 +260,7 @@ def rows() -> list[Row]:
 
 def read() -> list[Row | Broken]:
     """Return all rows, oldest first, also those that cannot be read."""
-    with _open() as database:
+    with opened() as database:
         found = database.execute(
             "SELECT id, name, provider, spec, machines, created FROM clusters ORDER BY created"
         ).fetchall()
@@ -265,11 +286,29 @@ def _row(
 
 
 @contextlib.contextmanager
-def _open() -> Iterator[sqlite3.Connection]:
-    database = sqlite3.connect(home() / "registry.sqlite", timeout=10)
+def opened() -> Iterator[sqlite3.Connection]:
+    """Give the database; what is done in it is written together, or not at all."""
+    path = home() / "registry.sqlite"
     try:
-        with database:
-            database.execute(_SCHEMA)
-            yield database
-    finally:
-        database.close()
+        database = sqlite3.connect(path, timeout=10)
+        try:
+            with database:
+                database.execute(_SCHEMA)
+                database.execute(_OWED_ENDS)
+                yield database
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        raise RegistryError(f"{path} cannot be used ({error}): {_advice(error)}.") from None
+
+
+def _advice(error: sqlite3.Error) -> str:
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return "another program holds it, try again in a moment"
+        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
+            return "make room on its disk, and try again"
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return "move it away, a new one is made, and `%sky gc` finds what clusters have left"
+        case _:
+            return "see that you may write it, and that no newer jupyter_sky has made it"

@@ -1,13 +1,14 @@
-"""A lock that nobody has to wait for: who finds it taken leaves the work to its holder.
+"""A delegation lock: a change to locked data is left to the thread that holds the lock.
 
-Wanted: one thread at a time changes some data. One of the threads needs the data for seconds, and
-another is an event loop, which must not stand still for that.
+What is wanted: one thread at a time uses some data. One of the threads uses it for seconds, and
+another is an event loop, which must not be blocked for that long.
 
-What does not work: a plain lock, for which the loop would wait; or a queue that only one thread
-takes from, because that thread may have nothing to do with the data for hours.
+What does not work: a plain lock, because the event loop would wait for it; or a queue of changes
+that only one thread applies, because that thread may not use the data again for hours.
 
-Solution: changes are queued, and applied by whoever holds the lock. This is mostly the thread that
-queued them, which finds the lock free. (The literature calls it flat combining, or delegation.)
+The solution: changes are queued, and applied by whichever thread holds the lock. Mostly this is the
+thread that asked for the change, which finds the lock free. (The literature calls this delegation,
+or flat combining.)
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from typing import Any
 
 
 class DelegationLock:
-    """A reentrant lock, and the changes that are applied by its holder."""
+    """A reentrant lock, and a queue of changes that the thread applies which holds it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._queue: deque[Callable[[], None]] = deque()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock, after all changes that were asked for so far; wait for it if needed."""
+        """Acquire the lock, waiting for it if needed, and apply the changes that are queued."""
         try:
             with self._lock:
                 self.apply_waiting()
@@ -38,31 +39,31 @@ class DelegationLock:
             self._apply_if_free()
 
     def apply(self, change: Callable[..., None], *arguments: Any) -> None:
-        """Apply a change now, or have the holder of the lock do so; never wait.
+        """Apply a change now if the lock is free; otherwise its holder applies it. Never wait.
 
         Parameters
         ----------
         change
-            Takes little time. It is called twice when Ctrl-C comes in the middle of it.
+            A function that takes little time. It is called again if Ctrl-C interrupts it.
         arguments
-            What it is called with.
+            Its arguments.
         """
-        self._waiting.append(partial(change, *arguments))
+        self._queue.append(partial(change, *arguments))
         self._apply_if_free()
 
     def apply_waiting(self) -> None:
-        """Apply the changes that were asked for meanwhile; only for the holder of the lock."""
-        while self._waiting:
-            change = self._waiting.popleft()
+        """Apply the changes that are queued; only for the thread that holds the lock."""
+        while self._queue:
+            change = self._queue.popleft()
             try:
                 change()
             except KeyboardInterrupt:
-                self._waiting.appendleft(change)
+                self._queue.appendleft(change)
                 raise
 
     def _apply_if_free(self) -> None:
-        # The holder comes by here too, after it has let go: no change is left behind.
-        while self._waiting and self._lock.acquire(blocking=False):
+        # Also called after each release, for changes that were queued just before it.
+        while self._queue and self._lock.acquire(blocking=False):
             try:
                 self.apply_waiting()
             finally:

@@ -39,7 +39,7 @@ class NamespaceItem:
     digests
         Digests of memory, shared by all items of one update (see `blobs.pack`).
     used_by
-        The function of the user's that uses it, if nobody named it.
+        The function of the user's that uses it, if the cell does not name it.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ class RankValue:
     Attributes
     ----------
     digest
-        The content of the notebook's value that it was made from.
+        The digest of the notebook's value, if the rank has that; ``None`` for one of its own.
     run
         Number of the run that it came with, or that bound it.
     replaces
@@ -41,7 +41,7 @@ class RankValue:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the notebook has replaced it since, so that it does not matter what it is."""
+        """Whether the notebook has assigned the name since: it does not matter what this is."""
         return self.digest is None and self.replaces is None
 
 
@@ -54,12 +54,9 @@ class Expected:
     delivered
         What it is sent for the run.
     bound
-        What the run surely binds, if it comes to its end.
-    start
-        Which process the rank was, counted from its first.
+        What the run binds if it comes to its end.
     """
 
-    start: int
     delivered: dict[str, RankValue] = field(default_factory=dict)
     bound: dict[str, RankValue] = field(default_factory=dict)
 
@@ -210,17 +207,10 @@ class RemoteState:
             For each of them the digests of what it is sent.
         """
         for rank in ranks:
-            start = self._starts.get(rank, 0)
-            expected = effects.expected.get(rank)
-            if expected is None or expected.start != start:
-                expected = effects.expected[rank] = Expected(start)
-            effects.starts[rank] = start
-            expected.delivered.update(
-                {
-                    key: RankValue(digest, effects.number)
-                    for key, digest in sent.get(rank, {}).items()
-                }
-            )
+            effects.starts[rank] = self._starts.get(rank, 0)
+            expected = effects.expected.setdefault(rank, Expected())
+            for key, digest in sent.get(rank, {}).items():
+                expected.delivered[key] = RankValue(digest, effects.number)
             for name in effects.cell.always_bound:
                 expected.bound[name] = self._binding(name, effects)
         if effects.expected:

@@ -60,7 +60,7 @@ class NamespaceSync:
         self._sent_objects = SentObjects()
         self._planner = GroupPlanner(self._remote_state, self._sent_objects)
         self._returned: dict[str, int] = {}
-        self._gone_out: set[str] = set()
+        self._sent_blobs: set[str] = set()
         self._losses = 0  # counted by the loop alone, after what is lost has been reported
         self._lock = DelegationLock()
 
@@ -172,7 +172,12 @@ class NamespaceSync:
         update.groups.append({**group.message, "ranks": plan.ranks})
         update.blobs.update(group.blobs)
         update.packed.append((group, plan.ranks))
-        update.sizes.update({item.key: item.size(without=self._gone_out) for item in plan.items})
+        update.sizes.update({item.key: item.size(without=self._sent_blobs) for item in plan.items})
+
+    def names_of(self, rank: int) -> set[str]:
+        """Return the names that a rank has, as far as the notebook knows; for the user's thread."""
+        with self._lock.held():
+            return {name for name in self._remote_state.keys(rank) if name.isidentifier()}
 
     # What became of it: reported by the event loop, and by the user's thread that begins a run
 
@@ -237,7 +242,7 @@ class NamespaceSync:
                 digests[rank].update(group.message["digests"])
             self._sent_objects.record_sent(ranks, group.shared, group.tokens)
         self._remote_state.expect(update.effects, update.ranks, digests)
-        self._gone_out.update(update.blobs)
+        self._sent_blobs.update(update.blobs)
         update.packed.clear()  # which holds on to values of the user's
 
     def _lost(self, update: NamespaceUpdate) -> None:

@@ -75,7 +75,8 @@ class Monitor:
 
     def on_rank_exited(self, event: RankExited) -> None:
         """Record that a rank lost what was in its memory."""
-        if recorder := self._recorders.get(event.run or ""):
+        recorder = self._recorders.get(event.run or "")
+        if recorder and not recorder.is_over:
             recorder.on_rank_exited(event)
         else:
             self._restarted.add(event.rank)

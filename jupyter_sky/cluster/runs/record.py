@@ -143,7 +143,8 @@ class RunRecorder:
 
     def end(self) -> None:
         """Record how long it has taken; nothing changes after that."""
-        self._seconds = self._elapsed()
+        took = self.run.took
+        self._seconds = self._elapsed() if took is None else took
         failed = (RankOutcome.ERROR, RankOutcome.LOST)
         if not any(record.outcome in failed for record in self._ranks.values()):
             # Nobody knows of a cause: then these errors are what went wrong.
@@ -166,12 +167,13 @@ class RunRecorder:
         elif event.outcome == "interrupted":
             stopped = self.run.stopped or not self.run.failures
             outcome = RankOutcome.STOPPED if stopped else RankOutcome.RELEASED
-        self._add(event.rank, outcome, error, event.tail.decode(errors="replace"))
+        tail = event.tail.decode(errors="replace")
+        self._add(event.rank, outcome, error, tail, event.seconds)
 
     def on_rank_exited(self, event: RankExited) -> None:
         """Record that the process of a rank ended in the middle of its part."""
         self.restarted.add(event.rank)
-        self._add(event.rank, RankOutcome.LOST, _in_a_line(event.reason), event.tail)
+        self._add(event.rank, RankOutcome.LOST, _in_a_line(event.reason), event.tail, None)
 
     def record(self) -> RunRecord:
         """Return the record as it is at this moment."""
@@ -190,11 +192,19 @@ class RunRecorder:
             progress=progress,
         )
 
-    def _add(self, rank: int, outcome: RankOutcome, error: str | None, tail: str) -> None:
+    def _add(
+        self,
+        rank: int,
+        outcome: RankOutcome,
+        error: str | None,
+        tail: str,
+        seconds: float | None,
+    ) -> None:
         line = last_terminal_line(tail)
         if rank in self._output:
             line, tail = last_terminal_line(self._output[rank].end(_LAST)), ""
-        self._ranks[rank] = RankRecord(outcome, self._elapsed(), line, error, tail)
+        took = self._elapsed() if seconds is None else seconds
+        self._ranks[rank] = RankRecord(outcome, took, line, error, tail)
 
     def _elapsed(self) -> float:
         return max(0.0, time.time() - self.started)

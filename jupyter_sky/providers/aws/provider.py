@@ -51,7 +51,7 @@ class AWS:
     region, zone
         Where; by default the region of the AWS configuration, and any of its zones.
     instance_type
-        The type of machine, in place of the cheapest that fits.
+        The instance type; by default the cheapest that fits.
     spot
         Whether to take machines that cost less and may be taken away.
     max_price
@@ -61,11 +61,11 @@ class AWS:
     ask_above
         Dollars an hour above which the user is asked first; ``max_price`` answers as well.
     image_id, user
-        An image, and whom it lets in, in place of the newest Ubuntu.
+        An image, and the user that it lets in; by default the newest Ubuntu.
     disk
         Gigabytes of disk on each machine.
     subnet
-        The subnet to be in, in place of the default network.
+        The subnet to be in; by default one of the default network.
     addresses
         ``"public"``, or ``"private"`` where this computer is in the network or `bastion` leads
         into it.
@@ -189,7 +189,7 @@ class AWS:
         await in_thread(teardown.release, there, identity, progress)
 
     async def list_resources(self) -> tuple[list[CloudResources], list[str]]:
-        """Return what clusters have where there has ever been one, and what cannot be looked at."""
+        """Return what clusters have at all locations, and which of these cannot be looked at."""
         found: dict[str, CloudResources] = {}
         trouble = []
         for location in local_store.locations():

@@ -162,8 +162,9 @@ class NotebookPage implements Page {
     } else if (rank !== null && !snapshot.run?.shown.includes(rank)) {
       let text = '';
       const { id } = snapshot.cluster;
-      const end = follow(this.#clusters.client, id, rank, LINES, (chunk, isFirst) => {
-        text = isFirst ? chunk.text : text + chunk.text;
+      const end = follow(this.#clusters.client, id, String(rank), LINES, ({ entries }, isFirst) => {
+        const added = entries.map((entry) => entry.text).join('');
+        text = isFirst ? added : text + added;
         this.#feed.setOutput(run, rank, text);
       });
       this.#followed.set(strip, end);

@@ -318,7 +318,7 @@ def test_the_loop_does_not_wait_for_a_pickle(sync) -> None:
         sync.lost(first)
         assert sync.is_outdated(first)
         sync.shares_files = True
-        value.may_end.set()  # if one of them waited, nobody would come here
+        value.may_end.set()  # never reached if one of these waited
 
     reported = event_loop.submit(_after(value.begun, report()))
     update = sync.update(["value"], {"value": value}, RANKS)

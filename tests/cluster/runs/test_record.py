@@ -45,8 +45,8 @@ def test_the_rank_that_failed_differs_from_those_released_because_of_it(cells) -
     others = cells.cluster.snapshot(run=run)["others"]
     [tail] = [each["text"] for each in others if each["rank"] == 2]
     assert "Traceback" in tail and tail.endswith("no data\nhere\n")
-    log, _ = cells.cluster.log(2, tail=100)
-    assert log.decode().endswith(tail)
+    log = cells.cluster.log(2, tail=100)
+    assert log.data.decode().endswith(tail)
 
 
 def test_a_lost_rank_is_marked_until_the_next_run_has_ended(cells) -> None:

@@ -47,7 +47,8 @@ def chromium() -> Iterator[Any]:
         pytest.skip("needs Chromium: `apt-get install chromium` as root")
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(
-            executable_path=executable, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=executable,
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         )
         yield browser
         browser.close()

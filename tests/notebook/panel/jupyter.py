@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,9 +61,8 @@ def serve(home: Path) -> Iterator[Server]:
         "HOME": str(home),
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTER_DATA_DIR": str(home / "data"),
+        "JUPYTER_PREFER_ENV_PATH": "0",  # the views of this checkout, not those of the environment
         "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
-        # Else an extension that is installed beside Jupyter would come before this checkout's.
-        "JUPYTER_PREFER_ENV_PATH": "0",
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
         "PYTHONPATH": str(ROOT),
     }
@@ -86,10 +87,12 @@ def serve(home: Path) -> Iterator[Server]:
         lines = iter(process.stderr.readline, "")
         where = re.compile(r"(http://127\.0\.0\.1:\d+)/lab\?token=(\w+)")
         address, token = next(found.groups() for line in lines if (found := where.search(line)))
+        # Read on: a server whose messages nobody takes waits in the midst of one.
+        threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
         yield Server(address, token, folder)
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.wait(timeout=30)
 
 
 class NotebookUser:
@@ -116,7 +119,7 @@ class NotebookUser:
         nbformat.write(made, self.notebook)
         self.page = browser.new_page(viewport={"width": 1280, "height": 860})
         # Of a loaded machine; only a test that fails waits so long.
-        self.page.set_default_timeout(60_000)
+        self.page.set_default_timeout(100_000)
         self.alerts: list[str] = []
         self.page.on("dialog", self._answer)
         self.page.goto(server.url(place, self.notebook))

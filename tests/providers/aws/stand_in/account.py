@@ -10,7 +10,8 @@ Answers of our own, each as AWS documents it, and only for these:
 - tags for the disks of an image in ``CreateImage`` (moto refuses them).
 
 What an instance finds at its own metadata is in ``metadata.py``, what is on its disk in
-``machines.py``.
+``machines.py``. moto is imported where it is used: it reads for seconds what AWS has, and each
+process that runs tests imports this file.
 
 This is also where things go wrong on purpose: see `Account.at`.
 """
@@ -27,14 +28,11 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 from xml.etree import ElementTree
 
-from moto.core.base_backend import BackendDict
-from moto.core.models import reset_model_data
-from moto.ec2.models.instance_types import INSTANCE_TYPES
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")
@@ -112,6 +110,8 @@ class Account:
     public_keys: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
         self._groups: dict[str, dict[str, str]] = {}
@@ -125,6 +125,9 @@ class Account:
 
     def reset(self) -> None:
         """Empty the account."""
+        from moto.core.base_backend import BackendDict
+        from moto.core.models import reset_model_data
+
         with self._lock:
             self.fault = None
             self._groups.clear()
@@ -364,7 +367,10 @@ def _fits(value: str | None, wanted: set[str]) -> bool:
     return value is not None and any(fnmatch(value, pattern) for pattern in wanted)
 
 
+@cache
 def _prices() -> dict[str, float]:
+    from moto.ec2.models.instance_types import INSTANCE_TYPES
+
     prices = {}
     for name, about in INSTANCE_TYPES.items():
         gpus = sum(each["Count"] for each in about.get("GpuInfo", {}).get("Gpus", ()))
