@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 HIDDEN = "****"
 """What stands for a secret in an address."""
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def format_bytes(count: float) -> str:
@@ -41,6 +42,17 @@ def format_duration(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600} h {whole // 60 % 60:02} min"
     return f"{whole // 86400} d {whole // 3600 % 24} h"
+
+
+def format_elapsed(seconds: float) -> str:
+    """Return how long something took, as strips do: ``"12 ms"``, ``"4.2 s"``, ``"1:02:03"``."""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def format_dollars(amount: float) -> str:
@@ -80,6 +92,16 @@ def as_sentence(text: str) -> str:
 def last_line(text: str, otherwise: str = "it said nothing") -> str:
     """Return the last line of what a command printed, or ``otherwise`` if it printed none."""
     return (text.strip().splitlines() or [otherwise])[-1]
+
+
+def last_terminal_line(text: str, longest: int = 300) -> str:
+    """Return the last line of what a program printed that is not empty, as a terminal shows it.
+
+    What a carriage return overwrites is left out, and so are colours and cursor movements.
+    """
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    plain = (_CONTROL.sub("", line) for line in reversed(lines))
+    return next((line for line in plain if line.strip()), "")[:longest]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

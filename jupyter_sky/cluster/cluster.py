@@ -154,6 +154,10 @@ class Cluster:
             call(self._scheduler.interrupt, run)
         return bool(busy)
 
+    def interrupt_run(self, run: str) -> None:
+        """Stop one run of this notebook, also one that waits for its turn."""
+        call(self._scheduler.interrupt, run)
+
     def wait_until_idle(self, within: float) -> bool:
         """Wait until no rank is busy; say whether that came true ``within`` so many seconds."""
 
@@ -264,20 +268,30 @@ class Cluster:
             rank, answer["data"], answer["start"], answer["size"], answer["pieces"], answer["runs"]
         )
 
-    def snapshot(self, rank: int | None = None) -> Snapshot:
-        """Return what panel and sidebar show of it.
+    def snapshot(self, rank: int | None = None, run: str | None = None) -> Snapshot:
+        """Return what cell and sidebar show of it and of a run.
 
         Parameters
         ----------
         rank
             The rank whose output is in it; by default the one that is shown in the cell.
+        run
+            The run; by default the one that has begun last.
         """
         monitor = self._scheduler.monitor
-        snapshot = monitor.snapshot()
-        if rank in self.all_ranks and rank != monitor.shown_rank and self.alive:
+        snapshot = monitor.snapshot(run)
+        if rank in self.all_ranks and rank != monitor.shown_rank(run) and self.alive:
             data = self.log(rank, tail=_LINES, limit=_SNAPSHOT_LIMIT).data
             snapshot["output"] = {"rank": rank, "text": data.decode(errors="replace")}
         return snapshot
+
+    def knows_run(self, run: str) -> bool:
+        """Return whether a snapshot of this run can be had."""
+        return self._scheduler.monitor.knows(run)
+
+    def run_output(self, run: str) -> str:
+        """Return what the first shown rank has printed in a run, as far as that is kept."""
+        return self._scheduler.monitor.output(run)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after every change from now on, in the background thread."""

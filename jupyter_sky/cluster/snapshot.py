@@ -1,5 +1,7 @@
-"""What is shown of a cluster, as JSON: to the panel, the sidebar and the command line.
+"""What is shown of a run and its cluster, as JSON: in the cell, the sidebar and a terminal.
 
+While a run goes on there is a new snapshot after each change. At its end the last one stays as it
+is: it is what the cell shows of the run from then on, and what the notebook's file keeps.
 ``labextension/src/snapshot.ts`` says the same in TypeScript; a test compares the two.
 """
 
@@ -12,7 +14,12 @@ from jupyter_sky.cluster.state import ClusterPhase, RankPhase
 
 
 class Snapshot(TypedDict):
-    """A cluster at one moment. ``sent_bytes`` is what left the notebook for it."""
+    """A run and its cluster at one moment.
+
+    ``ranks`` are those of the run, or all of the cluster where nothing runs. ``sent_bytes`` is what
+    left the notebook for the run. ``output`` is the end of what one rank printed, ``others``
+    that of other ranks, once the run has ended.
+    """
 
     version: Literal[1]
     cluster: ClusterView
@@ -21,15 +28,18 @@ class Snapshot(TypedDict):
     nodes: list[NodeView]
     ranks: list[RankView]
     output: OutputView
+    others: list[OutputView]
 
 
 class ClusterView(TypedDict):
     """The cluster as a whole.
 
-    ``note`` says in words what it is doing, or is empty; ``generation`` is the number of its
-    process group; ``price`` is in dollars an hour and ``cost`` in dollars so far, where it has one.
+    ``id`` is that of the registry. ``note`` says in words what it is doing, or is empty;
+    ``generation`` is the number of its process group; ``price`` is in dollars an hour and ``cost``
+    in dollars so far, where it has one.
     """
 
+    id: str
     name: str
     provider: str
     phase: ClusterPhase
@@ -44,6 +54,7 @@ class ClusterView(TypedDict):
 class RunState(StrEnum):
     """How a run is going, or how it ended."""
 
+    WAITING = "waiting"
     RUNNING = "running"
     OK = "ok"
     ERROR = "error"
@@ -51,10 +62,12 @@ class RunState(StrEnum):
 
 
 class RunView(TypedDict):
-    """The present run, or the last one.
+    """A run: the present one, or the last one where nothing else is asked for.
 
     ``background`` says that the kernel does not wait for it. ``started`` is in seconds since the
     epoch, ``seconds`` how long it has taken up to this snapshot, ``title`` a line of its code.
+    ``cell`` is the id of the notebook's cell, and ``shown`` are the ranks whose output the cell
+    shows. ``cost`` is in dollars, ``trouble`` why the cluster could not go on with the run.
     """
 
     id: str
@@ -63,7 +76,25 @@ class RunView(TypedDict):
     started: float
     seconds: float
     ranks: list[int]
+    shown: list[int]
     title: str
+    cell: str | None
+    progress: ProgressView | None
+    cost: float | None
+    trouble: str | None
+
+
+class ProgressView(TypedDict):
+    """A progress bar that a rank has printed.
+
+    ``part`` is between 0 and 1, ``count`` what the bar says of it, like ``"45/100"``, and ``left``
+    the seconds that it expects to take.
+    """
+
+    label: str
+    part: float
+    count: str
+    left: float | None
 
 
 class NodeView(TypedDict):
@@ -74,12 +105,26 @@ class NodeView(TypedDict):
     gpu: str | None
 
 
+class RankOutcome(StrEnum):
+    """How a rank came to the end of its part of a run."""
+
+    OK = "ok"
+    ERROR = "error"
+    LOST = "lost"
+    STOPPED = "stopped"
+    RELEASED = "released"
+
+
 class RankView(TypedDict):
-    """A rank.
+    """A rank, and its part of the run.
 
     ``utilisation`` is between 0 and 1, ``memory`` is used and total in bytes, both of the rank's
     GPU where it has one; ``gpu`` is that GPU's number on the node. ``line`` is the last line that
-    it printed, ``trouble`` what is wrong with it. A dead rank is shown as gone.
+    it printed, ``trouble`` what is wrong with its process. A dead rank is shown as gone.
+
+    ``outcome`` is ``None`` until the rank has come to the end of its part, for which it took
+    ``seconds``; released ranks were stopped because another one had failed. ``error`` is its error
+    in a line. ``restarted`` says that its process is a new one, in which variables are missing.
     """
 
     rank: int
@@ -90,6 +135,11 @@ class RankView(TypedDict):
     gpu: int | None
     line: str
     trouble: str | None
+    outcome: RankOutcome | None
+    seconds: float | None
+    error: str | None
+    progress: ProgressView | None
+    restarted: bool
 
 
 class OutputView(TypedDict):

@@ -55,6 +55,28 @@ class Setting(TraitType[Any, Any]):
             ) from None
 
 
+_PANEL = ("auto", "open", "closed", "none")
+
+
+class PanelSetting(TraitType[str, object]):
+    """One of a few words; where older versions had a switch, that still works."""
+
+    def validate(self, obj: Any, value: object) -> str:
+        """Return the word.
+
+        Raises
+        ------
+        UsageError
+            When it is none of them.
+        """
+        if isinstance(value, bool):
+            value = "auto" if value else "none"
+        if value not in _PANEL:
+            words = ", ".join(f'"{each}"' for each in _PANEL)
+            raise UsageError(f"Sky.panel is one of {words}; {value!r} is none of them.")
+        return str(value)
+
+
 def _literal(text: str) -> str:
     return text if text.replace(".", "", 1).isdecimal() else f'"{text}"'
 
@@ -132,9 +154,11 @@ class Sky(Configurable):
         key_trait=Unicode(),
         help="What else sky.AWS takes, as in {'subnet': 'subnet-1a2b3c4d', 'disk': 200}.",
     ).tag(config=True)
-    panel = Bool(
-        True,
-        help="Whether a cluster that starts shows its panel, where the notebook can show one.",
+    panel = PanelSetting(
+        "auto",
+        help="How a cell shows its run above its output: 'auto' opens the ranks at the first run "
+        "of a cluster, and later as you left them; 'open' and 'closed' always do the same; 'none' "
+        "shows nothing of the run.",
     ).tag(config=True)
     large = Setting(
         types.SIZE,

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -24,6 +25,15 @@ def connection_file(shell: InteractiveShell) -> str:
     """Return the path of Jupyter's connection file; empty if the shell is not a kernel's."""
     config = getattr(getattr(shell, "kernel", None), "config", {}).get("IPKernelApp", {})
     return str(config.get("connection_file") or "" if config else "")
+
+
+def cell_id(shell: InteractiveShell) -> str | None:
+    """Return the id of the cell that runs, as the notebook's file has it, if the page told it."""
+    kernel: Any = getattr(shell, "kernel", None)
+    if not hasattr(kernel, "get_parent"):
+        return None
+    found = kernel.get_parent("shell").get("metadata", {}).get("cellId")
+    return found if isinstance(found, str) else None
 
 
 def cluster_name(shell: InteractiveShell) -> str:

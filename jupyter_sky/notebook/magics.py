@@ -22,6 +22,7 @@ from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
+from jupyter_sky.notebook.kernel import cell_id
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.parser import HelpRequested
@@ -112,7 +113,8 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         bind_values = partial(self._bind, options, cluster, run)
         if options.background:
             title = f"{cluster.name} · {_title(cell)}"
-            return BackgroundRun(run, title, bind_values, options.timeout)
+            strip = self._session.panels.strip(cluster, run.id)
+            return BackgroundRun(run, title, strip, bind_values, options.timeout)
         follow(
             self.shell,
             self._session.panels,
@@ -163,7 +165,7 @@ def _cell_place(shell: InteractiveShell) -> CellPlace:
     code = typed.lstrip()
     # The line that `%sky auto` puts above a cell is not in what the user sees.
     above = typed.removesuffix(code).count("\n") + 1 if code.startswith("%%sky") else 0
-    return CellPlace(title, above)
+    return CellPlace(title, above, cell_id(shell))
 
 
 def _analysed(cell: str, place: CellPlace) -> CellNames:

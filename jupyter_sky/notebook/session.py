@@ -66,7 +66,7 @@ class Session:
         self._shell = shell
         self.settings = settings
         self.factory = ClusterFactory(settings)
-        self.panels = PanelManager(shell)
+        self.panels = PanelManager(shell, settings)
         self.started: dict[str, CellOptions] = {}
         self._observers = observers
         self._clusters: dict[str, Cluster] = {}
@@ -241,8 +241,6 @@ class Session:
             progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
         registry.record_line(cluster.id, as_line(options))
         self._connect(cluster, options, is_new=True)
-        if self.settings.panel:
-            self.panels.show(cluster)
         return cluster
 
     def _attach(self, name: str) -> Cluster | None:

@@ -7,6 +7,8 @@ is connected, or the connected one hangs, ``jupyter sky`` asks the cluster's age
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import re
 from collections.abc import Mapping
@@ -19,6 +21,7 @@ from jupyter_sky.server import cli_process, kernel_client
 from jupyter_sky.server.cluster_list import NO_CLUSTER, ClusterInventory
 from jupyter_sky.server.kernel_client import NoAnswer
 from jupyter_sky.server.kernel_reports import KernelReports
+from jupyter_sky.server.schema import check
 
 _REPLY_WITHIN = 30.0
 """Seconds after which a page gets an answer, done or not: proxies cut requests that stay open."""
@@ -71,6 +74,25 @@ class ClusterActions:
         task.add_done_callback(partial(self._finished, identity, action))
         done, _ = await asyncio.wait({task}, timeout=_REPLY_WITHIN)
         return task.result() if done else f"{name}: {action} takes its time, and goes on"
+
+    async def record(
+        self, inventory: ClusterInventory, identity: str, run: str
+    ) -> Mapping[str, Any]:
+        """Return a `Record` of the schema: how a run goes or how it ended.
+
+        Raises
+        ------
+        SkyError
+            When no live kernel knows the run, or what one says cannot be shown.
+        """
+        message = {"action": "record", "cluster": identity, "run": run}
+        for report in inventory.live_reports(identity):
+            file = self._reports.connection_file(report.kernel.kernel)
+            with contextlib.suppress(SkyError, ValueError, RecursionError):
+                record = json.loads(await kernel_client.request(file, message))
+                check("Record", record)
+                return dict(record)
+        raise SkyError("the kernel that began this run has ended, so its end is not known here.")
 
     def failures(self, inventory: ClusterInventory) -> Mapping[str, str]:
         """Return the error of the last action, by the ids of clusters that still exist."""

@@ -67,6 +67,13 @@ export interface LogChunk {
   end: string | null;
 }
 
+export interface Record {
+  snapshot: Snapshot;
+  html: string;
+  plain: string;
+  text: string;
+}
+
 export interface LogEntry {
   rank: number;
   time: number;

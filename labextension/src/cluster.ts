@@ -1,43 +1,39 @@
-/* The first line: the cluster's name, its nodes and its phase. */
+/* The name of a run's cluster and how that is now: a small part of the strip. */
 
-import { element, setAttribute, setOptional, setText } from './dom.ts';
+import { element, setAttribute, setText } from './dom.ts';
 import type { Cluster } from './snapshot.ts';
 import { plain } from './text.ts';
 import type { Translation } from './words.ts';
 
-export class ClusterLine {
-  readonly element: HTMLElement;
+export class ClusterName {
+  readonly element = element('button', 'jsky-cluster', { type: 'button' });
   readonly #trans: Translation;
-  readonly #name = element('strong', 'jsky-name');
-  readonly #made = element('span', 'jsky-quiet');
   readonly #dot = element('span', 'jsky-dot', { 'aria-hidden': 'true' });
-  readonly #phase = element('span', 'jsky-phase');
-  readonly #note = element('span', 'jsky-note');
+  readonly #name = element('span', 'jsky-name');
+  #id = '';
 
-  constructor(trans: Translation) {
+  constructor(trans: Translation, show: (cluster: string) => void) {
     this.#trans = trans;
-    const state = element('span', 'jsky-state', {}, this.#dot, this.#phase);
-    this.element = element('div', 'jsky-cluster', {}, this.#name, state, this.#made, this.#note);
+    this.element.append(this.#dot, this.#name);
+    this.element.addEventListener('click', () => show(this.#id));
   }
 
-  show(cluster: Cluster): void {
+  /** Shows a cluster; a click on it does something where `isLink` says so. */
+  show(cluster: Cluster, isLink: boolean): void {
+    this.#id = cluster.id;
     setText(this.#name, plain(cluster.name));
-    setText(this.#made, this.#madeOf(cluster));
     setAttribute(this.#dot, 'data-phase', cluster.phase);
-    setText(this.#phase, this.#words(cluster.phase));
-    setOptional(this.#note, plain(cluster.note));
-  }
-
-  summary(cluster: Cluster): string {
-    return this.#trans.__('Cluster %1 is %2', plain(cluster.name), this.#words(cluster.phase));
+    const facts = [this.#madeOf(cluster), this.#words(cluster.phase), plain(cluster.note)];
+    const title = [plain(cluster.name), ...facts.filter(Boolean)].join(' · ');
+    setAttribute(this.element, 'title', title);
+    setAttribute(this.element, 'aria-label', this.#trans.__('Cluster %1', title));
+    setAttribute(this.element, 'data-note', cluster.note ? '' : null);
+    (this.element as HTMLButtonElement).disabled = !isLink;
   }
 
   #madeOf({ provider, nodes, gpu }: Cluster): string {
-    const parts = gpu
-      ? [this.#trans._n('%1 node × %2', '%1 nodes × %2', nodes, plain(gpu))]
-      : [this.#trans._n('%1 node', '%1 nodes', nodes), this.#trans.__('CPU')];
-    parts.push(plain(provider));
-    return parts.join(' · ');
+    const counted = this.#trans._n('%1 node', '%1 nodes', nodes);
+    return [gpu ? `${counted} × ${plain(gpu)}` : counted, plain(provider)].join(' · ');
   }
 
   #words(phase: Cluster['phase']): string {
@@ -49,7 +45,7 @@ export class ClusterLine {
       case 'lost':
         return this.#trans.__('lost');
       default:
-        return this.#trans.__('down');
+        return this.#trans.__('ended');
     }
   }
 }

@@ -1,5 +1,6 @@
 /* The extension of JupyterLab and Notebook 7: a plugin for each place that shows clusters. */
 
+import runs from './cells/plugin.ts';
 import clusters from './lab/plugin.ts';
 import commands from './lab/commands.ts';
 import launcher from './lab/launcher.ts';
@@ -8,4 +9,4 @@ import sidebar from './lab/sidebar.ts';
 import status from './lab/status.ts';
 import unloaded from './lab/unloaded.ts';
 
-export default [clusters, commands, sidebar, running, status, launcher, unloaded];
+export default [clusters, runs, commands, sidebar, running, status, launcher, unloaded];

@@ -1,8 +1,9 @@
 /* The live output of the selected rank. It follows the end until the user scrolls up to read. */
 
 import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import type { Place } from './action.ts';
 import type { Output } from './snapshot.ts';
-import { linesOf, pieces, plain } from './text.ts';
+import { linesOf, pieces, placeIn, plain } from './text.ts';
 import type { Translation } from './words.ts';
 
 /** Lines that are shown by default; those above them are in the rank's log. */
@@ -14,6 +15,7 @@ export class OutputPane {
   readonly tools = element('span', 'jsky-output-tools');
   readonly #trans: Translation;
   readonly #most: number;
+  readonly #go: ((place: Place) => void) | null;
   readonly #heading = element('span', 'jsky-output-title');
   readonly #note = element('span', 'jsky-quiet');
   readonly #latest: HTMLElement;
@@ -27,9 +29,10 @@ export class OutputPane {
   #lines: string[] = [];
   #following = true;
 
-  constructor(trans: Translation, most = MOST) {
+  constructor(trans: Translation, most = MOST, go: ((place: Place) => void) | null = null) {
     this.#trans = trans;
     this.#most = most;
+    this.#go = go;
     const attributes = { type: 'button' };
     this.#latest = element('button', 'jsky-latest', attributes, trans.__('Latest ↓'));
     this.#latest.addEventListener('click', () => this.#follow());
@@ -48,10 +51,11 @@ export class OutputPane {
     );
   }
 
-  /** Shows the output of `rank`; while `output` is another rank's, its last `line` is shown. */
-  show(rank: number, output: Output, line: string): void {
-    const pending = output.rank !== rank;
-    const text = pending ? plain(line) : output.text;
+  /** Shows the output of `rank`; while `output` is another rank's, its last `line` is shown. A
+      `note` takes the place of both. */
+  show(rank: number, output: Output, line: string, note: string | null = null): void {
+    const pending = output.rank !== rank && note === null;
+    const text = note !== null ? '' : pending ? plain(line) : output.text;
     if (rank !== this.#rank) {
       this.#rank = rank;
       this.#shown = null;
@@ -65,7 +69,7 @@ export class OutputPane {
       setAttribute(this.#text, 'aria-label', title);
       this.#follow();
     }
-    setOptional(this.#note, this.#noteFor(pending, text));
+    setOptional(this.#note, note ?? this.#noteFor(pending, text));
     if (text !== this.#shown) {
       this.#shown = text;
       this.#write(linesOf(text.replace(/\n$/, '')).slice(-this.#most));
@@ -89,9 +93,9 @@ export class OutputPane {
     const added: HTMLElement[] = [];
     lines.forEach((line, at) => {
       if (at >= old.length) {
-        added.push(fill(element('div', 'jsky-text-line'), line));
+        added.push(this.#fill(element('div', 'jsky-text-line'), line));
       } else if (line !== old[at]) {
-        fill(this.#text.children[at]!, line);
+        this.#fill(this.#text.children[at]!, line);
       }
     });
     if (added.length > 0) {
@@ -101,6 +105,23 @@ export class OutputPane {
     if (this.#following) {
       this.#text.scrollTop = this.#text.scrollHeight;
     }
+  }
+
+  /** Shows a line; one that names a line of code leads there. */
+  #fill(node: Element, line: string): HTMLElement {
+    const shown = pieces(line).map(({ text, style }) =>
+      style ? element('span', style, {}, text) : text
+    );
+    const place = this.#go && placeIn(plain(line));
+    if (place) {
+      const link = element('button', 'jsky-code-link', { type: 'button' });
+      link.append(...shown);
+      link.addEventListener('click', () => this.#go?.(place));
+      node.replaceChildren(link);
+    } else {
+      node.replaceChildren(...shown);
+    }
+    return node as HTMLElement;
   }
 
   #follow(): void {
@@ -123,11 +144,4 @@ function dropped(before: string[], after: string[]): number {
     }
   }
   return before.length;
-}
-
-function fill(node: Element, line: string): HTMLElement {
-  node.replaceChildren(
-    ...pieces(line).map(({ text, style }) => (style ? element('span', style, {}, text) : text))
-  );
-  return node as HTMLElement;
 }

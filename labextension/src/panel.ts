@@ -1,7 +1,14 @@
-/* The view as a widget of the notebook: `jupyter_sky/notebook/panel/widget.py` is its other half. */
+/* The view as a widget of the notebook: `jupyter_sky/notebook/panel/widget.py` is its other half.
 
+   JupyterLab and Notebook 7 show a run with our extension, which is told here of each change;
+   `cells/feed.ts` is its other half. Other pages show the widget itself. */
+
+import type { Action } from './action.ts';
 import { ask, type Kernel } from './kernel.ts';
-import { release, render, type Action, type Snapshot } from './view.ts';
+import { release, render, type Snapshot } from './view.ts';
+
+/** The event of the document by which the extension hears of a snapshot. */
+export const CHANGED = 'jupyter-sky:snapshot';
 
 /** What anywidget gives us of the widget's model. */
 export interface Model {
@@ -21,11 +28,11 @@ function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
     const kernel = model.widget_manager?.kernel;
     if (action.kind === 'stop' && !model.get('run')?.background && kernel?.interrupt) {
       void kernel.interrupt();
-    } else if (!kernel || !ask(kernel, { ...action, panel: model.get('key') })) {
+    } else if (!kernel || !ask(kernel, action)) {
       model.send(action);
     }
   };
-  const changed = () => render(el, snapshotOf(model), act);
+  const changed = () => render(el, snapshotOf(model), act, undefined, { kind: 'cell' });
   const leave = ({ key }: KeyboardEvent) => {
     if (key === 'Escape') {
       // To the notebook's cell, where the arrows go from cell to cell.
@@ -42,33 +49,13 @@ function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
   };
 }
 
-/** Shows the panel in place of its static views. Once a run has ended, a notebook's file has only a
-    static view: a widget could not be shown when the file is opened again. As long as the page has
-    the widget's model, the panel takes the view's place; returns what ends that. */
+/** Tells the page's extension of each change; returns what ends that. */
 function initialize({ model }: { model: Model }): () => void {
-  const alive = new Map<HTMLElement, () => void>();
-  const replaceViews = () => {
-    alive.forEach((end, view) => view.isConnected || end());
-    const views = document.querySelectorAll<HTMLElement>(`[data-jsky="${model.get('key')}"]`);
-    for (const view of views) {
-      if (!alive.has(view)) {
-        const still = [...view.childNodes];
-        const end = show({ model, el: view });
-        alive.set(view, () => {
-          alive.delete(view);
-          end();
-          view.replaceChildren(...still);
-        });
-      }
-    }
-  };
-  const observer = new MutationObserver(replaceViews);
-  observer.observe(document.body, { childList: true, subtree: true });
-  replaceViews();
-  return () => {
-    observer.disconnect();
-    alive.forEach((end) => end());
-  };
+  const changed = () =>
+    document.dispatchEvent(new CustomEvent(CHANGED, { detail: snapshotOf(model) }));
+  model.on('change', changed);
+  changed();
+  return () => model.off('change', changed);
 }
 
 /** Returns the snapshot from its parts, each of which is sent when it has changed. */
@@ -82,7 +69,8 @@ function snapshotOf(model: Model): Snapshot {
     sent_bytes: model.get('sent_bytes'),
     nodes: model.get('nodes'),
     ranks: Array.from({ length: model.get('size') }, (_, at) => model.get(`rank_${at}`)),
-    output: { rank, text: [...lines.slice(drop, drop + keep), ...added].join('\n') }
+    output: { rank: rank ?? -1, text: [...lines.slice(drop, drop + keep), ...added].join('\n') },
+    others: []
   };
 }
 

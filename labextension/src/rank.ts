@@ -1,36 +1,46 @@
-/* One rank: number, state, device, utilisation, memory, the last line that it printed. */
+/* One rank: number, state, time, device, utilisation, memory, and what it printed last. */
 
-import { element, setAttribute, setText } from './dom.ts';
+import { Bar } from './bar.ts';
+import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
 import type { Rank } from './snapshot.ts';
 import { plain } from './text.ts';
-import { percent, share, type Translation } from './words.ts';
+import { duration, percent, share, type Translation } from './words.ts';
 
 export class RankRow {
   readonly element: HTMLElement;
   readonly #trans: Translation;
+  readonly #isCell: boolean;
   readonly #dot = element('span', 'jsky-dot');
   readonly #state = element('span', 'jsky-rank-state');
+  readonly #seconds = element('span', 'jsky-seconds');
   readonly #device = element('span', 'jsky-device');
   readonly #busy = new Bar('jsky-busy');
   readonly #memory = new Bar('jsky-memory');
+  readonly #mark = element('span', 'jsky-mark');
+  readonly #progress = new Bar('jsky-progress');
   readonly #line = element('span', 'jsky-line');
   #shown: Rank | null = null;
   #gpu: string | null = null;
 
-  constructor(trans: Translation, rank: number) {
+  constructor(trans: Translation, rank: number, isCell: boolean) {
     this.#trans = trans;
+    this.#isCell = isCell;
     this.element = element(
       'div',
       'jsky-rank',
       { role: 'option', 'data-rank': String(rank) },
       element('span', 'jsky-number', {}, String(rank)),
       element('span', 'jsky-state', {}, this.#dot, this.#state),
+      this.#seconds,
       this.#device,
       this.#busy.element,
       this.#memory.element,
+      this.#mark,
+      this.#progress.element,
       this.#line
     );
     this.element.tabIndex = -1;
+    setText(this.#mark, trans.__('restarted, empty'));
   }
 
   show(rank: Rank, gpu: string | null, selected: boolean): void {
@@ -40,29 +50,47 @@ export class RankRow {
     }
     this.#shown = rank;
     this.#gpu = gpu;
-    setAttribute(this.#dot, 'data-phase', rank.phase);
-    setText(this.#state, this.#words(rank.phase));
+    const key = this.#keyOf(rank);
+    setAttribute(this.element, 'data-outcome', key);
+    setAttribute(this.#dot, 'data-phase', key);
+    setText(this.#state, this.#stateOf(rank));
+    setText(this.#seconds, rank.seconds === null ? '' : duration(rank.seconds, true));
     setText(this.#device, this.#deviceOf(rank, gpu));
     this.#busy.show(rank.utilisation, rank.utilisation === null ? '' : percent(rank.utilisation));
     this.#memory.show(
       rank.memory && rank.memory[0] / rank.memory[1],
       rank.memory ? share(rank.memory) : ''
     );
-    setAttribute(this.#line, 'data-trouble', rank.trouble === null ? null : '');
-    setText(this.#line, plain(rank.trouble ?? rank.line));
-    const described = this.#described(rank);
+    setShown(this.#mark, rank.restarted);
+    const trouble = rank.error ?? rank.trouble;
+    const progress = trouble === null ? rank.progress : null;
+    setShown(this.#progress.element, progress !== null);
+    if (progress) {
+      const left =
+        progress.left === null || rank.outcome
+          ? ''
+          : this.#trans.__('%1 left', duration(progress.left, false));
+      const parts = [progress.count, left];
+      this.#progress.show(progress.part, parts.filter(Boolean).join(' · '));
+    }
+    setAttribute(this.#line, 'data-trouble', trouble === null ? null : '');
+    setOptional(this.#line, progress ? null : plain(trouble ?? rank.line) || ' ');
+    const described = this.#described(rank, trouble);
     setAttribute(this.element, 'aria-label', described);
     setAttribute(this.element, 'title', described);
   }
 
-  #described(rank: Rank): string {
+  #described(rank: Rank, trouble: string | null): string {
     const parts = [
       this.#trans.__('rank %1', rank.rank),
       this.#device.textContent,
-      this.#words(rank.phase),
+      rank.outcome === 'released'
+        ? this.#trans.__('stopped because another rank failed')
+        : this.#stateOf(rank),
+      rank.restarted && this.#trans.__('its process is a new one: variables are missing there'),
       rank.utilisation !== null && this.#trans.__('%1 busy', percent(rank.utilisation)),
       rank.memory && this.#trans.__('memory %1', share(rank.memory)),
-      rank.trouble && plain(rank.trouble)
+      trouble && plain(trouble)
     ];
     return parts.filter(Boolean).join(', ');
   }
@@ -74,8 +102,24 @@ export class RankRow {
     return rank.gpu === null ? plain(gpu) : `${plain(gpu)} #${rank.gpu}`;
   }
 
-  #words(phase: Rank['phase']): string {
-    switch (phase) {
+  /** A cell shows how a rank came to the end of the run; elsewhere it counts what it is doing now. */
+  #keyOf({ outcome, phase }: Rank): string {
+    const hasFailed = outcome === 'error' && phase === 'idle';
+    return this.#isCell || hasFailed ? (outcome ?? phase) : phase;
+  }
+
+  #stateOf(rank: Rank): string {
+    switch (this.#keyOf(rank)) {
+      case 'ok':
+        return this.#trans.__('finished');
+      case 'error':
+        return this.#trans.__('failed');
+      case 'lost':
+        return this.#trans.__('lost');
+      case 'stopped':
+        return this.#trans.__('stopped');
+      case 'released':
+        return this.#trans.__('released');
       case 'starting':
         return this.#trans.__('starting');
       case 'idle':
@@ -85,30 +129,5 @@ export class RankRow {
       default:
         return this.#trans.__('gone');
     }
-  }
-}
-
-/** A bar with its figure. */
-class Bar {
-  readonly element: HTMLElement;
-  readonly #fill = element('span', 'jsky-fill');
-  readonly #figure = element('span', 'jsky-figure');
-
-  constructor(name: string) {
-    this.element = element(
-      'span',
-      `jsky-meter ${name}`,
-      {},
-      element('span', 'jsky-bar', {}, this.#fill),
-      this.#figure
-    );
-  }
-
-  show(part: number | null, figure: string): void {
-    const filled = String(Math.min(Math.max(part ?? 0, 0), 1).toFixed(2));
-    if (this.#fill.style.getPropertyValue('--jsky-part') !== filled) {
-      this.#fill.style.setProperty('--jsky-part', filled);
-    }
-    setText(this.#figure, figure);
   }
 }

@@ -2,7 +2,7 @@
 
 import { element, setAttribute, setText } from './dom.ts';
 import { RankRow } from './rank.ts';
-import type { Node, Rank } from './snapshot.ts';
+import type { Node, Rank, Run } from './snapshot.ts';
 import { plain } from './text.ts';
 import type { Translation } from './words.ts';
 
@@ -17,12 +17,14 @@ interface Group {
 export class RankList {
   readonly element: HTMLElement;
   readonly #trans: Translation;
+  readonly #isCell: boolean;
   readonly #rows = new Map<number, RankRow>();
   readonly #groups = new Map<number, Group>();
   #shape = '';
 
-  constructor(trans: Translation, choose: (rank: number) => void) {
+  constructor(trans: Translation, isCell: boolean, choose: (rank: number) => void) {
     this.#trans = trans;
+    this.#isCell = isCell;
     this.element = element('div', 'jsky-ranks', {
       role: 'listbox',
       'aria-label': trans.__('Ranks: choose one to see its output')
@@ -49,13 +51,18 @@ export class RankList {
     });
   }
 
-  show(nodes: Node[], ranks: Rank[], selected: number): void {
-    this.#arrange(nodes, ranks);
+  show(nodes: Node[], ranks: Rank[], selected: number | null, run: Run | null): void {
+    this.#arrange(ranks);
+    // What a device is doing says nothing of a run that is over.
+    const runs = run === null || run.state === 'running' || run.state === 'waiting';
+    setAttribute(this.element, 'data-over', this.#isCell && !runs ? '' : null);
     const places = new Map(nodes.map((node) => [node.node, node]));
     for (const [number, { title, where }] of this.#groups) {
       setText(title, this.#trans.__('node %1', number));
       setText(where, plain(places.get(number)?.addr ?? ''));
     }
+    const timed = ranks.some((rank) => rank.seconds !== null);
+    setAttribute(this.element, 'data-timed', timed ? '' : null);
     const measured = ranks.some((rank) => rank.utilisation !== null || rank.memory !== null);
     setAttribute(this.element, 'data-measured', measured ? '' : null);
     for (const rank of ranks) {
@@ -63,12 +70,12 @@ export class RankList {
       this.#rows.get(rank.rank)?.show(rank, gpu, rank.rank === selected);
     }
     if (![...this.#rows.values()].some((row) => row.element.tabIndex === 0)) {
-      this.#reachable(this.#rows.has(selected) ? selected : (ranks[0]?.rank ?? 0));
+      this.#reachable(selected !== null && this.#rows.has(selected) ? selected : (ranks[0]?.rank ?? 0));
     }
   }
 
   /** Makes a row for each rank, unless ranks and nodes are the same as before. */
-  #arrange(nodes: Node[], ranks: Rank[]): void {
+  #arrange(ranks: Rank[]): void {
     const shape = ranks.map((rank) => `${rank.node}:${rank.rank}`).join();
     if (shape === this.#shape) {
       return;
@@ -77,7 +84,7 @@ export class RankList {
     this.#rows.clear();
     this.#groups.clear();
     setAttribute(this.element, 'data-dense', ranks.length > ROOMY ? '' : null);
-    const numbers = [...new Set([...nodes, ...ranks].map((each) => each.node))].sort((a, b) => a - b);
+    const numbers = [...new Set(ranks.map((each) => each.node))].sort((a, b) => a - b);
     const groups = numbers.map((number) => {
       const title = element('span', 'jsky-node-title');
       const where = element('span', 'jsky-quiet');
@@ -95,7 +102,7 @@ export class RankList {
   }
 
   #row(rank: Rank): HTMLElement {
-    const row = new RankRow(this.#trans, rank.rank);
+    const row = new RankRow(this.#trans, rank.rank, this.#isCell);
     this.#rows.set(rank.rank, row);
     return row.element;
   }

@@ -1,4 +1,4 @@
-/* What is shown of a cluster. `jupyter_sky/cluster/snapshot.py` says the same in Python, and what
+/* What is shown of a run and its cluster. `jupyter_sky/cluster/snapshot.py` says the same in Python, and what
    each field means; a test compares the two. */
 
 export interface Snapshot {
@@ -9,9 +9,11 @@ export interface Snapshot {
   nodes: Node[];
   ranks: Rank[];
   output: Output;
+  others: Output[];
 }
 
 export interface Cluster {
+  id: string;
   name: string;
   provider: string;
   phase: 'starting' | 'ready' | 'lost' | 'down';
@@ -25,12 +27,24 @@ export interface Cluster {
 
 export interface Run {
   id: string;
-  state: 'running' | 'ok' | 'error' | 'interrupted';
+  state: 'waiting' | 'running' | 'ok' | 'error' | 'interrupted';
   background: boolean;
   started: number;
   seconds: number;
   ranks: number[];
+  shown: number[];
   title: string;
+  cell: string | null;
+  progress: Progress | null;
+  cost: number | null;
+  trouble: string | null;
+}
+
+export interface Progress {
+  label: string;
+  part: number;
+  count: string;
+  left: number | null;
 }
 
 export interface Node {
@@ -48,12 +62,14 @@ export interface Rank {
   gpu: number | null;
   line: string;
   trouble: string | null;
+  outcome: 'ok' | 'error' | 'lost' | 'stopped' | 'released' | null;
+  seconds: number | null;
+  error: string | null;
+  progress: Progress | null;
+  restarted: boolean;
 }
 
 export interface Output {
   rank: number;
   text: string;
 }
-
-/** What the user does in the view. */
-export type Action = { kind: 'select'; rank: number } | { kind: 'stop'; run: string };

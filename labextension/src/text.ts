@@ -1,5 +1,7 @@
 /* Output of ranks can be anything. Here it becomes harmless text, in pieces of one style each. */
 
+import type { Place } from './action.ts';
+
 /** A piece of a line; `style` is a list of class names. */
 export interface Piece {
   text: string;
@@ -27,6 +29,16 @@ export function linesOf(text: string): string[] {
     const written = line.replace(/\r+$/, '');
     return written.slice(written.lastIndexOf('\r') + 1).slice(0, LONGEST);
   });
+}
+
+/** Returns the line of code that a line of a traceback names. */
+export function placeIn(text: string): Place | null {
+  const cell = /^Cell In\[(\d+)\], line (\d+)/.exec(text);
+  if (cell) {
+    return { cell: Number(cell[1]), file: null, line: Number(cell[2]) };
+  }
+  const file = /^File (?:"([^"]+)", line (\d+)|(\S+\.py):(\d+))/.exec(text);
+  return file && { cell: null, file: file[1] ?? file[3]!, line: Number(file[2] ?? file[4]) };
 }
 
 /** Returns a line in pieces of one style each. */

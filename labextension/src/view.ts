@@ -1,17 +1,33 @@
-/* The view of a cluster: `render` shows a snapshot in an element and touches only what changed.
-   It knows nothing of Jupyter, and imports nothing but its parts beside it. */
+/* The view of a run: `render` shows a snapshot in an element and touches only what changed. It knows
+   nothing of Jupyter, and imports nothing but its parts beside it. */
 
-import { ClusterLine } from './cluster.ts';
-import { element, setAttribute, setText } from './dom.ts';
+import type { Action } from './action.ts';
+import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
 import { keepKeys } from './keys.ts';
 import { OutputPane } from './output.ts';
 import { RankList } from './ranks.ts';
-import { RunLine } from './run.ts';
-import type { Action, Snapshot } from './snapshot.ts';
+import { Strip } from './strip.ts';
+import type { Output, Snapshot } from './snapshot.ts';
 import { plain } from './text.ts';
 import { english, type Translation } from './words.ts';
 
 export type { Action, Snapshot, Translation };
+
+/** What the place of a view is like. */
+export interface Place {
+  /** A cell shows what its head prints itself, and its ranks only when it is opened. */
+  kind: 'cell' | 'sidebar';
+  /** Whether the ranks are shown, until the user says otherwise. */
+  open?: boolean;
+  /** A sentence for the user, as of a kernel that was restarted. */
+  note?: string;
+  /** Whether nothing more will be heard of the run, though its end is not known. */
+  isLost?: boolean;
+  /** Whether text of the run is missing in the cell, which can be brought back. */
+  isIncomplete?: boolean;
+  /** Whether a click on the cluster's name shows it in the sidebar. */
+  hasSidebar?: boolean;
+}
 
 const views = new WeakMap<HTMLElement, View>();
 
@@ -20,15 +36,16 @@ export function render(
   host: HTMLElement,
   snapshot: Snapshot,
   act: (action: Action) => void,
-  trans: Translation = english
+  trans: Translation = english,
+  place: Place = { kind: 'sidebar' }
 ): void {
   let view = views.get(host);
   if (!view) {
-    view = new View(act, trans);
+    view = new View(act, trans, place);
     views.set(host, view);
     host.replaceChildren(view.element);
   }
-  view.show(snapshot);
+  view.show(snapshot, place);
 }
 
 /** Takes the view out of `host` again. */
@@ -40,84 +57,131 @@ export function release(host: HTMLElement): void {
 
 class View {
   readonly element: HTMLElement;
+  readonly #act: (action: Action) => void;
   readonly #trans: Translation;
-  readonly #cluster: ClusterLine;
-  readonly #run: RunLine;
+  readonly #isCell: boolean;
+  readonly #strip: Strip;
+  readonly #note = element('div', 'jsky-note', { role: 'status' });
   readonly #ranks: RankList;
   readonly #output: OutputPane;
+  readonly #body: HTMLElement;
   readonly #announcement = element('div', 'jsky-spoken', { role: 'status', 'aria-live': 'polite' });
   readonly #giveKeysBack: () => void;
   #snapshot: Snapshot | null = null;
-  #selected = 0;
+  #selected: number | null = null;
+  #open: boolean;
 
-  constructor(act: (action: Action) => void, trans: Translation) {
+  constructor(act: (action: Action) => void, trans: Translation, place: Place) {
+    this.#act = act;
     this.#trans = trans;
-    this.#cluster = new ClusterLine(trans);
-    this.#run = new RunLine(trans, (run) => act({ kind: 'stop', run }));
-    this.#ranks = new RankList(trans, (rank) => {
-      this.#select(rank);
-      act({ kind: 'select', rank });
+    this.#isCell = place.kind === 'cell';
+    this.#open = place.open ?? true;
+    this.#strip = new Strip(trans, place.kind, act, {
+      toggle: () => this.#toggle(),
+      inspect: (rank) => this.#inspect(rank)
     });
-    this.#output = new OutputPane(trans);
+    this.#ranks = new RankList(trans, this.#isCell, (rank) => this.#choose(rank));
+    this.#output = new OutputPane(trans, undefined, (place) => act({ kind: 'go', place }));
+    this.#body = element('div', 'jsky-ranks-body', {}, this.#ranks.element, this.#output.element);
     this.element = element(
       'section',
-      'jsky',
+      `jsky jsky-in-${place.kind}`,
       {},
-      element(
-        'div',
-        'jsky-head',
-        {},
-        element('div', 'jsky-facts', {}, this.#cluster.element, this.#run.element),
-        this.#run.stop
-      ),
-      this.#ranks.element,
-      this.#output.element,
+      this.#strip.element,
+      this.#note,
+      this.#body,
       this.#announcement
     );
+    this.element.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape' && this.#isCell && this.#selected !== null) {
+        this.#select(null);
+        event.stopPropagation();
+      }
+    });
     this.#giveKeysBack = keepKeys(this.element);
   }
 
-  show(snapshot: Snapshot): void {
-    // The rank whose output the snapshot has; a choice of the user's holds until that changes.
-    if (snapshot.output.rank !== this.#snapshot?.output.rank) {
+  show(snapshot: Snapshot, place: Place): void {
+    if (!this.#isCell && snapshot.output.rank !== this.#snapshot?.output.rank) {
+      // The rank whose output the snapshot has; a choice of the user's holds until that changes.
       this.#selected = snapshot.output.rank;
     }
     this.#snapshot = snapshot;
     const name = plain(snapshot.cluster.name);
-    setAttribute(this.element, 'aria-label', this.#trans.__('Cluster %1', name));
-    this.#cluster.show(snapshot.cluster);
-    this.#run.show(snapshot);
-    this.#showSelected(snapshot);
-    setText(this.#announcement, this.#summary(snapshot));
+    setAttribute(this.element, 'aria-label', this.#trans.__('Run on cluster %1', name));
+    this.#strip.show(snapshot, this.#open, place);
+    setOptional(this.#note, place.note || null);
+    setShown(this.#body, this.#open);
+    if (this.#open) {
+      this.#showRanks(snapshot);
+    }
+    setText(this.#announcement, this.#strip.summary(snapshot));
   }
 
   release(): void {
-    this.#run.release();
+    this.#strip.release();
     this.#giveKeysBack();
   }
 
-  #select(rank: number): void {
+  #toggle(): void {
+    this.#open = !this.#open;
+    this.#act({ kind: 'open', open: this.#open });
+    if (!this.#open && this.#selected !== null) {
+      this.#select(null);
+    }
+    this.#redraw();
+  }
+
+  /** Opens the ranks and shows what one of them has printed. */
+  #inspect(rank: number): void {
+    this.#open = true;
+    this.#select(rank);
+    this.#redraw();
+  }
+
+  /** In a cell, a second click on a rank puts its output away again. */
+  #choose(rank: number): void {
+    this.#select(this.#isCell && rank === this.#selected ? null : rank);
+  }
+
+  #select(rank: number | null): void {
     this.#selected = rank;
+    const run = this.#snapshot?.run;
+    if (run) {
+      this.#act({ kind: 'select', run: run.id, rank });
+    }
     if (this.#snapshot) {
-      this.#showSelected(this.#snapshot);
+      this.#showRanks(this.#snapshot);
     }
   }
 
-  #showSelected({ nodes, ranks, output }: Snapshot): void {
-    this.#ranks.show(nodes, ranks, this.#selected);
-    const rank = ranks.find((each) => each.rank === this.#selected);
-    this.#output.show(this.#selected, output, rank?.line ?? '');
+  #redraw(): void {
+    setShown(this.#body, this.#open);
+    if (this.#snapshot) {
+      this.#strip.setOpen(this.#open);
+      this.#showRanks(this.#snapshot);
+    }
   }
 
-  /** What a screen reader says when it changes; it leaves out figures, which change all the time. */
-  #summary({ cluster, run, ranks }: Snapshot): string {
-    const gone = ranks.filter((rank) => rank.phase === 'gone').length;
-    return [
-      this.#cluster.summary(cluster),
-      run ? this.#run.summary(run) : '',
-      gone ? this.#trans._n('%1 rank is gone', '%1 ranks are gone', gone) : ''
-    ]
-      .filter(Boolean)
-      .join('. ');
+  #showRanks(snapshot: Snapshot): void {
+    const { nodes, ranks, run } = snapshot;
+    this.#ranks.show(nodes, ranks, this.#selected, run);
+    setShown(this.#output.element, this.#selected !== null);
+    if (this.#selected !== null) {
+      const rank = ranks.find((each) => each.rank === this.#selected);
+      const shownByCell = this.#isCell && run?.shown.includes(this.#selected);
+      const note = shownByCell ? this.#trans.__('The cell shows what this rank prints.') : null;
+      this.#output.show(this.#selected, outputOf(snapshot, this.#selected), rank?.line ?? '', note);
+    }
   }
+}
+
+/** Returns what a snapshot has of a rank's output, or that of another rank where it has none. */
+function outputOf({ others, output, run }: Snapshot, rank: number): Output {
+  const saved = others.find((each) => each.rank === rank);
+  const isOver = run !== null && run.state !== 'running' && run.state !== 'waiting';
+  if (output.rank === rank && output.text) {
+    return output;
+  }
+  return saved ?? (isOver ? { rank, text: '' } : output);
 }

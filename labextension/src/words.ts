@@ -26,8 +26,11 @@ export function share([used, total]: [number, number]): string {
   return `${digits(used / factor)} / ${digits(total / factor)} ${unit}`;
 }
 
-/** 3723 seconds as "1:02:03"; below a minute "42 s", or "4.2 s" where it is `exact`. */
+/** 3723 seconds as "1:02:03"; below a minute "42 s", or "4.2 s" and "29 ms" where it is `exact`. */
 export function duration(seconds: number, exact: boolean): string {
+  if (exact && seconds < 0.1) {
+    return `${Math.round(1000 * seconds)} ms`;
+  }
   const whole = Math.max(0, Math.floor(seconds));
   if (whole < 60) {
     return exact ? `${seconds.toFixed(1)} s` : `${whole} s`;

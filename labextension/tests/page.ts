@@ -13,11 +13,11 @@ const { window } = new JSDOM('<!doctype html><body></body>', {
 
 /** The document; a script that got into it would run. */
 export const document = window.document;
-export const { Event, KeyboardEvent, MouseEvent, MutationObserver } = window;
+export const { CustomEvent, Event, KeyboardEvent, MouseEvent, MutationObserver } = window;
 const requestAnimationFrame = window.requestAnimationFrame.bind(window);
 // jsdom has no layout, so nothing to scroll.
 window.Element.prototype.scrollIntoView = () => {};
-Object.assign(globalThis, { document, MutationObserver, requestAnimationFrame });
+Object.assign(globalThis, { CustomEvent, document, MutationObserver, requestAnimationFrame });
 
 /** Returns a fresh place in the document. */
 export function place(): HTMLElement {
@@ -30,6 +30,7 @@ export function sample(count = 4): Snapshot {
   return {
     version: 1,
     cluster: {
+      id: 'c1',
       name: 'demo',
       provider: 'local',
       phase: 'ready',
@@ -47,12 +48,18 @@ export function sample(count = 4): Snapshot {
       started: 0,
       seconds: 61,
       ranks: ranks.map(({ rank }) => rank),
-      title: 'train(3)'
+      shown: [0],
+      title: 'train(3)',
+      cell: null,
+      progress: null,
+      cost: null,
+      trouble: null
     },
     sent_bytes: 1_234_567,
     nodes: Array.from({ length: count / 2 }, (_, node) => ({ node, addr: '10.0.0.1', gpu: 'A100' })),
     ranks,
-    output: { rank: 0, text: 'one\ntwo\n' }
+    output: { rank: 0, text: 'one\ntwo\n' },
+    others: []
   };
 }
 
@@ -65,7 +72,12 @@ function sampleRank(rank: number): Rank {
     memory: [12.1e9, 40e9],
     gpu: rank % 2,
     line: `line of ${rank}`,
-    trouble: null
+    trouble: null,
+    outcome: null,
+    seconds: null,
+    error: null,
+    progress: null,
+    restarted: false
   };
 }
 

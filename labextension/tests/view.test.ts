@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, beforeEach, mock, test } from 'node:test';
-import type { Action, Snapshot } from '../src/snapshot.ts';
-import { release, render, type Translation } from '../src/view.ts';
+import type { Action } from '../src/action.ts';
+import type { Snapshot } from '../src/snapshot.ts';
+import { release, render, type Place, type Translation } from '../src/view.ts';
+import { english } from '../src/words.ts';
 import { document, KeyboardEvent, MouseEvent, place, sample, texts, textOf, touched } from './page.ts';
 
 let host: HTMLElement;
@@ -14,6 +16,8 @@ beforeEach(() => {
 after(() => document.body.replaceChildren());
 
 const show = (snapshot: Snapshot) => render(host, snapshot, (action) => actions.push(action));
+const showInCell = (snapshot: Snapshot, changes: Partial<Place> = {}) =>
+  render(host, snapshot, (action) => actions.push(action), english, { kind: 'cell', ...changes });
 const row = (rank: number) => host.querySelector<HTMLElement>(`[data-rank="${rank}"]`)!;
 const stop = () => host.querySelector<HTMLButtonElement>('.jsky-stop')!;
 
@@ -26,16 +30,101 @@ function withOutput(snapshot: Snapshot, text: string, rank = 0): Snapshot {
   return { ...snapshot, output: { rank, text } };
 }
 
-test('the cluster and its run are shown', (t) => {
+const PROGRESS = { label: 'epochs', part: 0.45, count: '45/100', left: 75 };
+
+test('the run is shown in a line', (t) => {
   t.after(() => release(host));
   const snapshot = sample();
-  Object.assign(snapshot.cluster, { price: 16.4, cost: 0.5, note: 'joining' });
+  Object.assign(snapshot.cluster, { price: 16.4, cost: 0.5 });
   show(snapshot);
-  assert.equal(textOf(host, '.jsky-cluster'), 'demoready2 nodes × A100 · localjoining');
-  assert.equal(
-    textOf(host, '.jsky-run'),
-    'Running1:01train(3)ranks 0-3 · 1.23 MB sent · $16.40 an hour · $0.50 so far'
+  assert.equal(textOf(host, '.jsky-lead'), 'Running1:01');
+  assert.equal(textOf(host, '.jsky-title'), 'train(3)');
+  assert.equal(textOf(host, '.jsky-run-facts'), '4 ranks · 1.23 MB sent · $16.40 an hour');
+});
+
+test('a cell shows the strip, and the ranks when it is opened', (t) => {
+  t.after(() => release(host));
+  const snapshot = sample();
+  Object.assign(snapshot.run!, { cost: 0.12, progress: PROGRESS });
+  showInCell(snapshot, { open: false, hasSidebar: true });
+  const toggle = host.querySelector<HTMLElement>('.jsky-toggle')!;
+  assert.equal(toggle.getAttribute('aria-expanded'), 'false');
+  assert.equal(textOf(host, '.jsky-head .jsky-progress'), 'epochs · 45/100 · 1:15 left');
+  assert.equal(textOf(host, '.jsky-run-facts'), '4 ranks · 1.23 MB sent · $0.12');
+  assert.ok(host.querySelector<HTMLElement>('.jsky-title')!.hidden, 'the cell is the title');
+  assert.equal(host.querySelectorAll('[role=option]').length, 0);
+  toggle.click();
+  assert.equal(toggle.getAttribute('aria-expanded'), 'true');
+  assert.equal(host.querySelectorAll('[role=option]').length, 4);
+  host.querySelector<HTMLElement>('.jsky-cluster')!.click();
+  assert.deepEqual(actions, [{ kind: 'open', open: true }, { kind: 'cluster', cluster: 'c1' }]);
+});
+
+test('in a cell a rank shows its output until it is clicked again, and the head none', (t) => {
+  t.after(() => release(host));
+  showInCell(sample());
+  const output = host.querySelector<HTMLElement>('.jsky-output')!;
+  assert.ok(output.hidden, 'nothing is shown twice');
+  row(2).click();
+  assert.ok(!output.hidden);
+  showInCell(withOutput(sample(), 'two\n', 2));
+  assert.deepEqual(texts(host, '.jsky-text-line'), ['two']);
+  row(2).click();
+  assert.ok(output.hidden);
+  row(0).click();
+  assert.match(textOf(host, '.jsky-output-head'), /The cell shows what this rank prints/);
+  row(0).dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true }));
+  assert.ok(output.hidden);
+  const chosen = actions.map((action) => action.kind === 'select' && action.rank);
+  assert.deepEqual(chosen, [2, null, 0, null]);
+});
+
+test('a failed rank is one click away, with links to the lines of code', (t) => {
+  t.after(() => release(host));
+  const error = { outcome: 'error', error: 'ValueError: no data', phase: 'idle', seconds: 3.5 };
+  const released = { outcome: 'released', phase: 'idle', seconds: 3.6 };
+  let snapshot = withRank(withRank(sample(), 2, error), 0, released);
+  snapshot = { ...snapshot, run: { ...snapshot.run!, state: 'error', seconds: 3.6 } };
+  const text = '\x1b[36mCell \x1b[32mIn[4], line 3\x1b[39m\n      1 if rank == 2:\nFile ~/model.py:12, in f\n';
+  snapshot.others = [{ rank: 2, text }];
+  showInCell(snapshot, { open: false });
+  assert.equal(textOf(host, '.jsky-failed'), 'rank 2 failed');
+  host.querySelector<HTMLElement>('.jsky-failed')!.click();
+  assert.equal(row(2).dataset.outcome, 'error');
+  assert.equal(textOf(row(2), '.jsky-line'), 'ValueError: no data');
+  assert.equal(textOf(row(0), '.jsky-rank-state'), 'released');
+  assert.match(row(0).title, /stopped because another rank failed/);
+  const links = host.querySelectorAll<HTMLElement>('.jsky-code-link');
+  links.forEach((link) => link.click());
+  assert.deepEqual(
+    actions.filter(({ kind }) => kind === 'go'),
+    [
+      { kind: 'go', place: { cell: 4, file: null, line: 3 } },
+      { kind: 'go', place: { cell: null, file: '~/model.py', line: 12 } }
+    ]
   );
+});
+
+test('what a page does not know it does not claim', (t) => {
+  t.after(() => release(host));
+  showInCell(sample(), { note: 'The kernel was restarted.', isLost: true });
+  assert.equal(textOf(host, '.jsky-run-state'), 'Ended');
+  assert.equal(textOf(host, '.jsky-note'), 'The kernel was restarted.');
+  assert.ok(stop().hidden);
+  showInCell(sample(), { isIncomplete: true });
+  const restore = host.querySelector<HTMLElement>('.jsky-small-button')!;
+  assert.ok(!restore.hidden);
+  restore.click();
+  assert.deepEqual(actions, [{ kind: 'restore', run: 'r1' }]);
+});
+
+test('a rank that began anew is marked, and a bar is a bar', (t) => {
+  t.after(() => release(host));
+  show(withRank(withRank(sample(), 1, { restarted: true }), 3, { progress: PROGRESS }));
+  assert.ok(!row(1).querySelector<HTMLElement>('.jsky-mark')!.hidden);
+  assert.ok(row(0).querySelector<HTMLElement>('.jsky-mark')!.hidden);
+  assert.equal(textOf(row(3), '.jsky-progress'), '45/100 · 1:15 left');
+  assert.ok(row(3).querySelector<HTMLElement>('.jsky-line')!.hidden);
 });
 
 test('a rank says how it is, to the eye and to the ear', (t) => {
@@ -43,7 +132,7 @@ test('a rank says how it is, to the eye and to the ear', (t) => {
   show(sample());
   assert.deepEqual(
     [...row(3).children].map((cell) => cell.textContent),
-    ['3', 'running', 'A100 #1', '50 %', '12.1 / 40 GB', 'line of 3']
+    ['3', 'running', '', 'A100 #1', '50 %', '12.1 / 40 GB', 'restarted, empty', '', 'line of 3']
   );
   assert.equal(
     row(3).getAttribute('aria-label'),
@@ -62,7 +151,7 @@ test('what is not known is left out', () => {
   snapshot.nodes = snapshot.nodes.map((node) => ({ ...node, gpu: null }));
   show(snapshot);
   assert.equal(row(0).getAttribute('aria-label'), 'rank 0, CPU, running');
-  assert.equal(textOf(host, '.jsky-run'), 'Nothing has run yet');
+  assert.equal(textOf(host, '.jsky-lead'), 'Nothing has run yet');
   assert.ok(stop().hidden);
 });
 
@@ -118,7 +207,7 @@ test('a click selects a rank, and its own output takes the place', (t) => {
   t.after(() => release(host));
   show(sample());
   row(2).dispatchEvent(new MouseEvent('click', { bubbles: true }));
-  assert.deepEqual(actions, [{ kind: 'select', rank: 2 }]);
+  assert.deepEqual(actions, [{ kind: 'select', run: 'r1', rank: 2 }]);
   assert.equal(row(2).getAttribute('aria-selected'), 'true');
   assert.equal(row(0).getAttribute('aria-selected'), 'false');
   assert.deepEqual(texts(host, '.jsky-text-line'), ['line of 2'], 'its last line stands in');
@@ -151,7 +240,7 @@ test('the keyboard reaches every rank', (t) => {
   assert.deepEqual(actions, [], 'moving does not select');
   press('Enter');
   press('a');
-  assert.deepEqual(actions, [{ kind: 'select', rank: 1 }]);
+  assert.deepEqual(actions, [{ kind: 'select', run: 'r1', rank: 1 }]);
 });
 
 test('output follows its end until the user scrolls up', (t) => {
@@ -203,7 +292,7 @@ test('Stop says what it stops, and what to do when nothing happens', (t) => {
   assert.deepEqual(actions, [{ kind: 'stop', run: 'r1' }]);
   assert.equal(stop().textContent, 'Stopping…');
   assert.ok(stop().disabled);
-  mock.timers.tick(1000);
+  mock.timers.tick(4000);
   assert.match(textOf(host, '.jsky-hint'), /notebook's own Stop \(■\)/);
   assert.ok(!stop().disabled);
   show({ ...sample(), run: { ...sample().run!, state: 'interrupted' } });
@@ -227,11 +316,11 @@ test('a screen reader hears of states, not of figures', (t) => {
   t.after(() => release(host));
   const announced = () => textOf(host, '.jsky-spoken');
   show(sample());
-  assert.equal(announced(), 'Cluster demo is ready. Running');
+  assert.equal(announced(), 'Running');
   show(withRank(sample(), 1, { utilisation: 1, line: 'more' }));
-  assert.equal(announced(), 'Cluster demo is ready. Running');
+  assert.equal(announced(), 'Running');
   show(withRank(sample(), 1, { phase: 'gone', trouble: 'killed' }));
-  assert.equal(announced(), 'Cluster demo is ready. Running. 1 rank is gone');
+  assert.equal(announced(), 'Running. 1 rank is gone');
   assert.equal(textOf(row(1), '.jsky-line'), 'killed');
 });
 
@@ -250,7 +339,7 @@ test('nothing from a rank becomes markup', (t) => {
   show(snapshot);
   assert.equal(host.querySelectorAll('img, script, pre').length, 0);
   assert.equal((document as any).broken, undefined);
-  for (const place of ['.jsky-name', '.jsky-note', '.jsky-title', '.jsky-line', '.jsky-text-line']) {
+  for (const place of ['.jsky-title', '.jsky-line', '.jsky-text-line']) {
     assert.equal(textOf(host, place), good, place);
   }
   const names = [...host.querySelectorAll('*')].flatMap((node) => node.getAttributeNames());

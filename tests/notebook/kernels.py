@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 from collections.abc import Callable
@@ -13,31 +14,55 @@ from typing import Any
 from jupyter_client import KernelManager
 from traitlets.config import Config
 
+from jupyter_sky.notebook.panel.strip import MIME
+
 PATIENCE = 60.0
 """Seconds that may pass without any message; only a test that fails waits so long."""
 
 
 @dataclass
 class Cell:
-    """A cell that was sent to a kernel, and what has come back of it so far."""
+    """A cell that was sent to a kernel, and what has come back of it so far.
+
+    Attributes
+    ----------
+    strips
+        The states of the strip above its output, by MIME type; the last one is what it shows.
+    order
+        The types of all messages as they came; a new strip is ``"strip"``.
+    """
 
     id: str
     stdout: str = ""
     stderr: str = ""
+    strips: list[dict[str, Any]] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
     data: list[dict[str, Any]] = field(default_factory=list)
     error: dict[str, Any] | None = None
     idle: bool = False
     said_busy: int = 0
+    order: list[str] = field(default_factory=list)
     _places: dict[str, int] = field(default_factory=dict)
+    _strips: set[str] = field(default_factory=set)
 
     def take(self, kind: str, content: dict[str, Any]) -> None:
         """Take up a message of the kernel, as a notebook does."""
+        is_strip = kind == "display_data" and MIME in content["data"]
+        self.order.append("strip" if is_strip else kind)
         match kind:
             case "stream" if content["name"] == "stdout":
                 self.stdout += content["text"]
             case "stream":
                 self.stderr += content["text"]
+            case "display_data" | "update_display_data" if MIME in content["data"]:
+                # What another cell has shown is updated from here too.
+                is_new = kind == "display_data"
+                if is_new or content["transient"]["display_id"] in self._strips:
+                    self._strips.add(content["transient"]["display_id"])
+                    self.strips.append(content["data"])
+            case "clear_output":
+                self.stdout = self.stderr = ""
+                self.shown, self.data = [], []
             case "display_data" | "execute_result":
                 if place := content.get("transient", {}).get("display_id"):
                     self._places[place] = len(self.shown)
@@ -45,7 +70,6 @@ class Cell:
                 self.data.append(content["data"])
             case "update_display_data":
                 place = content["transient"]["display_id"]
-                # What another cell has shown, like the panel, is updated from here too.
                 if place in self._places:
                     self.shown[self._places[place]] = content["data"]["text/plain"]
                     self.data[self._places[place]] = content["data"]
@@ -55,6 +79,11 @@ class Cell:
                 self.idle = True
             case "status" if content["execution_state"] == "busy":
                 self.said_busy += 1
+
+    @property
+    def snapshot(self) -> Any:
+        """What the strip above the cell's output shows of its run."""
+        return self.strips[-1][MIME]["snapshot"]
 
     @property
     def sentence(self) -> str:
@@ -145,6 +174,13 @@ class LiveNotebook:
         message = self._client.session.msg("sky_request", request)
         self._client.control_channel.send(message)
         return str(self._client.get_control_msg(timeout=PATIENCE)["content"]["status"])
+
+    def ask_action(self, request: dict[str, Any]) -> Any:
+        """Ask what a page asks over the server, and return the result."""
+        assert self.ask(request) == "begun"
+        reply = self._client.get_control_msg(timeout=PATIENCE)["content"]
+        assert reply["status"] == "ok", reply
+        return json.loads(reply["said"])
 
     def restart(self, now: bool = True) -> None:
         """Restart the kernel: kill it, or ask it to end."""

@@ -61,7 +61,7 @@ def test_a_run_in_the_background_prints_into_no_other_cell(
     notebook: LiveNotebook, gate: Callable[[], str], tmp_path: Path
 ) -> None:
     started = notebook.succeed(f"%%sky --background\nprint('before')\n{gate()}\nprint('after')")
-    assert "running for" in started.shown[0] or "waiting" in started.shown[0]
+    assert started.snapshot["run"]["state"] in ("waiting", "running")
     notebook.succeed("run = _")
     (tmp_path / "go").touch()
     waiting = notebook.succeed("await run")
@@ -97,7 +97,7 @@ def test_a_page_is_answered_while_a_cell_runs(
 ) -> None:
     cell = notebook.start(f"%%sky\nprint('busy')\n{gate()}")
     notebook.until(cell, lambda cell: cell.stdout)
-    assert notebook.ask({"kind": "select", "panel": "of another page", "rank": 1}) == "ok"
+    assert notebook.ask({"kind": "select", "run": "of another page", "rank": 1}) == "ok"
     # The kernel says after that message that it is idle, and then that it is not.
     notebook.until(cell, lambda cell: cell.said_busy == 2)
     (tmp_path / "go").touch()

@@ -251,6 +251,12 @@ class Controller(ConnectionListener):
             self.sync.forget(rank)
             self.reports.pop(rank, None)
 
+    def forget_lines(self, ranks: Iterable[int]) -> None:
+        """Drop the last lines of ranks, because they begin with something else."""
+        for rank in ranks:
+            if rank in self.reports:
+                self.reports[rank] = {**self.reports[rank], "line": ""}
+
     def close(self) -> None:
         """Close the connections to the agents; the agents go on."""
         for connection in self.connections:

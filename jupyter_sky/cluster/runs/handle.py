@@ -60,6 +60,7 @@ class RunHandle:
     def follow(
         self,
         show: Sink = lambda event: None,
+        begun: Callable[[], object] = lambda: None,
         timeout: float | None = None,
         sending: Callable[[TransferProgress], object] = lambda progress: None,
         notice: Callable[[str], object] = lambda text: None,
@@ -73,6 +74,8 @@ class RunHandle:
         ----------
         show
             Called in this thread.
+        begun
+            Called in this thread as soon as the run is on its way to the ranks.
         timeout
             Seconds after which the run is stopped; by default it may take as long as it does.
         sending
@@ -92,6 +95,7 @@ class RunHandle:
         run, callbacks = self._run, _Callbacks(show, sending, notice)
         try:
             self.begin()
+            begun()
             self._show_queued(callbacks, timeout and run.started + timeout)
             if not run.finished:
                 run.time_limit = timeout

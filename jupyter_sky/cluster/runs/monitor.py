@@ -1,22 +1,22 @@
-"""The monitor of a cluster: what the panel and the sidebar show of it, at any moment."""
+"""The monitor of a cluster: what is shown of it and of its runs, at any moment."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.runs.output_tail import OutputTail
+from jupyter_sky.cluster.runs.progress_bars import find_progress
+from jupyter_sky.cluster.runs.record import RunRecord, RunRecorder
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.snapshot import RankView, RunState, RunView, Snapshot
+from jupyter_sky.cluster.snapshot import ClusterView, NodeView, OutputView, RankView, Snapshot
 from jupyter_sky.cluster.state import RankPhase, RankState
-from jupyter_sky.transport.protocol.events import Display, Output
+from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
 
-_KEPT = 32 * 1024  # bytes of output
+_REMEMBERED = 16  # runs that are over
 
 
 class Monitor:
-    """Gives snapshots of a cluster and of the run that was begun last; in the background loop.
+    """Records the runs of a cluster, and gives snapshots; in the background loop.
 
     Parameters
     ----------
@@ -26,89 +26,150 @@ class Monitor:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._run: Run | None = None
-        self._began = 0.0
-        self._seconds: float | None = None
-        self._output = OutputTail(_KEPT)
+        self._recorders: dict[str, RunRecorder] = {}
+        self._finished: dict[str, Snapshot] = {}
+        self._current: str | None = None
+        self._restarted: set[int] = set()
+
+    def add(self, run: Run) -> None:
+        """Record a run from now on, which waits for its turn; also called in the user's thread."""
+        self._recorders[run.id] = RunRecorder(
+            run, self._controller.price, self._controller.sent_bytes
+        )
 
     def begin(self, run: Run) -> None:
-        """Show a run that has begun, in place of the one before."""
-        self._run, self._began, self._seconds = run, time.time(), None
-        self._output.clear()
+        """Record that a run has begun; it is the one that is shown of the cluster."""
+        if run.id not in self._recorders:
+            self.add(run)
+        ranks = self._restarted.intersection(run.task.ranks)
+        self._recorders[run.id].begin(ranks)
+        self._controller.forget_lines(run.task.ranks)
+        self._restarted -= ranks
+        self._current = run.id
 
     def end(self, run: Run) -> None:
-        """Show how long a run has taken that is over."""
-        if run is self._run:
-            took = run.took
-            self._seconds = time.time() - self._began if took is None else took
+        """Keep the snapshot of a run that is over: it does not change any more."""
+        recorder = self._recorders.get(run.id)
+        if recorder is None or recorder.is_over:
+            return
+        recorder.end()
+        record = recorder.record()
+        self._finished[run.id] = {
+            **self._snapshot(record, is_of_run=True),
+            "others": record.others(),
+        }
+        while len(self._finished) > _REMEMBERED:
+            oldest = next(iter(self._finished))
+            del self._finished[oldest]
+            self._recorders.pop(oldest, None)
 
     def on_output(self, event: Output | Display) -> None:
-        """Keep the end of what the run's first shown rank prints."""
-        if self._run is not None and event.rank == self.shown_rank:
-            self._output.add(event)
+        """Record what a rank prints in a run of this notebook."""
+        if recorder := self._recorders.get(event.run or ""):
+            recorder.on_output(event)
 
-    @property
-    def shown_rank(self) -> int:
-        """The rank whose output a snapshot has."""
-        return self._run.task.show[0] if self._run and self._run.task.show else 0
+    def on_rank_done(self, event: RankDone) -> None:
+        """Record that a rank came to the end of its part of a run."""
+        if recorder := self._recorders.get(event.run):
+            recorder.on_rank_done(event)
 
-    def snapshot(self) -> Snapshot:
-        """Return what is known at this moment."""
-        controller = self._controller
-        state = controller.state
-        gpus = sorted({node.gpu for node in state.nodes if node.gpu})
+    def on_rank_exited(self, event: RankExited) -> None:
+        """Record that a rank lost what was in its memory."""
+        recorder = self._recorders.get(event.run or "")
+        if recorder and not recorder.is_over:
+            recorder.on_rank_exited(event)
+        else:
+            self._restarted.add(event.rank)
+
+    def shown_rank(self, run: str | None = None) -> int:
+        """Return the rank whose output a snapshot has; of a run, or of the present one."""
+        recorder = self._recorders.get(run or self._current or "")
+        return recorder.run.task.show[0] if recorder and recorder.run.task.show else 0
+
+    def output(self, run: str) -> str:
+        """Return what the first shown rank has printed in a run, as far as it is kept."""
+        recorder = self._recorders.get(run)
+        return recorder.text if recorder else ""
+
+    def knows(self, run: str) -> bool:
+        """Return whether a run of this notebook is going on, or has ended not long ago."""
+        return run in self._recorders
+
+    def snapshot(self, run: str | None = None) -> Snapshot:
+        """Return what is known at this moment.
+
+        Parameters
+        ----------
+        run
+            The run that it is about: it has the run's ranks, and of a run that has ended they are
+            as they were then. By default it is about the cluster as it is now, with all ranks and
+            the run that has begun last.
+        """
+        if run in self._finished:
+            return {**self._finished[run], "cluster": self._cluster_view()}
+        recorder = self._recorders.get(run or self._current or "")
+        return self._snapshot(recorder.record() if recorder else None, is_of_run=run is not None)
+
+    def _snapshot(self, record: RunRecord | None, is_of_run: bool) -> Snapshot:
+        state = self._controller.state
+        chosen = record.view["ranks"] if record and is_of_run else self._controller.ranks
         return {
             "version": 1,
-            "cluster": {
-                "name": controller.spec.name,
-                "provider": controller.provider.name,
-                "phase": state.phase,
-                "note": controller.note,
-                "generation": state.generation,
-                "nodes": len(state.nodes),
-                "gpu": gpus[0] if gpus else None,
-                "price": controller.price,
-                "cost": controller.cost,
-            },
-            "run": _run_view(self._run, self._began, self._seconds) if self._run else None,
-            "sent_bytes": controller.sent_bytes,
+            "cluster": self._cluster_view(),
+            "run": record.view if record else None,
+            # A connection that was made anew counts from zero.
+            "sent_bytes": max(
+                0, self._controller.sent_bytes - (record.sent_before if record else 0)
+            ),
             "nodes": [
-                {"node": node.node, "addr": node.addr, "gpu": node.gpu} for node in state.nodes
+                NodeView(node=node.node, addr=node.addr, gpu=node.gpu) for node in state.nodes
             ],
-            "ranks": [self._rank_view(rank) for rank in state.ranks],
-            "output": {"rank": self.shown_rank, "text": self._output.text[-_KEPT:]},
+            "ranks": [self._rank_view(rank, record) for rank in state.ranks if rank.rank in chosen],
+            "output": record.output if record else OutputView(rank=0, text=""),
+            "others": [],
         }
 
-    def _rank_view(self, rank: RankState) -> RankView:
-        usage: dict[str, Any] = self._controller.reports.get(rank.rank, {})
-        node = self._controller.node(rank.rank)
+    def _cluster_view(self) -> ClusterView:
+        controller = self._controller
+        gpus = sorted({node.gpu for node in controller.state.nodes if node.gpu})
         return {
-            "rank": rank.rank,
+            "id": controller.id,
+            "name": controller.spec.name,
+            "provider": controller.provider.name,
+            "phase": controller.state.phase,
+            "note": controller.note,
+            "generation": controller.state.generation,
+            "nodes": len(controller.state.nodes),
+            "gpu": gpus[0] if gpus else None,
+            "price": controller.price,
+            "cost": controller.cost,
+        }
+
+    def _rank_view(self, rank: RankState, record: RunRecord | None) -> RankView:
+        number = rank.rank
+        usage: dict[str, Any] = self._controller.reports.get(number, {})
+        node = self._controller.node(number)
+        line, progress = usage.get("line", ""), None
+        ended = record.ranks.get(number) if record else None
+        if record and number in record.lines:
+            line, progress = record.lines[number], record.progress[number]
+        elif ended:
+            line, progress = ended.line, find_progress(ended.tail[-4096:])
+        elif record:
+            progress = find_progress(line)
+        restarted = self._restarted.union(record.restarted if record else ())
+        return {
+            "rank": number,
             "node": rank.node,
             "phase": RankPhase.GONE if rank.phase is RankPhase.DEAD else rank.phase,
             "utilisation": usage.get("utilisation"),
             "memory": usage.get("memory"),
-            "gpu": node.ranks.index(rank.rank) if node.accelerators else None,
-            "line": usage.get("line", ""),
+            "gpu": node.ranks.index(number) if node.accelerators else None,
+            "line": line,
             "trouble": rank.trouble,
+            "outcome": ended.outcome if ended else None,
+            "seconds": ended.seconds if ended else None,
+            "error": ended.error if ended else None,
+            "progress": progress,
+            "restarted": number in restarted,
         }
-
-
-def _run_view(run: Run, began: float, seconds: float | None) -> RunView:
-    return {
-        "id": run.id,
-        "state": _run_state(run),
-        "background": run.in_background,
-        "started": began,
-        "seconds": seconds if seconds is not None else time.time() - began,
-        "ranks": list(run.task.ranks),
-        "title": run.task.title,
-    }
-
-
-def _run_state(run: Run) -> RunState:
-    if not run.finished:
-        return RunState.RUNNING
-    if run.stopped:
-        return RunState.INTERRUPTED
-    return RunState.ERROR if run.failed else RunState.OK

@@ -26,6 +26,15 @@ class OutputTail:
         """What is kept."""
         return b"".join(self._pieces).decode(errors="replace")
 
+    def end(self, limit: int) -> str:
+        """Return the last ``limit`` bytes of what is kept."""
+        pieces, size = list(self._pieces), 0
+        for at in range(len(pieces) - 1, -1, -1):
+            size += len(pieces[at])
+            if size >= limit:
+                return b"".join(pieces[at:])[-limit:].decode(errors="replace")
+        return b"".join(pieces).decode(errors="replace")
+
     def add(self, event: Output | Display) -> None:
         """Add what was printed, or the text of what was displayed."""
         if isinstance(event, Display):

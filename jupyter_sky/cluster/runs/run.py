@@ -195,10 +195,11 @@ class Run:
         if not self.finished:
             self._ended = time.monotonic()
             self.over.set()
+            # First the record of it is complete, then the user's thread hears of the end.
+            self._on_finish(self)
             self.queue.put(None)
             if self._on_end:
                 self._on_end()
-            self._on_finish(self)
 
 
 def _rank_lost(event: RankExited) -> ErrorReport:

@@ -65,7 +65,9 @@ class Scheduler(ClusterListener):
 
     def new_run(self, task: Task) -> Run:
         """Return a run that waits to be started."""
-        return Run(task, self.controller.host, self._on_finish)
+        run = Run(task, self.controller.host, self._on_finish)
+        self.monitor.add(run)
+        return run
 
     def pop_unseen_run(self) -> Run | None:
         """Return the run that another kernel began; it is this kernel's from now on."""
@@ -226,9 +228,11 @@ class Scheduler(ClusterListener):
             case RankDone():
                 run = self._runs.get(event.run)
                 if run and event.rank in run.waiting:
+                    self.monitor.on_rank_done(event)
                     self._on_rank_done(run, event)
                     self._interrupt_peers(run, connection)
             case RankExited():
+                self.monitor.on_rank_exited(event)
                 run = self._runs.get(event.run or "")
                 if run and event.rank in run.waiting:
                     run.on_rank_exited(event)

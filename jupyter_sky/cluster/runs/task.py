@@ -20,10 +20,13 @@ class CellPlace:
         What its cell is called in the notebook, like ``In[3]``.
     above
         Lines of the cell that stand above it, like that of the magic.
+    cell
+        The id that the notebook's file has for the cell, where a page has told it.
     """
 
     title: str = ""
     above: int = 0
+    cell: str | None = None
 
 
 @dataclass(frozen=True)

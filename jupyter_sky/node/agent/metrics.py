@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable
 from typing import Any
 
 import psutil
 
+from jupyter_sky.formatting import last_terminal_line
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
 from jupyter_sky.transport.protocol.messages import RankUsage
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-_LONGEST_LINE = 300
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+_TAIL = 4096  # bytes in which the last line is looked for
 
 
 class Metrics:
@@ -87,11 +86,8 @@ def gpus_of(specs: Iterable[RankSpec]) -> dict[int, int]:
 
 
 def last_line(process: RankProcess) -> str:
-    """Return the last line that a rank printed, as a terminal would show it."""
-    text = process.log.tail(2, limit=4096).decode(errors="replace")
-    lines = [line.rsplit("\r", 1)[-1] for line in text.replace("\r\n", "\n").split("\n")]
-    last = next((line for line in reversed(lines) if line.strip()), "")
-    return _CONTROL.sub("", last)[:_LONGEST_LINE]
+    """Return the last line that a rank printed in its present or last run."""
+    return last_terminal_line(process.run_output(_TAIL).decode(errors="replace"))
 
 
 def _load_nvml() -> Any:

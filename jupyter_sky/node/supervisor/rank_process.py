@@ -24,6 +24,9 @@ from jupyter_sky.transport.protocol.rank_messages import (
 )
 
 _READ = 256 * 1024
+_TAILS = 128 * 1024  # bytes of output that the ranks of a run send at its end, together
+_LARGEST_TAIL = 4096
+_SMALLEST_TAIL = 256
 
 OnOutput = Callable[["RankProcess", str, bytes, int | None], None]
 """Takes a rank, the name of its stream, what it printed, and where its log has it, if it does."""
@@ -55,6 +58,8 @@ class RankProcess:
         When it was told of its latest run, as the loop counts.
     run_offset
         Where in its log the run that it did last begins.
+    tail_limit
+        Bytes of its output that the clients get at the end of a run in which it is not shown.
     limiters
         For each stream of this run that goes to the clients, what limits how much of it does.
     displays
@@ -74,6 +79,7 @@ class RankProcess:
         self.run: str | None = None
         self.run_began = 0.0
         self.run_offset = 0
+        self.tail_limit = 0
         self.limiters: dict[str, RateLimiter] = {}
         self.displays: DisplayLimiter | None = None
         self.forming: int | None = None
@@ -158,12 +164,18 @@ class RankProcess:
         is_shown = self.rank in request["show"]
         self.limiters = {"stdout": RateLimiter(), "stderr": RateLimiter()} if is_shown else {}
         self.displays = DisplayLimiter() if is_shown else None
+        self.tail_limit = 0 if is_shown else _tail_limit(len(request["everyone"]))
         mine = {
             "op": "run",
             "names": self._names_for_it(request["names"]),
             "values": request["values"].get(self.rank, []),
         }
         self.send(cast(RunCommand, {**request, **mine}))
+
+    def run_output(self, limit: int) -> bytes:
+        """Return the end of what the rank printed in its last run, at most ``limit`` bytes."""
+        start = max(self.run_offset, self.log.size - limit)
+        return self.log.read(start, self.log.size - start)
 
     def send_form(self, request: FormRequest) -> None:
         """Let the rank enter a process group."""
@@ -235,3 +247,7 @@ class RankProcess:
         asyncio.get_running_loop().remove_reader(fd)
         del self._pipes[fd]
         os.close(fd)
+
+
+def _tail_limit(ranks: int) -> int:
+    return max(_SMALLEST_TAIL, min(_LARGEST_TAIL, _TAILS // max(1, ranks)))

@@ -240,6 +240,11 @@ class Supervisor:
 
     def _on_done(self, process: RankProcess, message: Message) -> None:
         self._output.flush(process)
+        if message["error"] is not None and message["outcome"] == "error":
+            # So that the log says how the run ended.
+            text = "\n".join([*message["error"]["traceback"], ""])
+            process.log.index.add("stderr", process.log.append(text.encode(errors="replace")))
+        message["tail"] = process.run_output(process.tail_limit)
         message["seconds"] = asyncio.get_running_loop().time() - process.run_began
         process.run = None
         if message["arrived"] is not None:

@@ -172,7 +172,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "push": ("send variables to all ranks", (_NAMES,)),
     "pull": ("bring back the values of variables", (_NAMES, _SOURCE_RANKS)),
     "attach": ("connect to a cluster that is up", (_NAME,)),
-    "panel": ("show the panel of a cluster here", (_NAME,)),
+    "panel": ("show the last run of a cluster here, live", (_NAME,)),
     "interrupt": ("stop what runs", (_CLUSTER,)),
     "restart": ("start ranks anew, with empty namespaces", (_RANKS, _CLUSTER)),
     "scale": (

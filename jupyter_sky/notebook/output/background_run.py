@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import html
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
@@ -13,6 +12,7 @@ from IPython import get_ipython
 from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.notebook.panel.manager import RunStrip
 from jupyter_sky.notebook.throttle import Throttle, call_in_loop
 from jupyter_sky.transport.protocol.events import Display, Output
 
@@ -34,16 +34,21 @@ class BackgroundRun:
     run
         The run; it is started here.
     title
-        What its display begins with.
+        What it is called.
+    strip
+        Shows how it goes, above its output.
     bind
         Binds what the run was asked for, and returns it; called in the user's thread.
     timeout
         Seconds after which the run is stopped.
     """
 
-    def __init__(self, run: RunHandle, title: str, bind: Bind, timeout: float | None) -> None:
+    def __init__(
+        self, run: RunHandle, title: str, strip: RunStrip, bind: Bind, timeout: float | None
+    ) -> None:
         self._run = run
         self._title = title
+        self._strip = strip
         self._bind = bind
         self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._future.set_running_or_notify_cancel()
@@ -92,17 +97,21 @@ class BackgroundRun:
     def _values(self) -> dict[str, Any]:
         # Programs that run notebooks, like papermill, ignore displays that come from threads.
         self._update()
+        self._strip.finish()
         return self._bind(self._run.values())
 
     def __repr__(self) -> str:
         return f"<{self._title}: {self._state()}>"
 
     def _ipython_display_(self) -> None:
+        if not hasattr(get_ipython(), "kernel"):
+            # A terminal cannot replace what it has shown: each update would be shown below.
+            print("\n".join(self._lines()))
+            return
+        self._strip.show()
         handle = DisplayHandle()
         handle.display(self._bundle(), raw=True)
-        # A terminal cannot replace what it has shown: each update would be shown below.
-        if hasattr(get_ipython(), "kernel"):
-            self._handles.append(handle)
+        self._handles.append(handle)
 
     # In the background thread
 
@@ -120,6 +129,7 @@ class BackgroundRun:
     def _on_end(self) -> None:
         self._future.set_result(None)
         self._update()
+        self._strip.finish()
 
     def _update(self) -> None:
         for handle in self._handles:
@@ -136,8 +146,9 @@ class BackgroundRun:
         word = "stopped" if self._run.stopped else "failed" if self._run.failed else "done"
         return f"{word} after {seconds:.1f} s"
 
+    def _lines(self) -> list[str]:
+        heading = [] if self._strip.is_output else [repr(self)]
+        return [*heading, *self.output.splitlines()[-_SHOWN_LINES:]]
+
     def _bundle(self) -> dict[str, str]:
-        lines = self.output.splitlines()[-_SHOWN_LINES:]
-        text = "\n".join([repr(self), *lines])
-        shown = "\n".join([f"<b>{html.escape(repr(self))}</b>", *map(html.escape, lines)])
-        return {"text/plain": text, "text/html": f"<pre>{shown}</pre>"}
+        return {"text/plain": "\n".join(self._lines())}

@@ -33,7 +33,7 @@ def follow(
     shell
         The shell of the notebook.
     panels
-        Its panels, of which the cluster's shows the end of the run.
+        Make the strip above the cell's output, which shows how the run goes.
     cluster
         The cluster of the run.
     run
@@ -55,10 +55,12 @@ def follow(
     TimedOut
         When ``timeout`` was over.
     """
-    renderer = Renderer(shell, run.task.show, is_safe)
+    strip = panels.strip(cluster, run.id)
+    renderer = Renderer(shell, run.task.show, is_safe, strip.show if strip.is_output else None)
     try:
         run.follow(
             lambda event: renderer.render(event, flush=run.nothing_waits),
+            begun=strip.show,
             timeout=timeout,
             sending=sending.update if sending else _show_no_sending,
             notice=NoticeLine(shell, cluster.name).update,
@@ -66,7 +68,7 @@ def follow(
         )
     finally:
         renderer.finish()
-        panels.finish(cluster, run)
+        strip.finish()
 
 
 def _show_no_sending(progress: TransferProgress) -> None:

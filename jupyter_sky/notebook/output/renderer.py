@@ -6,7 +6,7 @@ import base64
 import codecs
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -31,13 +31,21 @@ class Renderer:
         The ranks whose output is shown. If there are several, each line begins with its rank.
     is_safe
         Whether nothing is displayed that could act in the page.
+    on_clear
+        Shows again what stands above the output, if anything does, when the output was cleared.
     """
 
     def __init__(
-        self, shell: InteractiveShell, ranks: Sequence[int], is_safe: bool = False
+        self,
+        shell: InteractiveShell,
+        ranks: Sequence[int],
+        is_safe: bool = False,
+        on_clear: Callable[[], None] | None = None,
     ) -> None:
         self._shell = shell
         self._is_safe = is_safe
+        self._on_clear = on_clear
+        self._clears_next = False
         self._left_out: set[str] = set()
         self._width = len(str(max(ranks, default=0))) if len(ranks) > 1 else 0
         self._decoders: dict[tuple[int, str], Any] = {}
@@ -48,6 +56,8 @@ class Renderer:
 
     def render(self, event: Output | Display, flush: bool = True) -> None:
         """Show one event, at once if ``flush`` is set."""
+        if self._clears_next and not (isinstance(event, Display) and event.kind == "clear"):
+            self._clear()
         if isinstance(event, Display):
             self._display(event)
         else:
@@ -77,6 +87,18 @@ class Renderer:
             for flood in self._floods.values():
                 flood.show()
         self._unflushed = False
+
+    def _clear(self) -> None:
+        """Clear the cell, but not what is above its output."""
+        self._bars.clear()
+        self._unfinished.clear()
+        self._floods.clear()
+        # With `wait`, where something comes at once, so that the page keeps its height.
+        wait = self._clears_next or self._on_clear is not None
+        self._clears_next = False
+        self._shell.display_pub.clear_output(wait=wait)
+        if self._on_clear:
+            self._on_clear()
 
     def _decode(self, event: Output) -> str:
         # A character can be cut in two by the end of an event.
@@ -146,7 +168,9 @@ class Renderer:
     def _display(self, event: Display) -> None:
         self.flush()
         if event.kind == "clear":
-            self._shell.display_pub.clear_output(wait=event.data.get("wait", False))
+            self._clears_next = bool(event.data.get("wait", False))
+            if not self._clears_next:
+                self._clear()
             return
         if event.skipped:
             sys.stdout.write(

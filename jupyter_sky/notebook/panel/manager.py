@@ -1,84 +1,176 @@
-"""The panels of a notebook: one for each cluster, where a panel can be shown."""
+"""The strips and panels of a notebook: a strip for each run, and a live panel for each cluster."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.errors import SkyError
+from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.panel.static_view import headline
+from jupyter_sky.notebook.panel.strip import Strip
 
 if TYPE_CHECKING:
     from jupyter_sky.notebook.panel.widget import Panel
 
+_REMEMBERED = 64  # runs that a page can still ask to stop
+_WORTH_A_LINE = 1.0  # seconds of a run from which on a terminal shows how it ended
+
+
+class RunStrip(Protocol):
+    """What shows one run; a cell that cannot show a strip has one that does less.
+
+    Attributes
+    ----------
+    is_output
+        Whether it is among the cell's outputs, and so is cleared with them.
+    """
+
+    is_output: bool
+
+    def show(self) -> None:
+        """Show it in the current cell."""
+
+    def finish(self) -> None:
+        """Show how the run has ended."""
+
 
 class PanelManager:
-    """Shows panels, and saves their final state.
+    """Makes strips, and the panels that keep them up to date.
 
     Parameters
     ----------
     shell
         The shell of the notebook.
+    settings
+        Say whether strips are shown, and whether they are open.
     """
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
+        self._settings = settings
+        self._has_page = hasattr(shell, "kernel")
         self._panels: dict[str, Panel] = {}
-        self._available = hasattr(shell, "kernel")
+        self._lock = threading.Lock()
+        self._has_widgets = self._has_page
+        self._known: set[str] = set()
+        self._clusters: dict[str, Cluster] = {}
+        self._is_open = False
 
     def prepare(self) -> None:
         """Begin to import ipywidgets: it takes about as long as a cluster takes to start."""
-        if self._available:
+        if self._has_widgets and self._settings.panel != "none":
             threading.Thread(target=self._import, daemon=True).start()
 
-    def show(self, cluster: Cluster) -> bool:
-        """Show the panel of a cluster in the current cell; return whether one can be shown."""
-        if not self._available or not self._import():
-            return False
-        from jupyter_sky.notebook.panel.widget import Panel
+    def strip(self, cluster: Cluster, run: str) -> RunStrip:
+        """Return the strip of a run, to be shown in the cell that began it.
 
-        panel = self._panels.get(cluster.id)
-        if panel is None:
-            panel = self._panels[cluster.id] = Panel(_ClusterSource(cluster))
-        panel.show()
+        Parameters
+        ----------
+        cluster
+            The cluster.
+        run
+            The id of the run.
+        """
+        snapshot = partial(cluster.snapshot, None, run)
+        self._clusters[run] = cluster
+        if len(self._clusters) > _REMEMBERED:
+            del self._clusters[next(iter(self._clusters))]
+        if self._settings.panel == "none":
+            return NoStrip()
+        if not self._has_page:
+            return _TerminalLine(snapshot)
+        return Strip(snapshot, self._opens(cluster), partial(self._widget, cluster))
+
+    def show(self, cluster: Cluster) -> bool:
+        """Show the last run of a cluster in the current cell; return whether a page can show it."""
+        if not self._has_page:
+            return False
+        run = cluster.snapshot()["run"]
+        snapshot = partial(cluster.snapshot, None, run["id"] if run else None)
+        Strip(snapshot, True, partial(self._widget, cluster)).show()
         return True
 
     def handle_request(self, request: Mapping[str, object]) -> None:
-        """Pass a message of a page on to the panel whose key it has as ``panel``; from any thread.
+        """Do what a page asks of a strip; from any thread.
 
         The message is a `jupyter_sky.notebook.panel.widget.PanelMessage`, or should be.
         """
-        message = dict(request)
-        key = message.pop("panel", None)
-        for panel in list(self._panels.values()):
-            if panel.key == key:
-                panel.handle_message(message)
-
-    def finish(self, cluster: Cluster, run: RunHandle) -> None:
-        """Show how a run ended at once, so that it is saved with its cell."""
-        panel = self._panels.get(cluster.id)
-        if panel and run.seconds > panel.worth_saving:
-            panel.finish()
+        match request:
+            case {"kind": "open", "open": bool(is_open)}:
+                self._is_open = is_open
+            case {"kind": "stop", "run": str(run)} if run in self._clusters:
+                self._clusters[run].interrupt_run(run)
+            case _:
+                for panel in list(self._panels.values()):
+                    panel.handle_message(request)
 
     def settle(self, cluster: Cluster) -> None:
-        """Replace the panel of a cluster that has ended by a static view."""
-        panel = self._panels.pop(cluster.id, None)
-        if panel:
+        """Show the last state of a cluster that has ended, and follow it no more."""
+        self._known.discard(cluster.id)
+        self._clusters = {run: of for run, of in self._clusters.items() if of is not cluster}
+        if panel := self._panels.pop(cluster.id, None):
             panel.finish()
-            panel.settle()
+
+    def _opens(self, cluster: Cluster) -> bool:
+        """Return whether the next strip of a cluster is open from the beginning."""
+        is_first = cluster.id not in self._known
+        self._known.add(cluster.id)
+        if self._settings.panel == "auto":
+            return is_first or self._is_open
+        return str(self._settings.panel) == "open"
+
+    def _widget(self, cluster: Cluster) -> Mapping[str, Any]:
+        """Return what shows a cluster's present run as a widget; empty where none can."""
+        if not self._has_widgets or not self._import():
+            return {}
+        from jupyter_sky.notebook.panel.widget import Panel
+
+        with self._lock:
+            panel = self._panels.get(cluster.id)
+            if panel is None:
+                panel = self._panels[cluster.id] = Panel(_ClusterSource(cluster))
+        return panel.view()
 
     def _import(self) -> bool:
         try:
             importlib.import_module("jupyter_sky.notebook.panel.widget")
         except (ImportError, SkyError):
             # Without ipywidgets, or in a checkout where the panel was not built, there is text.
-            self._available = False
-        return self._available
+            self._has_widgets = False
+        return self._has_widgets
+
+
+class NoStrip:
+    """Nothing is shown, because the user wants it so."""
+
+    is_output = False
+
+    def show(self) -> None:
+        """Show nothing."""
+
+    finish = show
+
+
+class _TerminalLine(NoStrip):
+    """What a terminal shows of a run: a line at the end of one that took a while."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def finish(self) -> None:
+        """Print how the run has ended."""
+        snapshot = self._snapshot()
+        run = snapshot["run"]
+        if run and run["seconds"] >= _WORTH_A_LINE and sys.stdout.isatty():
+            print(headline(snapshot))
 
 
 class _ClusterSource:
@@ -87,7 +179,7 @@ class _ClusterSource:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def snapshot(self, rank: int) -> Snapshot:
+    def snapshot(self, rank: int | None) -> Snapshot:
         return self._cluster.snapshot(rank)
 
     def stop(self) -> None:

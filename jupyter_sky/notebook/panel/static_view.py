@@ -1,4 +1,4 @@
-"""A static view of a cluster: what a saved notebook, an export or a terminal shows of it."""
+"""A static view of a run: what a saved notebook, an export or a terminal shows of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from jupyter_sky.cluster.snapshot import RankView, Snapshot
+from jupyter_sky.cluster.snapshot import RankOutcome, RankView, RunState, RunView, Snapshot
 from jupyter_sky.formatting import (
     aligned,
     format_bytes,
     format_count,
     format_dollars,
+    format_elapsed,
     format_ranks,
     format_share,
 )
@@ -26,32 +27,58 @@ _INVISIBLE = re.compile(
     r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
 )
 _STATES = {
-    "running": "running for",
-    "ok": "finished after",
-    "error": "failed after",
-    "interrupted": "stopped after",
+    RunState.WAITING: "… waiting for its turn",
+    RunState.RUNNING: "▸ running for",
+    RunState.OK: "✓ finished after",
+    RunState.ERROR: "✗ failed after",
+    RunState.INTERRUPTED: "■ stopped after",
+}
+_OUTCOMES = {
+    RankOutcome.OK: "finished",
+    RankOutcome.ERROR: "failed",
+    RankOutcome.LOST: "lost",
+    RankOutcome.STOPPED: "stopped",
+    RankOutcome.RELEASED: "stopped, because another rank failed",
 }
 _LONGEST = 120
+_WORTH_SAYING = (
+    100_000  # bytes that were sent for a run; ``labextension/src/strip.ts`` has the same
+)
+
+
+def headline(snapshot: Snapshot) -> str:
+    """Return how a run goes or how it ended, in a line."""
+    run, cluster = snapshot["run"], snapshot["cluster"]
+    count = format_count(cluster["nodes"], f"{cluster['provider']} node")
+    made = f"{cluster['name']}, {count}{' × ' + cluster['gpu'] if cluster['gpu'] else ''}"
+    if run is None:
+        return _plain(f"{made}: nothing has run yet")
+    parts = [_state(run)]
+    if run["progress"] and run["progress"]["part"] < 1:
+        parts.append(f"{run['progress']['part']:.0%}")
+    parts.append(f"{format_ranks(run['ranks'])} of {made}")
+    if snapshot["sent_bytes"] >= _WORTH_SAYING:
+        parts.append(f"{format_bytes(snapshot['sent_bytes'])} sent")
+    if run["cost"] is not None:
+        parts.append(format_dollars(run["cost"]))
+    if run["trouble"]:
+        parts.append(run["trouble"])
+    return _plain(" · ".join(parts))
 
 
 def as_text(snapshot: Snapshot) -> str:
     """Return the view as plain text."""
     rows = [_cells(snapshot, rank) for rank in snapshot["ranks"]]
-    return "\n".join([_heading(snapshot), _run(snapshot), *(f"  {row}" for row in aligned(rows))])
+    return "\n".join([headline(snapshot), *(f"  {row}" for row in aligned(rows))])
 
 
-def as_html(snapshot: Snapshot, key: str | None = None) -> str:
-    """Return the view as HTML without script and style sheet, fit for any page.
-
-    A page that has the panel with this ``key`` shows the panel in its place.
-    """
-    return "".join(_html(snapshot, f' data-jsky="{escape(key)}"' if key else ""))
+def as_html(snapshot: Snapshot, is_open: bool = False) -> str:
+    """Return the view as HTML without script and style sheet, fit for any page."""
+    return "".join(_html(snapshot, is_open))
 
 
-def _html(snapshot: Snapshot, mark: str) -> Iterator[str]:
-    yield f"<div{mark}>"
-    yield f"<div><strong>{escape(_heading(snapshot))}</strong></div>"
-    yield f"<div>{escape(_run(snapshot))}</div>"
+def _html(snapshot: Snapshot, is_open: bool) -> Iterator[str]:
+    yield f"<details{' open' * is_open}><summary>{escape(headline(snapshot))}</summary>"
     yield '<table style="font-variant-numeric: tabular-nums; margin: 4px 0">'
     for rank in snapshot["ranks"]:
         *cells, line = _cells(snapshot, rank)
@@ -59,45 +86,27 @@ def _html(snapshot: Snapshot, mark: str) -> Iterator[str]:
         for cell in cells:
             yield f'<td style="text-align: left; white-space: nowrap">{escape(cell)}</td>'
         yield f'<td style="text-align: left"><code>{escape(line)}</code></td></tr>'
-    yield "</table></div>"
+    yield "</table></details>"
 
 
-def _heading(snapshot: Snapshot) -> str:
-    cluster = snapshot["cluster"]
-    count = cluster["nodes"]
-    nodes = f"{format_count(count, cluster['provider'] + ' node')}"
-    made = f"{nodes} × {cluster['gpu']}" if cluster["gpu"] else f"{nodes}, CPU"
-    parts = [f"{cluster['name']}: {cluster['phase']}", made]
-    if cluster["price"] is not None and cluster["cost"] is not None:
-        parts += [
-            f"{format_dollars(cluster['price'])} an hour",
-            f"{format_dollars(cluster['cost'])} so far",
-        ]
-    return _plain(", ".join(parts))
-
-
-def _run(snapshot: Snapshot) -> str:
-    run = snapshot["run"]
-    if run is None:
-        return "nothing has run yet"
-    state = f"{_STATES[run['state']]} {run['seconds']:.1f} s"
-    parts = [
-        f"{state} on {format_ranks(run['ranks'])}",
-        f"{format_bytes(snapshot['sent_bytes'])} sent",
-    ]
-    return ", ".join(parts)
+def _state(run: RunView) -> str:
+    if run["state"] is RunState.WAITING:
+        return _STATES[run["state"]]
+    return f"{_STATES[RunState(run['state'])]} {format_elapsed(run['seconds'])}"
 
 
 def _cells(snapshot: Snapshot, rank: RankView) -> Sequence[str]:
     gpus = {node["node"]: node["gpu"] for node in snapshot["nodes"]}
-    memory = rank["memory"]
+    memory, outcome = rank["memory"], rank["outcome"]
     return [
         f"rank {rank['rank']}",
         f"node {rank['node']}",
         _plain(gpus.get(rank["node"]) or "CPU"),
-        rank["phase"],
+        _OUTCOMES[RankOutcome(outcome)] if outcome else rank["phase"],
+        "restarted, empty" if rank["restarted"] else "",
+        format_elapsed(rank["seconds"]) if rank["seconds"] is not None else "",
         format_share(*memory) if memory else "",
-        _plain(rank["trouble"] or rank["line"])[:_LONGEST],
+        _plain(rank["error"] or rank["trouble"] or rank["line"])[:_LONGEST],
     ]
 
 

@@ -1,4 +1,4 @@
-"""The panel of a cluster in the notebook: a widget that is updated while a cell runs.
+"""The panel of a cluster: a widget that tells pages of the run that goes on, as it goes on.
 
 ipywidgets is slow to import, so nothing imports this module before a panel is shown.
 """
@@ -6,18 +6,15 @@ ipywidgets is slow to import, so nothing imports this module before a panel is s
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict
 
 import anywidget
-from IPython.display import DisplayHandle
-from traitlets import Dict, Int, List, Unicode
+from traitlets import Dict, Int, List
 
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.errors import SkyError
-from jupyter_sky.notebook.panel.static_view import as_html, as_text
 from jupyter_sky.notebook.throttle import Throttle
 
 INTERVAL = 0.1
@@ -36,10 +33,11 @@ if not _STATIC.exists():
 
 
 class SelectMessage(TypedDict):
-    """The user has selected the rank whose output is shown."""
+    """The user has selected the rank whose output is shown, or none."""
 
     kind: Literal["select"]
-    rank: int
+    run: str
+    rank: int | None
 
 
 class StopMessage(TypedDict):
@@ -49,14 +47,21 @@ class StopMessage(TypedDict):
     run: str
 
 
-PanelMessage = SelectMessage | StopMessage
+class OpenMessage(TypedDict):
+    """The user has opened or closed a strip; the next ones are as this one was left."""
+
+    kind: Literal["open"]
+    open: bool
+
+
+PanelMessage = SelectMessage | StopMessage | OpenMessage
 """What a page sends; ``Action`` of ``labextension/src/snapshot.ts``."""
 
 
 class PanelSource(Protocol):
     """What a panel shows."""
 
-    def snapshot(self, rank: int) -> Snapshot:
+    def snapshot(self, rank: int | None) -> Snapshot:
         """Return what is to be shown, with the output of ``rank``; called from any thread."""
 
     def stop(self) -> None:
@@ -70,8 +75,9 @@ class Panel(anywidget.AnyWidget):
     """The panel of one cluster.
 
     Each part of the snapshot is a trait: ipywidgets sends those that changed in one message, and a
-    page that is opened later gets them all. Each rank is a part. The output is sent whole as
-    ``output`` now and then, and in between only what was added, as ``more``.
+    page that is opened later gets them all. Each rank is a part. The output of a rank that the user
+    has selected is sent whole as ``output`` now and then, and in between only what was added, as
+    ``more``.
 
     Parameters
     ----------
@@ -81,39 +87,32 @@ class Panel(anywidget.AnyWidget):
         Arguments of the `Throttle` that limits updates, for tests.
     """
 
-    worth_saving = 0.5
-    """Seconds that a run has to take for its end to be saved in the notebook's file."""
-
     _esm = _STATIC / "panel.js"
     _css = _STATIC / "panel.css"
 
-    key = Unicode(help="By which a page finds the static view of this panel.").tag(sync=True)
     cluster = Dict().tag(sync=True)
     run = Dict(allow_none=True).tag(sync=True)
     sent_bytes = Int().tag(sync=True)
     nodes: List[Any] = List().tag(sync=True)
     size = Int(help="Number of ranks, of which each has a trait `rank_0`, `rank_1`…").tag(sync=True)
-    output: Dict[str, Any] = Dict({"rank": 0, "lines": []}).tag(sync=True)
+    output: Dict[str, Any] = Dict({"rank": None, "lines": []}).tag(sync=True)
     more = Dict(help="What to drop and keep of `output`, and what to add.").tag(sync=True)
 
     def __init__(self, source: PanelSource, **timing: Any) -> None:
         self._source = source
-        self._selected = 0
+        self._selected: tuple[str, int] | None = None
         self._lock = threading.Lock()
         self._throttle = Throttle(self._refresh, INTERVAL, **timing)
-        self._handle: DisplayHandle | None = None
-        self._saved: str | None = None
         # Before the widget opens its comm, so that the first message to the page has everything.
         self._refresh()
-        super().__init__(key=uuid.uuid4().hex)
+        super().__init__()
         self.on_msg(lambda widget, content, buffers: self.handle_message(content))
         source.listen(self.update)
 
-    def show(self) -> None:
-        """Show the panel in the current cell; where it was before, a static view stays."""
-        self.settle()
-        self._handle = DisplayHandle()
-        self._handle.display(self)
+    def view(self) -> dict[str, Any]:
+        """Return what shows it in a cell's output, by MIME type."""
+        data, _ = super()._repr_mimebundle_() or ({}, {})
+        return {name: value for name, value in data.items() if "widget-view" in name}
 
     def update(self) -> None:
         """Show soon what the source has now; returns at once, and may be called from any thread."""
@@ -123,33 +122,16 @@ class Panel(anywidget.AnyWidget):
         """Show at once what the source has now, at the end of a run."""
         self._refresh()
 
-    def settle(self) -> None:
-        """Replace the panel by a static view, because it is shown elsewhere or ends."""
-        if self._handle is not None:
-            self._handle.update(self._static_view(), raw=True)
-            self._handle = None
-
     def _refresh(self) -> None:
         with self._lock:
-            self._snapshot = self._source.snapshot(self._selected)
+            run, rank = self._selected or (None, None)
+            snapshot = self._source.snapshot(rank)
+            if snapshot["run"] is None or snapshot["run"]["id"] != run:
+                rank = None
             with self.hold_sync():
-                self._send_parts(self._snapshot)
-            self._save(self._snapshot)
+                self._send_parts(snapshot, rank)
 
-    def _save(self, snapshot: Snapshot) -> None:
-        """Save a static view of a run that has ended in the notebook, once.
-
-        It can be seen without a kernel; in Jupyter's own pages the panel takes its place for as
-        long as the kernel exists. A run may end after its cell, as one in the background does.
-        """
-        run = snapshot["run"]
-        if self._handle is None or run is None or run["state"] == "running":
-            return
-        if run["id"] != self._saved and run["seconds"] > self.worth_saving:
-            self._saved = run["id"]
-            self._handle.update(self._static_view(self.key), raw=True)
-
-    def _send_parts(self, snapshot: Snapshot) -> None:
+    def _send_parts(self, snapshot: Snapshot, selected: int | None) -> None:
         ranks = {f"rank_{at}": rank for at, rank in enumerate(snapshot["ranks"])}
         self.add_traits(
             **{name: Dict().tag(sync=True) for name in ranks if not self.has_trait(name)}
@@ -161,9 +143,10 @@ class Panel(anywidget.AnyWidget):
         self.set_trait("run", snapshot["run"])
         self.set_trait("sent_bytes", snapshot["sent_bytes"])
         self.set_trait("nodes", snapshot["nodes"])
-        self._send_output(snapshot["output"]["rank"], shortened(snapshot["output"]["text"]))
+        text = "" if selected is None else snapshot["output"]["text"]
+        self._send_output(selected, shortened(text))
 
-    def _send_output(self, rank: int, lines: list[str]) -> None:
+    def _send_output(self, rank: int | None, lines: list[str]) -> None:
         before = self.output["lines"] if self.output["rank"] == rank else []
         drop, keep = overlap(before, lines)
         if keep == 0 or len(lines) - keep > LINES // 5:
@@ -179,26 +162,21 @@ class Panel(anywidget.AnyWidget):
         message = _parsed(content)
         if message is None:
             return
-        if message["kind"] == "select":
-            if 0 <= message["rank"] < self.size:
-                self._selected = message["rank"]
+        run = self.run["id"] if self.run else None
+        if message["kind"] == "select" and message["run"] == run:
+            rank = message["rank"]
+            if rank is None or rank in self.run["ranks"]:
+                self._selected = None if rank is None else (message["run"], rank)
                 self.update()
-        elif self.run and self.run["id"] == message["run"]:
+        elif message["kind"] == "stop" and message["run"] == run:
             # A message that waited until its run had ended must not stop the next one.
             self._source.stop()
-
-    def _static_view(self, key: str | None = None) -> dict[str, str]:
-        return {"text/plain": as_text(self._snapshot), "text/html": as_html(self._snapshot, key)}
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        return {**data, **self._static_view()}, metadata
 
 
 def _parsed(content: object) -> PanelMessage | None:
     match content:
-        case {"kind": "select", "rank": int(rank)}:
-            return {"kind": "select", "rank": rank}
+        case {"kind": "select", "run": str(run), "rank": int() | None as rank}:
+            return {"kind": "select", "run": run, "rank": rank}
         case {"kind": "stop", "run": str(run)}:
             return {"kind": "stop", "run": run}
     return None

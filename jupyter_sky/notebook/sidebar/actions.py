@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Literal, NotRequired, TypedDict
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.commands.control import interrupt_runs, restart_ranks, scale_cluster
+from jupyter_sky.notebook.panel.strip import record_bundle
 from jupyter_sky.notebook.session import Session
 
 
@@ -18,14 +20,17 @@ class ActionRequest(TypedDict):
     ----------
     cluster
         The cluster's id.
+    run
+        The id of the run whose record is asked for; with ``record``.
     ranks
         The ranks to restart, all of them with None; with ``restart``.
     nodes
         How many nodes the cluster is to have; with ``scale``.
     """
 
-    action: Literal["interrupt", "restart", "scale", "down"]
+    action: Literal["interrupt", "restart", "scale", "down", "record"]
     cluster: str
+    run: NotRequired[str]
     ranks: NotRequired[list[int] | None]
     nodes: NotRequired[int]
 
@@ -47,7 +52,7 @@ class SidebarActions:
         self._set_error = set_error
 
     def run(self, request: Mapping[str, object]) -> str:
-        """Do what a request asks for, and return a sentence about the result.
+        """Do what a request asks for, and return a sentence about the result, or JSON.
 
         Called in a thread beside the user's.
 
@@ -62,6 +67,8 @@ class SidebarActions:
             When it cannot be done.
         """
         cluster = self._cluster(request.get("cluster"))
+        if request.get("action") == "record":
+            return _record(cluster, str(request.get("run")))
         self._set_error(cluster, "")
         try:
             return self._run(cluster, request)
@@ -88,6 +95,16 @@ class SidebarActions:
             if cluster.id == identity:
                 return cluster
         raise SkyError("this notebook is not connected to that cluster any more.")
+
+
+def _record(cluster: Cluster, run: str) -> str:
+    """Return how a run goes or how it ended, as JSON: a `Record` of the server's schema."""
+    if not cluster.knows_run(run):
+        raise SkyError("nothing is known any more of that run.")
+    snapshot = cluster.snapshot(run=run)
+    bundle = record_bundle(snapshot, is_open=False)
+    record = {"snapshot": snapshot, "html": bundle["text/html"], "plain": bundle["text/plain"]}
+    return json.dumps({**record, "text": cluster.run_output(run)})
 
 
 def _check_alive(cluster: Cluster) -> None:

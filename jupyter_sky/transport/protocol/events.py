@@ -190,6 +190,8 @@ class RankDone(Event):
         The shipments of names that the rank did bind for the run; ``None`` if it cannot say.
     seconds
         How long it took, as its node has measured; ``None`` if that is not known.
+    tail
+        The end of what the rank printed in the run, if that was not shown; the agent adds it.
     """
 
     rank: int
@@ -201,6 +203,7 @@ class RankDone(Event):
     bound: dict[str, bool] = field(default_factory=dict)
     arrived: list[str] | None = None
     seconds: float | None = None
+    tail: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { ActionResult, Clusters, Environment, Offers } from '../api.ts';
+import type { ActionResult, Clusters, Environment, Offers, Record } from '../api.ts';
 import type { Wanted } from '../sidebar/form.ts';
 
 /** What went wrong, as a sentence for the user. */
@@ -37,6 +37,11 @@ export class Client {
 
   down(cluster: string): Promise<ActionResult> {
     return this.#request('POST', ['clusters', cluster, 'down']);
+  }
+
+  /** Asks the kernel that began a run how that goes, or how it ended. */
+  record(cluster: string, run: string): Promise<Record> {
+    return this.#request('GET', ['clusters', cluster, 'runs', run]);
   }
 
   environment(kernel: string): Promise<Environment> {

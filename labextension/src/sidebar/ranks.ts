@@ -2,7 +2,7 @@
 
 import type { Entry, LogChunk } from '../api.ts';
 import { element } from '../dom.ts';
-import type { Action } from '../snapshot.ts';
+import type { Action } from '../action.ts';
 import { release, render } from '../view.ts';
 import type { Translation } from '../words.ts';
 import { isPossible } from './actions.ts';
@@ -100,7 +100,7 @@ export class Ranks {
   #act(action: Action): void {
     if (action.kind === 'stop') {
       this.#stop();
-    } else {
+    } else if (action.kind === 'select' && action.rank !== null) {
       this.#startFollowing(action.rank);
       this.#draw();
     }

@@ -10,11 +10,12 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.notebook.output.background_run import BackgroundRun
+from jupyter_sky.notebook.panel.manager import NoStrip
 
 
 def start(cells, code: str, names=(), timeout: float | None = None, **options) -> BackgroundRun:
     run = cells.start(code, names=names, **options)
-    return BackgroundRun(run, "test", lambda values: values, timeout)
+    return BackgroundRun(run, "test", NoStrip(), lambda values: values, timeout)
 
 
 def test_the_result_comes_when_it_is_asked_for(cells) -> None:

@@ -48,13 +48,13 @@ class Bench:
 
     def __init__(self, shown: Snapshot) -> None:
         self.shown = shown
-        self.asked: list[int] = []
+        self.asked: list[int | None] = []
         self.stops = 0
         self.now = 0.0
         self.due: list[tuple[float, Callable[[], None]]] = []
         self.panel = Panel(self, clock=lambda: self.now, later=self._later)
 
-    def snapshot(self, rank: int) -> Snapshot:
+    def snapshot(self, rank: int | None) -> Snapshot:
         self.asked.append(rank)
         return self.shown
 

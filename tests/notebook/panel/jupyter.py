@@ -24,6 +24,10 @@ _READY = """() => {
   const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
   return context?.isReady && context.session?.kernel?.status === 'idle';
 }"""
+_CONNECTED = """() => {
+  const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
+  return context?.isReady && context.session?.kernel?.connectionStatus === 'connected';
+}"""
 _NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
 
 
@@ -126,23 +130,44 @@ class NotebookUser:
             self.alerts.append(dialog.message)
         dialog.accept()
 
-    @property
-    def panel(self) -> Any:
-        """The panel of a cluster; there is one only."""
-        return self.page.get_by_role("region", name="Cluster")
+    def strip(self, cell: Any) -> Any:
+        """The strip above the output of a cell."""
+        return cell.get_by_role("region", name="Run on cluster")
 
-    def start(self, code: str) -> Any:
-        """Type a cell below the others and run it; return the cell."""
+    def wait_for_state(self, cell: Any, word: str) -> None:
+        """Wait until the strip of a cell says this of its run."""
+        self.strip(cell).locator(".jsky-run-state").get_by_text(word, exact=True).wait_for()
+
+    def cell(self, text: str) -> Any:
+        """The cell with this text in its code."""
+        return self.page.locator(".jp-CodeCell", has_text=text).first
+
+    def load_again(self) -> None:
+        """Load the page again: the notebook is as it was saved, and its kernel goes on."""
+        self.page.reload()
+        self.page.wait_for_function(_CONNECTED)
+
+    def restart_kernel(self) -> None:
+        """Restart the kernel, as the button in the toolbar does after it was confirmed."""
         self.page.evaluate(
-            """async code => {
+            "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+        )
+
+    def start(self, code: str, save: bool = False) -> Any:
+        """Type a cell below the others, save it perhaps, and run it; return the cell."""
+        self.page.evaluate(
+            """async ([code, save]) => {
               const { commands, shell } = window.jupyterapp;
               const notebook = shell.currentWidget.content;
               notebook.activeCellIndex = notebook.widgets.length - 1;
               await commands.execute('notebook:insert-cell-below');
               notebook.activeCell.model.sharedModel.setSource(code);
+              if (save) {
+                await shell.currentWidget.context.save();
+              }
               void commands.execute('notebook:run-cell');
             }""",
-            code,
+            [code, save],
         )
         cells = self.page.locator(".jp-Cell")
         cell = cells.nth(cells.count() - 1)

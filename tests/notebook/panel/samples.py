@@ -21,6 +21,7 @@ def snapshot(nodes: int = 4, ranks_a_node: int = 1, gpu: str | None = None) -> S
     return {
         "version": 1,
         "cluster": {
+            "id": "c1",
             "name": "digits-3f2a",
             "provider": "aws" if gpu else "local",
             "phase": "ready",
@@ -38,7 +39,12 @@ def snapshot(nodes: int = 4, ranks_a_node: int = 1, gpu: str | None = None) -> S
             "started": 1.7e9,
             "seconds": 83.0,
             "ranks": [each["rank"] for each in ranks],
+            "shown": [0],
             "title": "for epoch in range(epochs):",
+            "cell": None,
+            "progress": None,
+            "cost": None,
+            "trouble": None,
         },
         "sent_bytes": 12_400_000,
         "nodes": [
@@ -47,6 +53,7 @@ def snapshot(nodes: int = 4, ranks_a_node: int = 1, gpu: str | None = None) -> S
         ],
         "ranks": ranks,
         "output": {"rank": 0, "text": "\n".join(epochs(12)) + "\n"},
+        "others": [],
     }
 
 
@@ -74,6 +81,11 @@ def rank(number: int, node: int, gpu: str | None) -> RankView:
         "gpu": number % 8 if gpu else None,
         "line": f"epoch 11: loss {0.31 + wobble / 10:.3f}, accuracy {0.93 - wobble / 20:.3f}",
         "trouble": None,
+        "outcome": None,
+        "seconds": None,
+        "error": None,
+        "progress": None,
+        "restarted": False,
     }
 
 

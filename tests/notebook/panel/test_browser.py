@@ -13,18 +13,49 @@ from tests.notebook.panel.samples import HOSTILE, changed, epochs, snapshot
 Open = Callable[..., Page]
 
 
+BAR = {"label": "epochs", "part": 0.45, "count": "45/100", "left": 75.0}
+
+FAILED = changed(
+    snapshot(),
+    run={"state": "error", "progress": BAR},
+    **{
+        f"rank_{rank}": {"outcome": "released", "phase": "idle", "seconds": 83.0}
+        for rank in (0, 1, 3)
+    },
+    rank_2={
+        "outcome": "error",
+        "phase": "idle",
+        "seconds": 82.4,
+        "error": "ValueError: the batch has 31 rows, and 32 were expected",
+    },
+)
+
 SCENES = {
-    "cpu": (snapshot(), 900),
+    "cpu": (changed(snapshot(), run={"progress": BAR}, rank_1={"progress": BAR}), 900),
+    "failed": (FAILED, 900),
+    "done": (
+        changed(
+            snapshot(2),
+            run={"state": "ok", "background": True},
+            **{
+                f"rank_{rank}": {"outcome": "ok", "phase": "idle", "seconds": 83.0}
+                for rank in (0, 1)
+            },
+        ),
+        900,
+    ),
     "gpu": (
         changed(
             snapshot(2, 4, "A100"),
-            rank_3={"phase": "idle", "utilisation": 0.0},
+            run={"cost": 0.94, "progress": BAR},
+            rank_3={"phase": "idle", "outcome": "ok", "seconds": 41.0, "utilisation": 0.0},
+            rank_4={"restarted": True},
             rank_5={"phase": "gone", "trouble": "killed by signal 9", "utilisation": None},
         ),
         900,
     ),
     "many": (snapshot(16, 4, "H100"), 1000),
-    "sidebar": (snapshot(2, 4, "A100"), 320),
+    "narrow": (changed(snapshot(2, 4, "A100"), run={"progress": BAR}), 320),
     "starting": (
         changed(
             snapshot(1),
@@ -63,11 +94,12 @@ def test_it_can_be_read(open_page: Open, shots: Path, scene: str, scheme: str) -
 def test_it_follows_the_cluster(open_page: Open) -> None:
     bench = Bench(snapshot())
     page = open_page(bench)
+    choose(page, 2)
     text = page.browser.get_by_role("log")
     for count in (40, 300):
         bench.shown = changed(
             bench.shown,
-            output={"text": "\n".join(epochs(count)) + "\n"},
+            output={"rank": 2, "text": "\n".join(epochs(count)) + "\n"},
             rank_2={"line": f"epoch {count}"},
         )
         bench.panel.update()
@@ -80,8 +112,10 @@ def test_it_follows_the_cluster(open_page: Open) -> None:
 
 
 def test_a_user_scrolls_up_to_read(open_page: Open) -> None:
-    bench = Bench(changed(snapshot(), output={"text": "\n".join(epochs(100)) + "\n"}))
+    lines = epochs(110)
+    bench = Bench(changed(snapshot(), output={"rank": 2, "text": "\n".join(lines[:100]) + "\n"}))
     page = open_page(bench)
+    choose(page, 2)
     text = page.browser.get_by_role("log")
     latest = page.browser.get_by_role("button", name="Latest")
     assert not latest.is_visible()
@@ -89,7 +123,7 @@ def test_a_user_scrolls_up_to_read(open_page: Open) -> None:
     page.browser.mouse.wheel(0, -600)
     latest.wait_for()
     before = text.evaluate("node => node.scrollTop")
-    bench.shown = changed(bench.shown, output={"text": "\n".join(epochs(110)) + "\n"})
+    bench.shown = changed(bench.shown, output={"text": "\n".join(lines) + "\n"})
     bench.panel.update()
     bench.wait()
     page.deliver()
@@ -102,6 +136,8 @@ def test_a_user_scrolls_up_to_read(open_page: Open) -> None:
 def test_keyboard_and_mouse(open_page: Open) -> None:
     bench = Bench(snapshot())
     page = open_page(bench)
+    page.browser.keyboard.press("Tab")
+    assert page.browser.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
     page.browser.keyboard.press("Tab")
     assert page.browser.evaluate("document.activeElement.textContent") == "Stop"
     page.browser.keyboard.press("Tab")
@@ -117,10 +153,19 @@ def test_keyboard_and_mouse(open_page: Open) -> None:
     page.browser.get_by_text("use the notebook's own Stop").wait_for()
 
 
+def choose(page: Page, rank: int) -> None:
+    """Click on a rank, of which the panel hears."""
+    page.browser.get_by_role("option").nth(rank).click()
+    page.bench.say(page.browser.evaluate("window.sent.at(-1)"))
+    page.bench.wait()
+    page.deliver()
+
+
 def test_sixty_four_ranks_are_cheap(open_page: Open) -> None:
     bench = Bench(snapshot(16, 4, "H100"))
     page = open_page(bench, 1000)
-    changes = page.browser.locator("#panel").evaluate_handle(
+    # The seconds above them are counted as they pass.
+    changes = page.browser.locator("#panel .jsky-ranks").evaluate_handle(
         """panel => {
           const seen = { count: 0 };
           const count = changes => { seen.count += changes.length; };

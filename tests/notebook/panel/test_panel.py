@@ -18,6 +18,8 @@ from jupyter_sky.notebook.panel.widget import LINES, LONGEST, overlap, shortened
 from tests.notebook.panel.bench import Bench
 from tests.notebook.panel.samples import HOSTILE, changed, epochs, snapshot
 
+BAR = {"label": "", "part": 1.0, "count": "9/9", "left": None}
+
 
 def merged(states: list[dict[str, Any]]) -> dict[str, Any]:
     """The parts as the page has them."""
@@ -35,7 +37,7 @@ def test_the_first_message_has_everything(bench: Bench) -> None:
     [state] = bench.states
     assert state["cluster"]["name"] == "digits-3f2a"
     assert [state[f"rank_{rank}"]["rank"] for rank in range(state["size"])] == [0, 1, 2, 3]
-    assert output(bench.states) == bench.shown["output"]["text"]
+    assert output(bench.states) == "", "the cell shows what the head prints"
     assert "export" in state["_esm"]
     assert ".jsky" in state["_css"]
 
@@ -57,10 +59,12 @@ def test_nothing_is_sent_when_nothing_changed(bench: Bench) -> None:
 
 
 def test_lines_that_are_added_travel_alone(bench: Bench) -> None:
+    bench.say({"kind": "select", "run": "r1", "rank": 0})
+    bench.wait()
     bench.shown = changed(bench.shown, output={"text": "\n".join(epochs(14)) + "\n"})
     bench.panel.update()
     bench.wait()
-    [_, state] = bench.states
+    state = bench.states[-1]
     assert state == {"more": {"drop": 0, "keep": 12, "added": [*epochs(14)[12:], ""]}}
 
 
@@ -93,9 +97,15 @@ def test_an_update_after_a_while_goes_at_once(bench: Bench) -> None:
 
 
 def test_a_chosen_rank_is_asked_for(bench: Bench) -> None:
-    bench.say({"kind": "select", "rank": 3})
+    bench.say({"kind": "select", "run": "an earlier one", "rank": 2})
+    bench.wait()
+    assert bench.asked[-1] is None
+    bench.say({"kind": "select", "run": "r1", "rank": 3})
     bench.wait()
     assert bench.asked[-1] == 3
+    bench.say({"kind": "select", "run": "r1", "rank": None})
+    bench.wait()
+    assert bench.asked[-1] is None
 
 
 def test_stop_reaches_the_run_that_was_meant(bench: Bench) -> None:
@@ -115,8 +125,9 @@ def test_stop_reaches_the_run_that_was_meant(bench: Bench) -> None:
     [
         {},
         {"kind": "select"},
-        {"kind": "select", "rank": 4},
-        {"kind": "select", "rank": -1},
+        {"kind": "select", "rank": 1},
+        {"kind": "select", "run": "r1", "rank": 4},
+        {"kind": "select", "run": "r1", "rank": -1},
         [1],
         "x",
     ],
@@ -124,7 +135,7 @@ def test_stop_reaches_the_run_that_was_meant(bench: Bench) -> None:
 def test_other_messages_are_ignored(bench: Bench, content: Any) -> None:
     bench.say(content)
     bench.wait()
-    assert set(bench.asked) == {0}
+    assert set(bench.asked) == {None}
     assert bench.stops == 0
 
 
@@ -136,10 +147,11 @@ def test_however_output_changes_the_page_has_its_last_lines(
     steps: list[tuple[list[str], int]],
 ) -> None:
     bench = Bench(snapshot(2))
+    bench.say({"kind": "select", "run": "r1", "rank": 0})
     text = ""
     for added, rank in steps:
         text = "\n".join(added) if rank else text + "\n".join(added)
-        bench.shown = changed(bench.shown, output={"rank": rank, "text": text})
+        bench.shown = changed(bench.shown, output={"text": text})
         bench.panel.update()
         bench.wait()
         assert output(bench.states) == "\n".join(shortened(text))
@@ -152,6 +164,7 @@ def test_overlap_is_a_beginning(before: list[str], after: list[str]) -> None:
 
 
 def test_a_flood_stays_small(bench: Bench) -> None:
+    bench.say({"kind": "select", "run": "r1", "rank": 0})
     bench.shown = changed(bench.shown, output={"text": "x" * 10_000_000 + "\n" + "y\n" * 100_000})
     bench.panel.update()
     bench.wait()
@@ -188,63 +201,33 @@ class Tags(HTMLParser):
         self.text += data
 
 
-def test_a_saved_notebook_has_html_and_text(bench: Bench) -> None:
-    data, _ = bench.panel._repr_mimebundle_()
-    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == bench.panel.model_id
-    assert data["text/plain"].splitlines() == [
-        "digits-3f2a: ready, 4 local nodes, CPU",
-        "running for 83.0 s on ranks 0-3, 12.4 MB sent",
-        "  rank 0  node 0  CPU  running  1.2 / 16 GB  epoch 11: loss 0.310, accuracy 0.930",
-        "  rank 1  node 1  CPU  running  1.2 / 16 GB  epoch 11: loss 0.318, accuracy 0.926",
-        "  rank 2  node 2  CPU  running  1.2 / 16 GB  epoch 11: loss 0.326, accuracy 0.922",
-        "  rank 3  node 3  CPU  running  1.2 / 16 GB  epoch 11: loss 0.334, accuracy 0.918",
+def test_a_saved_notebook_has_html_and_text() -> None:
+    shown = changed(snapshot(), run={"progress": {**BAR, "part": 0.4}}, rank_2={"restarted": True})
+    assert as_text(shown).splitlines() == [
+        "▸ running for 1:23 · 40% · ranks 0-3 of digits-3f2a, 4 local nodes · 12.4 MB sent",
+        "  rank 0  node 0  CPU  running                      1.2 / 16 GB  "
+        "epoch 11: loss 0.310, accuracy 0.930",
+        "  rank 1  node 1  CPU  running                      1.2 / 16 GB  "
+        "epoch 11: loss 0.318, accuracy 0.926",
+        "  rank 2  node 2  CPU  running  restarted, empty    1.2 / 16 GB  "
+        "epoch 11: loss 0.326, accuracy 0.922",
+        "  rank 3  node 3  CPU  running                      1.2 / 16 GB  "
+        "epoch 11: loss 0.334, accuracy 0.918",
     ]
-    assert "digits-3f2a: ready" in Tags(data["text/html"]).text
-
-
-def test_what_stays_in_the_notebook(bench: Bench, published: list[dict[str, Any]]) -> None:
-    widget = "application/vnd.jupyter.widget-view+json"
-    bench.panel.show()
-    assert widget in published[-1]["data"]
-    bench.shown = changed(bench.shown, run={"state": "ok"})
-    bench.panel.finish()
-    assert widget not in published[-1]["data"]
-    assert f'data-jsky="{bench.panel.key}"' in published[-1]["data"]["text/html"]
-    assert "finished after" in published[-1]["data"]["text/html"]
-    bench.panel.show()
-    # The first one is history now, and only the second one lives.
-    assert "data-jsky" not in published[-2]["data"]["text/html"]
-    assert widget in published[-1]["data"]
-    first, second = [message["transient"]["display_id"] for message in published[-2:]]
-    assert published[0]["transient"]["display_id"] == first != second
-
-
-def test_a_run_that_ends_after_its_cell_is_saved_too(
-    bench: Bench, published: list[dict[str, Any]]
-) -> None:
-    bench.panel.show()
-    bench.panel.finish()
-    assert len(published) == 1
-    bench.shown = changed(bench.shown, run={"state": "interrupted"})
-    bench.panel.update()
-    bench.wait()
-    assert "stopped after" in published[-1]["data"]["text/html"]
-    bench.panel.update()
-    bench.wait()
-    assert len(published) == 2
+    assert "running for 1:23" in Tags(as_html(shown)).text
 
 
 def test_a_cluster_that_has_just_begun() -> None:
     shown = changed(snapshot(1), run=None, ranks=[])
-    assert as_text(shown).splitlines()[1:] == ["nothing has run yet"]
-    assert Tags(as_html(shown)).tags == {"div", "strong", "table"}
+    assert as_text(shown) == "digits-3f2a, 1 local node: nothing has run yet"
+    assert Tags(as_html(shown)).tags == {"details", "summary", "table"}
 
 
 @pytest.mark.parametrize("ending", ["ok", "error", "interrupted"])
 def test_how_a_run_ended_is_said(ending: str) -> None:
     shown = changed(snapshot(), run={"state": ending})
-    words = {"ok": "finished", "error": "failed", "interrupted": "stopped"}
-    assert f"{words[ending]} after 83.0 s on ranks 0-3" in as_text(shown)
+    words = {"ok": "✓ finished", "error": "✗ failed", "interrupted": "■ stopped"}
+    assert as_text(shown).startswith(f"{words[ending]} after 1:23 · ranks 0-3")
 
 
 def test_nothing_from_a_rank_becomes_markup() -> None:
@@ -256,7 +239,7 @@ def test_nothing_from_a_rank_becomes_markup() -> None:
         rank_1={"trouble": HOSTILE},
     )
     seen = Tags(as_html(shown))
-    assert seen.tags == {"div", "strong", "table", "tr", "td", "code"}
+    assert seen.tags == {"details", "summary", "table", "tr", "td", "code"}
     assert seen.names == {"style"}
     assert "<img src=x onerror=alert(1)>" in seen.text
     for view in (as_html(shown), as_text(shown)):

@@ -1,0 +1,67 @@
+"""Progress bars in what ranks print: those of tqdm, rich, Keras and Hugging Face's libraries."""
+
+from __future__ import annotations
+
+import re
+
+from jupyter_sky.cluster.snapshot import ProgressView
+
+_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_UP = "\x1b[A"  # tqdm goes back up after it has drawn a bar below another one
+
+_TQDM = re.compile(
+    r"(?:(?P<label>[^\r\n|]{0,80}?): +)?(?P<percent>\d{1,3})%\|[^|\r\n]*\| *"
+    r"(?P<count>[\d.]+[kMGTP]?/[\d.]+[kMGTP]?) *\[[\d:.]+<(?P<left>[\d:]+|\?)"
+)
+_RICH = re.compile(
+    r"(?P<label>[^\r\n━╺╸]{0,80}?) *[━╺╸]{5,} *(?P<percent>\d{1,3})%(?: +(?P<left>\d+:\d\d:\d\d))?"
+)
+_KERAS = re.compile(r"(?P<count>\d+/\d+) [━]{5,} ?(?P<left>\d+(?:s|:\d\d)(?![\w]))?")
+
+
+def find_progress(text: str) -> ProgressView | None:
+    """Return the progress bar that was drawn last in a text, the outermost of several."""
+    if "%|" in text:
+        return _of_tqdm(text)
+    if "━" in text:
+        return _of_others(_ESCAPE.sub("", text))
+    return None
+
+
+def _of_tqdm(text: str) -> ProgressView | None:
+    inner: ProgressView | None = None
+    for line in reversed(re.split(r"[\r\n]", text)):
+        found = _TQDM.search(line)
+        if found is None:
+            continue
+        if _UP not in line[found.end() :]:
+            return _view(found, int(found["percent"]) / 100, found["count"])
+        inner = inner or _view(found, int(found["percent"]) / 100, found["count"])
+    return inner
+
+
+def _of_others(text: str) -> ProgressView | None:
+    for line in reversed(re.split(r"[\r\n]", text)):
+        if found := _RICH.search(line):
+            return _view(found, int(found["percent"]) / 100, f"{found['percent']} %")
+        if found := _KERAS.search(line):
+            done, total = map(int, found["count"].split("/"))
+            return _view(found, done / total if total else 0.0, found["count"])
+    return None
+
+
+def _view(found: re.Match[str], part: float, count: str) -> ProgressView:
+    fields = found.groupdict()
+    label = _ESCAPE.sub("", fields.get("label") or "").strip()
+    left = _seconds(fields.get("left")) if part < 1 else None
+    return {"label": label, "part": min(1.0, part), "count": count, "left": left}
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return the seconds in a time like ``"8s"``, ``"01:30"`` or ``"1:02:03"``."""
+    if not text or text == "?":
+        return None
+    seconds = 0
+    for part in text.rstrip("s").split(":"):
+        seconds = 60 * seconds + int(part)
+    return float(seconds)

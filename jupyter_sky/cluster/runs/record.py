@@ -1,0 +1,240 @@
+"""The record of a run: what each rank did in it, how it ended, and the end of what it printed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from jupyter_sky.cluster.runs.output_tail import OutputTail
+from jupyter_sky.cluster.runs.progress_bars import find_progress
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.snapshot import OutputView, ProgressView, RankOutcome, RunState, RunView
+from jupyter_sky.formatting import last_terminal_line
+from jupyter_sky.transport.protocol.error_report import is_consequence
+from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
+
+KEPT = 256 * 1024
+"""Bytes of what the first shown rank printed that are kept, to bring them back after a reload."""
+
+SHOWN = 32 * 1024
+"""Bytes of it that a snapshot has."""
+
+_KEPT_OF_OTHERS = 4096  # of each further rank that is shown
+_LAST = 4096  # bytes in which the last line and the last bar are looked for
+_SAVED = 64 * 1024  # characters of other ranks' output that a finished record has, together
+_LONGEST = 300  # characters of an error in a line
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """What a rank has done in a run that it has come to the end of.
+
+    Attributes
+    ----------
+    outcome
+        How its part ended.
+    seconds
+        How long that took.
+    line
+        The last line that it printed.
+    error
+        Its error in a line.
+    tail
+        The end of what it printed, if the cell did not show that.
+    """
+
+    outcome: RankOutcome
+    seconds: float
+    line: str = ""
+    error: str | None = None
+    tail: str = ""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run at one moment; the last one that is made of a run stays.
+
+    Attributes
+    ----------
+    view
+        The run as a whole.
+    ranks
+        The ranks that have come to the end of their part.
+    restarted
+        Ranks whose processes are new, so that variables of earlier runs are missing there.
+    output
+        The end of what the first shown rank printed.
+    sent_before
+        Bytes that had left for the cluster before the run.
+    lines, progress
+        The last line and the last progress bar of each rank that the cell shows.
+    """
+
+    view: RunView
+    ranks: dict[int, RankRecord]
+    restarted: frozenset[int]
+    output: OutputView
+    sent_before: int
+    lines: dict[int, str]
+    progress: dict[int, ProgressView | None]
+
+    def others(self) -> list[OutputView]:
+        """Return the ends of what ranks printed that the cell does not show.
+
+        Those that failed come first, where there is not room for all.
+        """
+        left, found = _SAVED, []
+        failed = (RankOutcome.ERROR, RankOutcome.LOST)
+        ranks = sorted(self.ranks, key=lambda rank: self.ranks[rank].outcome not in failed)
+        for at, rank in enumerate(ranks):
+            text = self.ranks[rank].tail[-max(0, left // (len(ranks) - at)) :]
+            left -= len(text)
+            if text:
+                found.append(OutputView(rank=rank, text=text))
+        return sorted(found, key=lambda output: output["rank"])
+
+
+@dataclass
+class RunRecorder:
+    """Records a run from its events; belongs to the background loop.
+
+    Parameters
+    ----------
+    run
+        The run.
+    price
+        Dollars an hour of the cluster; ``None`` if it costs nothing, or if that is not known.
+    sent_before
+        Bytes that had left for the cluster before the run.
+    restarted
+        Ranks whose processes are new since the last run.
+    """
+
+    run: Run
+    price: float | None = None
+    sent_before: int = 0
+    restarted: set[int] = field(default_factory=set)
+    started: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        self._has_begun = False
+        self._seconds: float | None = None
+        self._ranks: dict[int, RankRecord] = {}
+        self._output = {
+            rank: OutputTail(KEPT if at == 0 else _KEPT_OF_OTHERS)
+            for at, rank in enumerate(self.run.task.show)
+        }
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the record will not change any more."""
+        return self._seconds is not None
+
+    @property
+    def text(self) -> str:
+        """What the first shown rank printed, as far as it is kept."""
+        return next((tail.text for tail in self._output.values()), "")
+
+    def begin(self, restarted: Iterable[int]) -> None:
+        """Record that ranks begin with it."""
+        self._has_begun, self.started = True, time.time()
+        self.restarted.update(restarted)
+
+    def end(self) -> None:
+        """Record how long it has taken; nothing changes after that."""
+        took = self.run.took
+        self._seconds = self._elapsed() if took is None else took
+        failed = (RankOutcome.ERROR, RankOutcome.LOST)
+        if not any(record.outcome in failed for record in self._ranks.values()):
+            # Nobody knows of a cause: then these errors are what went wrong.
+            for rank, record in self._ranks.items():
+                if record.outcome is RankOutcome.RELEASED and record.error:
+                    self._ranks[rank] = replace(record, outcome=RankOutcome.ERROR)
+
+    def on_output(self, event: Output | Display) -> None:
+        """Record what a shown rank prints."""
+        if event.rank in self._output:
+            self._output[event.rank].add(event)
+
+    def on_rank_done(self, event: RankDone) -> None:
+        """Record how a rank came to the end of its part."""
+        outcome, error = RankOutcome.OK, None
+        if event.outcome == "error" and event.error is not None:
+            is_cause = not is_consequence(event.error["text"])
+            outcome = RankOutcome.ERROR if is_cause else RankOutcome.RELEASED
+            error = _in_a_line(f"{event.error['type']}: {event.error['text']}")
+        elif event.outcome == "interrupted":
+            stopped = self.run.stopped or not self.run.failures
+            outcome = RankOutcome.STOPPED if stopped else RankOutcome.RELEASED
+        tail = event.tail.decode(errors="replace")
+        self._add(event.rank, outcome, error, tail, event.seconds)
+
+    def on_rank_exited(self, event: RankExited) -> None:
+        """Record that the process of a rank ended in the middle of its part."""
+        self.restarted.add(event.rank)
+        self._add(event.rank, RankOutcome.LOST, _in_a_line(event.reason), event.tail, None)
+
+    def record(self) -> RunRecord:
+        """Return the record as it is at this moment."""
+        ends = {rank: tail.end(_LAST) for rank, tail in self._output.items()}
+        first = next(iter(self._output), 0)
+        progress = {rank: find_progress(text) for rank, text in ends.items()}
+        return RunRecord(
+            view=self._view(next(iter(progress.values()), None)),
+            ranks=dict(self._ranks),
+            restarted=frozenset(self.restarted),
+            output=OutputView(
+                rank=first, text=self._output[first].end(SHOWN) if self._output else ""
+            ),
+            sent_before=self.sent_before,
+            lines={rank: last_terminal_line(text) for rank, text in ends.items()},
+            progress=progress,
+        )
+
+    def _add(
+        self,
+        rank: int,
+        outcome: RankOutcome,
+        error: str | None,
+        tail: str,
+        seconds: float | None,
+    ) -> None:
+        line = last_terminal_line(tail)
+        if rank in self._output:
+            line, tail = last_terminal_line(self._output[rank].end(_LAST)), ""
+        took = self._elapsed() if seconds is None else seconds
+        self._ranks[rank] = RankRecord(outcome, took, line, error, tail)
+
+    def _elapsed(self) -> float:
+        return max(0.0, time.time() - self.started)
+
+    def _view(self, progress: ProgressView | None) -> RunView:
+        run = self.run
+        seconds = self._elapsed() if self._seconds is None else self._seconds
+        return {
+            "id": run.id,
+            "state": self._state(),
+            "background": run.in_background,
+            "started": self.started,
+            "seconds": seconds,
+            "ranks": list(run.task.ranks),
+            "shown": list(run.task.show),
+            "title": run.task.title,
+            "cell": run.task.place.cell,
+            "progress": progress,
+            "cost": None if self.price is None else self.price * seconds / 3600,
+            "trouble": str(run.trouble) if run.trouble else None,
+        }
+
+    def _state(self) -> RunState:
+        run = self.run
+        if not run.finished:
+            return RunState.RUNNING if self._has_begun else RunState.WAITING
+        if run.stopped:
+            return RunState.INTERRUPTED
+        return RunState.ERROR if run.failed else RunState.OK
+
+
+def _in_a_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0][:_LONGEST]

@@ -1,0 +1,16 @@
+/* What the user does in the view of a run. */
+
+export type Action =
+  | { kind: 'select'; run: string; rank: number | null }
+  | { kind: 'stop'; run: string }
+  | { kind: 'open'; open: boolean }
+  | { kind: 'restore'; run: string }
+  | { kind: 'go'; place: Place }
+  | { kind: 'cluster'; cluster: string };
+
+/** A line of code that a traceback names: of a cell by its number, or of a file. */
+export interface Place {
+  cell: number | null;
+  file: string | null;
+  line: number;
+}

@@ -1,0 +1,81 @@
+/* The cells of the open notebooks, as far as runs are shown in them: which one a strip is in, its
+   outputs, the lines of its code. */
+
+import type { CodeCell } from '@jupyterlab/cells';
+import type { IOutput } from '@jupyterlab/nbformat';
+import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import type { Record as RunRecord } from '../api.ts';
+import type { Place } from '../action.ts';
+import { MIME, type RunOutput } from './strip.ts';
+
+export class Cells {
+  readonly #tracker: INotebookTracker;
+
+  constructor(tracker: INotebookTracker) {
+    this.#tracker = tracker;
+  }
+
+  /** The notebook that an element is in. */
+  notebookOf(node: HTMLElement): NotebookPanel | undefined {
+    return this.#tracker.find((panel) => panel.node.contains(node));
+  }
+
+  /** The open notebooks of a kernel. */
+  notebooksOf(kernel: string): NotebookPanel[] {
+    return this.#tracker.filter(({ sessionContext }) => sessionContext.session?.kernel?.id === kernel);
+  }
+
+  cellOf(node: HTMLElement): CodeCell | undefined {
+    const cells = this.notebookOf(node)?.content.widgets ?? [];
+    return cells.find((cell) => cell.node.contains(node)) as CodeCell | undefined;
+  }
+
+  /** Shows a line of a notebook's cell, which is named by its number. */
+  go(panel: NotebookPanel, { cell: number, line }: Place): void {
+    const { content } = panel;
+    const at = content.widgets.findIndex(
+      ({ model }) => model.type === 'code' && (model as any).executionCount === number
+    );
+    const cell = content.widgets[at];
+    if (cell) {
+      content.activeCellIndex = at;
+      void content.scrollToItem(at, 'smart');
+      cell.editor?.setCursorPosition({ line: Math.max(0, line - 1), column: 0 });
+      content.mode = 'edit';
+    }
+  }
+}
+
+/** Returns the run that an output shows. */
+export function runOf(output: IOutput): string | null {
+  const data = output.data as { [type: string]: unknown } | undefined;
+  return (data?.[MIME] as RunOutput | undefined)?.snapshot.run?.id ?? null;
+}
+
+export function hasRun({ model }: CodeCell, run: string): boolean {
+  return model.outputs.toJSON().some((output) => runOf(output) === run);
+}
+
+/** Returns the output that shows a run. */
+export function outputOf({ snapshot, html, plain }: RunRecord, open: boolean): IOutput {
+  const shown = { version: 1, open, snapshot: { ...snapshot, output: { rank: 0, text: '' } } };
+  return {
+    output_type: 'display_data',
+    metadata: {},
+    data: { [MIME]: shown as any, 'text/html': html, 'text/plain': plain }
+  };
+}
+
+/** Puts the record of a run in place of what a cell has of it; with `text`, also what it printed. */
+export function replaceOutputs({ model }: CodeCell, record: RunRecord, text: string | null): void {
+  const run = record.snapshot.run?.id ?? null;
+  const before = model.outputs.toJSON();
+  const strip = before.find((output) => runOf(output) === run);
+  // What another run has left there is as old as that.
+  const kept = strip ? before.filter((output) => runOf(output) !== run) : [];
+  const rest = text === null ? kept : kept.filter(({ output_type }) => output_type !== 'stream');
+  const data = strip?.data as { [MIME]?: RunOutput } | undefined;
+  const shown = outputOf(record, data?.[MIME]?.open ?? true);
+  const printed = text ? [{ output_type: 'stream' as const, name: 'stdout', text }] : [];
+  model.outputs.fromJSON([shown, ...printed, ...rest]);
+}

@@ -1,0 +1,72 @@
+/* What is known of runs, wherever a page hears of it: the outputs of cells, the kernel's widget while
+   the run goes on, and the server where neither tells it. Each place that shows a run listens here. */
+
+import { Signal } from '@lumino/signaling';
+import type { Snapshot } from '../snapshot.ts';
+
+/** By what a page has heard of a snapshot. */
+export type Source = 'output' | 'kernel' | 'server';
+
+/** What is known of a run. */
+export interface Known {
+  snapshot: Snapshot;
+  /** When the kernel told of it itself, by the page's clock; 0 if it never did. */
+  heard: number;
+  /** A sentence about what keeps it from being up to date. */
+  note: string;
+  /** Whether nothing more will be heard of it, though its end is not known. */
+  isLost: boolean;
+}
+
+export function isOver({ run }: Snapshot): boolean {
+  return run !== null && run.state !== 'running' && run.state !== 'waiting';
+}
+
+export class Feed {
+  /** Emitted with the id of a run of which something else is known. */
+  readonly changed = new Signal<this, string>(this);
+  readonly #runs = new Map<string, Known>();
+
+  get(run: string): Known | undefined {
+    return this.#runs.get(run);
+  }
+
+  /** Takes up a snapshot, unless a later one is known. */
+  take(snapshot: Snapshot, source: Source): void {
+    const id = snapshot.run?.id;
+    if (id === undefined) {
+      return;
+    }
+    const known = this.#runs.get(id);
+    if (known && isOver(known.snapshot) && (source !== 'output' || !isOver(snapshot))) {
+      return;
+    }
+    if (known && source === 'output' && !isOver(snapshot) && known.heard > 0) {
+      return;
+    }
+    const heard = source === 'kernel' ? performance.now() : (known?.heard ?? 0);
+    // What is missing in it has been heard before.
+    const { output } = source === 'kernel' || !known ? snapshot : known.snapshot;
+    const kept = source === 'server' ? { ...snapshot, output } : snapshot;
+    this.#runs.set(id, { snapshot: kept, heard, note: '', isLost: false });
+    this.changed.emit(id);
+  }
+
+  /** Says why nothing is heard of a run. */
+  explain(run: string, note: string, isLost: boolean): void {
+    const known = this.#runs.get(run);
+    if (known && !isOver(known.snapshot) && (known.note !== note || known.isLost !== isLost)) {
+      this.#runs.set(run, { ...known, note, isLost });
+      this.changed.emit(run);
+    }
+  }
+
+  /** Takes up the output of a rank that the page has asked for. */
+  setOutput(run: string, rank: number, text: string): void {
+    const known = this.#runs.get(run);
+    if (known) {
+      this.#runs.set(run, { ...known, snapshot: { ...known.snapshot, output: { rank, text } } });
+      this.changed.emit(run);
+    }
+  }
+}

@@ -1,0 +1,184 @@
+/* Keeps strips true when the kernel does not tell of their runs: after a reload of the page, and when
+   the kernel is gone. The server knows what the kernel has written, and what the nodes say. */
+
+import type { CodeCell } from '@jupyterlab/cells';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Entry } from '../api.ts';
+import type { IClusters } from '../lab/clusters.ts';
+import { hasRun, replaceOutputs, type Cells } from './cells.ts';
+import { isOver, type Feed } from './feed.ts';
+import type { RunStrip } from './strip.ts';
+
+/** Milliseconds after which a kernel that says nothing of a run is not waited for. */
+const PATIENCE = 2500;
+
+/** Milliseconds between two questions to the server, while some strip needs them. */
+const INTERVAL = 1000;
+
+export class Keeper {
+  readonly #clusters: IClusters;
+  readonly #feed: Feed;
+  readonly #cells: Cells;
+  readonly #trans: TranslationBundle;
+  readonly #strips = new Set<RunStrip>();
+  /** Runs whose messages come to this page, and go into their cells. */
+  readonly #here = new Set<string>();
+  /** Runs whose text was brought back, so that what comes after it is wanted as well. */
+  readonly #restored = new Set<string>();
+  readonly #asked = new Set<string>();
+  #timer: ReturnType<typeof setInterval> | undefined;
+
+  constructor(clusters: IClusters, feed: Feed, cells: Cells, trans: TranslationBundle) {
+    this.#clusters = clusters;
+    this.#feed = feed;
+    this.#cells = cells;
+    this.#trans = trans;
+    clusters.changed.connect(() => this.#compare());
+    feed.changed.connect((_, run) => this.#keepEnd(run));
+  }
+
+  add(strip: RunStrip): void {
+    this.#strips.add(strip);
+    this.#timer ??= setInterval(() => this.#look(), INTERVAL);
+  }
+
+  remove(strip: RunStrip): void {
+    this.#strips.delete(strip);
+    if (this.#strips.size === 0) {
+      clearInterval(this.#timer);
+      this.#timer = undefined;
+    }
+  }
+
+  /** Notes that the messages of a run come to this page. */
+  comesHere(run: string): void {
+    this.#here.add(run);
+  }
+
+  /** Whether text of a strip's run has not come to this page. */
+  isIncomplete({ run, snapshot }: RunStrip): boolean {
+    if (!run || !snapshot?.run || this.#here.has(run) || this.#restored.has(run)) {
+      return false;
+    }
+    return this.#asked.has(run) && !snapshot.run.background && snapshot.run.shown.length > 0;
+  }
+
+  /** Whether a kernel that knows the run is there, as far as the server has said. */
+  hasKernel(strip: RunStrip): boolean {
+    const entry = this.#entryOf(strip);
+    return entry === undefined || entry.kernels.length > 0;
+  }
+
+  /** Puts what a run has printed into the cell of its strip. */
+  async restore(strip: RunStrip): Promise<void> {
+    const { run, snapshot } = strip;
+    const cell = this.#cells.cellOf(strip.node);
+    if (run && snapshot && cell) {
+      this.#restored.add(run);
+      const record = await this.#clusters.client.record(snapshot.cluster.id, run);
+      replaceOutputs(cell, record, record.text);
+    }
+  }
+
+  /** Asks the server while some strip shows a run of which the kernel says nothing. */
+  #look(): void {
+    if ([...this.#strips].some((strip) => this.#isSilent(strip))) {
+      void this.#clusters.refresh();
+    }
+  }
+
+  #isSilent({ run, snapshot, isVisible }: RunStrip): boolean {
+    if (!run || !snapshot || isOver(snapshot) || !isVisible) {
+      return false;
+    }
+    const heard = this.#feed.get(run)?.heard ?? 0;
+    return performance.now() - heard > PATIENCE && !this.#feed.get(run)?.isLost;
+  }
+
+  /** Compares what strips show with what the server says. */
+  #compare(): void {
+    for (const strip of this.#strips) {
+      if (this.#isSilent(strip)) {
+        this.#compareOne(strip, this.#entryOf(strip));
+      }
+    }
+    for (const entry of this.#clusters.entries ?? []) {
+      this.#showWhereMissing(entry);
+    }
+  }
+
+  #compareOne(strip: RunStrip, entry: Entry | undefined): void {
+    const run = strip.run!;
+    if (!entry) {
+      this.#feed.explain(run, this.#trans.__('Its cluster has ended.'), true);
+    } else if (entry.kernels.length === 0) {
+      const goesOn = entry.state === 'running';
+      const note = goesOn
+        ? this.#trans.__(
+            'The kernel was restarted, and the run goes on: %1 shows it in a new cell.',
+            '%sky attach'
+          )
+        : this.#trans.__('The kernel ended before this run: how that ended is not known here.');
+      this.#feed.explain(run, note, !goesOn);
+    } else if (entry.snapshot?.run?.id === run) {
+      const isNew = !this.#asked.has(run);
+      this.#asked.add(run);
+      this.#feed.take(entry.snapshot, 'server');
+      if (isNew) {
+        strip.show_();
+      }
+    } else {
+      this.#asked.add(run);
+      void this.#save(strip);
+    }
+  }
+
+  /** Keeps how a run ended, where the kernel's own message does not come to the notebook. */
+  #keepEnd(run: string): void {
+    const known = this.#feed.get(run);
+    if (known && isOver(known.snapshot) && !this.#here.has(run)) {
+      for (const strip of this.#strips) {
+        if (strip.run === run && !strip.hasEnd) {
+          void this.#save(strip);
+        }
+      }
+    }
+  }
+
+  /** Puts how a run ended into the output of its cell, which the page has not heard of. */
+  async #save(strip: RunStrip): Promise<void> {
+    const { run, snapshot } = strip;
+    const cell = this.#cells.cellOf(strip.node);
+    if (!run || !snapshot || !cell) {
+      return;
+    }
+    try {
+      const record = await this.#clusters.client.record(snapshot.cluster.id, run);
+      if (isOver(record.snapshot)) {
+        replaceOutputs(cell, record, this.#restored.has(run) ? record.text : null);
+      }
+    } catch {
+      this.#feed.explain(run, this.#trans.__('How this run ended is not known any more.'), true);
+    }
+  }
+
+  /** Shows a run in its cell where the page was loaded again before the notebook was saved. */
+  #showWhereMissing({ snapshot, kernels }: Entry): void {
+    const run = snapshot?.run;
+    if (!run?.cell || isOver(snapshot!) || this.#here.has(run.id) || run.background) {
+      return;
+    }
+    for (const { id } of kernels) {
+      for (const { content } of this.#cells.notebooksOf(id)) {
+        const cell = content.widgets.find(({ model }) => model.id === run.cell) as CodeCell;
+        if (cell?.model.type === 'code' && !hasRun(cell, run.id)) {
+          replaceOutputs(cell, { snapshot: snapshot!, html: '', plain: '', text: '' }, null);
+        }
+      }
+    }
+  }
+
+  #entryOf({ snapshot }: RunStrip): Entry | undefined {
+    return snapshot ? this.#clusters.find(snapshot.cluster.id) : undefined;
+  }
+}

@@ -1,0 +1,203 @@
+/* The plugin that shows runs in the cells of notebooks. */
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Notification } from '@jupyterlab/apputils';
+import { PageConfig } from '@jupyterlab/coreutils';
+import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import type { Action } from '../action.ts';
+import { ask, type Kernel } from '../kernel.ts';
+import { IClusters } from '../lab/clusters.ts';
+import { follow } from '../lab/follow.ts';
+import { SHOW } from '../lab/sidebar.ts';
+import { CHANGED } from '../panel.ts';
+import type { Snapshot } from '../snapshot.ts';
+import { plain } from '../text.ts';
+import { Cells } from './cells.ts';
+import { Feed, isOver } from './feed.ts';
+import { Keeper } from './keeper.ts';
+import { MIME, RunStrip, type Page, type RunOutput } from './strip.ts';
+
+/** Before the widget of the same output, which cannot be shown while a kernel is busy. */
+const RANK = -20;
+
+/** Milliseconds after which Stop asks the server, where the kernel has done nothing. */
+const PATIENCE = 1500;
+
+/** Lines of another rank's output that are shown. */
+const LINES = 200;
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-sky:runs',
+  description: 'Shows above the output of a cell how its run goes.',
+  autoStart: true,
+  requires: [IClusters, IRenderMimeRegistry, INotebookTracker],
+  optional: [ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    clusters: IClusters,
+    registry: IRenderMimeRegistry,
+    tracker: INotebookTracker,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('jupyter_sky');
+    const feed = new Feed();
+    const cells = new Cells(tracker);
+    const keeper = new Keeper(clusters, feed, cells, trans);
+    const page = new NotebookPage(app, clusters, feed, cells, keeper);
+    registry.addFactory(
+      {
+        safe: true,
+        mimeTypes: [MIME],
+        defaultRank: RANK,
+        createRenderer: () => new RunStrip(feed, page, trans)
+      },
+      RANK
+    );
+    document.addEventListener(CHANGED, (event) => {
+      feed.take((event as CustomEvent<Snapshot>).detail, 'kernel');
+    });
+    tracker.widgetAdded.connect((_, panel) => listen(panel, keeper));
+  }
+};
+
+export default plugin;
+
+/** Notes which runs send their messages to this page. */
+function listen({ sessionContext }: NotebookPanel, keeper: Keeper): void {
+  sessionContext.iopubMessage.connect((_, { header, content }) => {
+    if (header.msg_type === 'display_data') {
+      const data = (content as { data: { [type: string]: unknown } }).data;
+      const run = (data[MIME] as RunOutput | undefined)?.snapshot.run?.id;
+      if (run) {
+        keeper.comesHere(run);
+      }
+    }
+  });
+}
+
+/** The notebooks of a page, as strips use them. */
+class NotebookPage implements Page {
+  readonly hasSidebar = true;
+  readonly #app: JupyterFrontEnd;
+  readonly #clusters: IClusters;
+  readonly #feed: Feed;
+  readonly #cells: Cells;
+  readonly #keeper: Keeper;
+  readonly #followed = new Map<RunStrip, () => void>();
+
+  constructor(
+    app: JupyterFrontEnd,
+    clusters: IClusters,
+    feed: Feed,
+    cells: Cells,
+    keeper: Keeper
+  ) {
+    this.#app = app;
+    this.#clusters = clusters;
+    this.#feed = feed;
+    this.#cells = cells;
+    this.#keeper = keeper;
+  }
+
+  attached(strip: RunStrip): void {
+    this.#keeper.add(strip);
+  }
+
+  detached(strip: RunStrip): void {
+    this.#unfollow(strip);
+    this.#keeper.remove(strip);
+  }
+
+  isIncomplete(strip: RunStrip): boolean {
+    return this.#keeper.isIncomplete(strip);
+  }
+
+  act(action: Action, strip: RunStrip): void {
+    switch (action.kind) {
+      case 'stop':
+        void this.#stop(strip, action);
+        break;
+      case 'select':
+        this.#select(strip, action);
+        break;
+      case 'open':
+        this.#tellKernel(strip, action);
+        break;
+      case 'restore':
+        this.#keeper.restore(strip).catch(complain);
+        break;
+      case 'cluster':
+        void this.#app.commands.execute(SHOW, { cluster: action.cluster });
+        break;
+      case 'go':
+        this.#go(strip, action);
+        break;
+    }
+  }
+
+  /** Stops a run by its kernel, or over the server where that does nothing. */
+  async #stop(strip: RunStrip, action: Action): Promise<void> {
+    if (this.#keeper.hasKernel(strip) && this.#tellKernel(strip, action)) {
+      await new Promise((passed) => setTimeout(passed, PATIENCE));
+    }
+    const { snapshot } = strip;
+    if (snapshot && !isOver(snapshot)) {
+      await this.#clusters.client.interrupt(snapshot.cluster.id).catch(complain);
+    }
+  }
+
+  /** Shows what a rank prints: the kernel sends it, or the server where the kernel is not heard. */
+  #select(strip: RunStrip, action: Action & { kind: 'select' }): void {
+    this.#unfollow(strip);
+    const { snapshot } = strip;
+    if (!snapshot || isOver(snapshot)) {
+      return;
+    }
+    const { rank, run } = action;
+    const isHeard = (this.#feed.get(run)?.heard ?? 0) > 0;
+    if (isHeard) {
+      this.#tellKernel(strip, action);
+    } else if (rank !== null && !snapshot.run?.shown.includes(rank)) {
+      let text = '';
+      const { id } = snapshot.cluster;
+      const end = follow(this.#clusters.client, id, String(rank), LINES, ({ entries }, isFirst) => {
+        const added = entries.map((entry) => entry.text).join('');
+        text = isFirst ? added : text + added;
+        this.#feed.setOutput(run, rank, text);
+      });
+      this.#followed.set(strip, end);
+    }
+  }
+
+  #unfollow(strip: RunStrip): void {
+    this.#followed.get(strip)?.();
+    this.#followed.delete(strip);
+  }
+
+  #tellKernel(strip: RunStrip, action: Action): boolean {
+    const session = this.#cells.notebookOf(strip.node)?.sessionContext.session;
+    const kernel: Kernel | null | undefined = session?.kernel;
+    return Boolean(kernel && ask(kernel, action));
+  }
+
+  #go(strip: RunStrip, { place }: Action & { kind: 'go' }): void {
+    const panel = this.#cells.notebookOf(strip.node);
+    if (place.cell !== null && panel) {
+      this.#cells.go(panel, place);
+    } else if (place.file !== null) {
+      const root = `${PageConfig.getOption('serverRoot').replace(/\/$/, '')}/`;
+      if (place.file.startsWith(root)) {
+        const path = place.file.slice(root.length);
+        void this.#app.commands.execute('docmanager:open', { path });
+      } else {
+        Notification.info(plain(place.file), { autoClose: 5000 });
+      }
+    }
+  }
+}
+
+function complain(trouble: Error): void {
+  Notification.error(plain(trouble.message), { autoClose: 10_000 });
+}

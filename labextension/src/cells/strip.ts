@@ -1,0 +1,125 @@
+/* The strip of a run as an output of a cell: JupyterLab makes one for each output of our type. */
+
+import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { ReadonlyJSONObject } from '@lumino/coreutils';
+import type { Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+import type { Action } from '../action.ts';
+import type { Snapshot } from '../snapshot.ts';
+import { release, render } from '../view.ts';
+import { isOver, type Feed } from './feed.ts';
+
+/** Type of the outputs; `jupyter_sky/notebook/panel/strip.py` makes them. */
+export const MIME = 'application/vnd.jupyter-sky.run+json';
+
+/** The content of such an output. */
+export interface RunOutput {
+  version: 1;
+  open: boolean;
+  snapshot: Snapshot;
+}
+
+/** What a strip asks of the page around it. */
+export interface Page {
+  readonly hasSidebar: boolean;
+  act(action: Action, strip: RunStrip): void;
+  /** Whether text of a run is missing in the cell of a strip. */
+  isIncomplete(strip: RunStrip): boolean;
+  attached(strip: RunStrip): void;
+  detached(strip: RunStrip): void;
+}
+
+/** Which strips the user has opened or closed, by their runs: a page makes them anew now and then. */
+const opened = new Map<string, boolean>();
+
+export class RunStrip extends Widget implements IRenderMime.IRenderer {
+  readonly #feed: Feed;
+  readonly #page: Page;
+  readonly #trans: TranslationBundle;
+  #output: RunOutput | null = null;
+
+  constructor(feed: Feed, page: Page, trans: TranslationBundle) {
+    super();
+    this.addClass('jsky-cell-strip');
+    this.#feed = feed;
+    this.#page = page;
+    this.#trans = trans;
+    feed.changed.connect(this.#changed, this);
+  }
+
+  /** The run that it shows. */
+  get run(): string | null {
+    return this.#output?.snapshot.run?.id ?? null;
+  }
+
+  /** Whether the notebook has how the run ended. */
+  get hasEnd(): boolean {
+    return this.#output !== null && isOver(this.#output.snapshot);
+  }
+
+  /** The newest that is known of the run. */
+  get snapshot(): Snapshot | null {
+    return (this.run && this.#feed.get(this.run)?.snapshot) || (this.#output?.snapshot ?? null);
+  }
+
+  async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    const output = model.data[MIME] as ReadonlyJSONObject | undefined;
+    if (output?.version !== 1) {
+      this.node.textContent = this.#trans.__('This run was saved by another version.');
+      return;
+    }
+    this.#output = output as unknown as RunOutput;
+    this.#feed.take(this.#output.snapshot, 'output');
+    this.show_();
+  }
+
+  /** Shows what is known now. */
+  show_(): void {
+    const snapshot = this.snapshot;
+    if (this.isDisposed || !snapshot) {
+      return;
+    }
+    const known = this.run ? this.#feed.get(this.run) : undefined;
+    const place = {
+      kind: 'cell' as const,
+      open: opened.get(this.run ?? '') ?? this.#output?.open ?? false,
+      note: known?.note ?? '',
+      isLost: known?.isLost ?? false,
+      isIncomplete: this.#page.isIncomplete(this),
+      hasSidebar: this.#page.hasSidebar
+    };
+    render(this.node, snapshot, (action) => this.#act(action), this.#trans, place);
+  }
+
+  override dispose(): void {
+    if (!this.isDisposed) {
+      this.#feed.changed.disconnect(this.#changed, this);
+      release(this.node);
+      super.dispose();
+    }
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this.#page.attached(this);
+  }
+
+  protected override onBeforeDetach(message: Message): void {
+    this.#page.detached(this);
+    super.onBeforeDetach(message);
+  }
+
+  #changed(_: Feed, run: string): void {
+    if (run === this.run) {
+      this.show_();
+    }
+  }
+
+  #act(action: Action): void {
+    if (action.kind === 'open' && this.run) {
+      opened.set(this.run, action.open);
+    }
+    this.#page.act(action, this);
+  }
+}

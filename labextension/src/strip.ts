@@ -1,0 +1,248 @@
+/* The strip: what a run is doing or has done, in a line; and Stop. */
+
+import type { Action } from './action.ts';
+import { Bar } from './bar.ts';
+import { ClusterName } from './cluster.ts';
+import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import type { Rank, Run, Snapshot } from './snapshot.ts';
+import { plain } from './text.ts';
+import type { Place } from './view.ts';
+import { duration, money, size, span, type Translation } from './words.ts';
+
+/** Milliseconds for a kernel to react to Stop before the user is told of another way. */
+const PATIENCE = 4000;
+
+/** Bytes that were sent for a run, from which on that is said. */
+const WORTH_SAYING = 100_000;
+
+interface Hooks {
+  toggle(): void;
+  /** Shows the output of a rank. */
+  inspect(rank: number): void;
+}
+
+export class Strip {
+  readonly element: HTMLElement;
+  readonly #trans: Translation;
+  readonly #isCell: boolean;
+  readonly #toggle = element('button', 'jsky-toggle', { type: 'button' });
+  readonly #icon = element('span', 'jsky-run-icon', { 'aria-hidden': 'true' });
+  readonly #state = element('span', 'jsky-run-state');
+  readonly #elapsed = element('span', 'jsky-elapsed');
+  readonly #title = element('span', 'jsky-title');
+  readonly #progress: Bar;
+  readonly #failed = element('button', 'jsky-failed', { type: 'button' });
+  readonly #facts = element('span', 'jsky-run-facts jsky-quiet');
+  readonly #restore = element('button', 'jsky-small-button', { type: 'button' });
+  readonly #cluster: ClusterName;
+  readonly #stop = element('button', 'jsky-stop', { type: 'button' }) as HTMLButtonElement;
+  readonly #hint = element('div', 'jsky-hint', { role: 'status' });
+  #run: Run | null = null;
+  #failedRank = 0;
+  #since = 0;
+  #clock: ReturnType<typeof setInterval> | undefined;
+  #asked: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(
+    trans: Translation,
+    kind: Place['kind'],
+    act: (action: Action) => void,
+    hooks: Hooks
+  ) {
+    this.#trans = trans;
+    this.#isCell = kind === 'cell';
+    this.#progress = new Bar('jsky-progress');
+    this.#cluster = new ClusterName(trans, (cluster) => act({ kind: 'cluster', cluster }));
+    const words = [this.#icon, this.#state, this.#elapsed];
+    if (this.#isCell) {
+      const caret = element('span', 'jsky-caret-mark', { 'aria-hidden': 'true' });
+      this.#toggle.append(caret, ...words);
+      this.#toggle.addEventListener('click', hooks.toggle);
+    }
+    const lead = this.#isCell ? this.#toggle : element('span', 'jsky-lead', {}, ...words);
+    setText(this.#restore, trans.__('Show what is missing here'));
+    this.#restore.addEventListener('click', () => {
+      if (this.#run) {
+        act({ kind: 'restore', run: this.#run.id });
+      }
+    });
+    this.#failed.addEventListener('click', () => hooks.inspect(this.#failedRank));
+    this.#stop.addEventListener('click', () => {
+      if (this.#run) {
+        this.#waitForStop();
+        act({ kind: 'stop', run: this.#run.id });
+      }
+    });
+    const facts = [this.#title, this.#progress.element, this.#failed, this.#facts];
+    this.element = element(
+      'div',
+      'jsky-head',
+      {},
+      element(
+        'div',
+        'jsky-line-of-run',
+        {},
+        lead,
+        ...facts,
+        this.#restore,
+        ...(this.#isCell ? [this.#cluster.element] : []),
+        this.#stop
+      ),
+      this.#hint
+    );
+    this.#resetStop();
+  }
+
+  show(snapshot: Snapshot, open: boolean, place: Place): void {
+    const { run, cluster } = snapshot;
+    const state = place.isLost ? 'unknown' : run?.state;
+    const runs = state === 'running' || state === 'waiting';
+    if (run?.id !== this.#run?.id || !runs) {
+      this.#resetStop();
+    }
+    if (run?.id !== this.#run?.id || run?.seconds !== this.#run?.seconds) {
+      this.#since = performance.now();
+    }
+    this.#run = run;
+    this.#tick();
+    this.#keepTime(state === 'running');
+    setAttribute(this.element, 'data-state', state ?? null);
+    this.setOpen(open);
+    setText(this.#state, state ? this.#words(state) : this.#trans.__('Nothing has run yet'));
+    // A cell is its run's title itself, unless the run goes on behind it.
+    setOptional(this.#title, run && (run.background || !this.#isCell) ? plain(run.title) : null);
+    this.#showProgress(run);
+    this.#showFailed(snapshot);
+    setOptional(this.#facts, this.#factsOf(snapshot));
+    setShown(this.#restore, Boolean(place.isIncomplete));
+    this.#cluster.show(cluster, Boolean(place.hasSidebar));
+    setShown(this.#stop, runs);
+  }
+
+  setOpen(open: boolean): void {
+    setAttribute(this.#toggle, 'aria-expanded', String(open));
+    const title = open ? this.#trans.__('Hide the ranks') : this.#trans.__('Show the ranks');
+    setAttribute(this.#toggle, 'title', title);
+  }
+
+  /** What a screen reader says when it changes; it leaves out figures, which change all the time. */
+  summary({ run, ranks }: Snapshot): string {
+    if (!run) {
+      return '';
+    }
+    const gone = ranks.filter((rank) => rank.phase === 'gone').length;
+    const parts = [
+      this.#words(run.state),
+      this.#failed.textContent ?? '',
+      gone ? this.#trans._n('%1 rank is gone', '%1 ranks are gone', gone) : ''
+    ];
+    return parts.filter(Boolean).join('. ');
+  }
+
+  release(): void {
+    this.#keepTime(false);
+    clearTimeout(this.#asked);
+  }
+
+  #showProgress(run: Run | null): void {
+    const progress = run?.progress ?? null;
+    // A bar that is full says nothing that "Finished" does not.
+    const shown = progress !== null && !(run?.state === 'ok' && progress.part === 1);
+    setShown(this.#progress.element, shown);
+    if (shown) {
+      const left =
+        run?.state === 'running' && progress.left !== null
+          ? this.#trans.__('%1 left', duration(progress.left, false))
+          : null;
+      const label = plain(progress.label);
+      this.#progress.show(progress.part, [label, progress.count, left].filter(Boolean).join(' · '));
+    }
+  }
+
+  /** Names the ranks that failed; a click shows how. */
+  #showFailed({ ranks }: Snapshot): void {
+    const failed = ranks.filter(({ outcome }) => outcome === 'error');
+    const lost = ranks.filter(({ outcome }) => outcome === 'lost');
+    const [first] = [...lost, ...failed];
+    this.#failedRank = first?.rank ?? 0;
+    const numbers = (some: Rank[]) => span(some.map(({ rank }) => rank));
+    const parts = [
+      failed.length &&
+        this.#trans._n('rank %2 failed', 'ranks %2 failed', failed.length, numbers(failed)),
+      lost.length && this.#trans._n('rank %2 lost', 'ranks %2 lost', lost.length, numbers(lost))
+    ];
+    setOptional(this.#failed, parts.filter(Boolean).join(', '));
+    const error = plain(first?.error ?? '');
+    setAttribute(this.#failed, 'title', error || null);
+  }
+
+  #factsOf({ run, sent_bytes, cluster }: Snapshot): string {
+    const facts = [
+      run && this.#trans._n('%1 rank', '%1 ranks', run.ranks.length),
+      run?.trouble && plain(run.trouble),
+      sent_bytes >= WORTH_SAYING && this.#trans.__('%1 sent', size(sent_bytes)),
+      this.#isCell
+        ? run?.cost != null && money(run.cost)
+        : cluster.price !== null && this.#trans.__('%1 an hour', money(cluster.price))
+    ];
+    return facts.filter(Boolean).join(' · ');
+  }
+
+  /** Shows how long it has been running: seconds are counted here, with no message for each. */
+  #tick(): void {
+    if (!this.#run || this.#run.state === 'waiting') {
+      setOptional(this.#elapsed, null);
+    } else if (this.#run.state === 'running') {
+      const here = (performance.now() - this.#since) / 1000;
+      setOptional(this.#elapsed, duration(this.#run.seconds + here, false));
+    } else {
+      setOptional(this.#elapsed, duration(this.#run.seconds, true));
+    }
+  }
+
+  #keepTime(running: boolean): void {
+    if (running) {
+      this.#clock ??= setInterval(() => this.#tick(), 1000);
+    } else {
+      clearInterval(this.#clock);
+      this.#clock = undefined;
+    }
+  }
+
+  #waitForStop(): void {
+    this.#stop.disabled = true;
+    setText(this.#stop, this.#trans.__('Stopping…'));
+    setText(this.#hint, '');
+    this.#asked = setTimeout(() => {
+      this.#resetStop();
+      setText(
+        this.#hint,
+        this.#trans.__("The kernel is busy and does not react yet: use the notebook's own Stop (■).")
+      );
+    }, PATIENCE);
+  }
+
+  #resetStop(): void {
+    clearTimeout(this.#asked);
+    this.#stop.disabled = false;
+    setText(this.#stop, this.#trans.__('Stop'));
+    setText(this.#hint, '');
+  }
+
+  #words(state: Run['state'] | 'unknown'): string {
+    switch (state) {
+      case 'unknown':
+        return this.#trans.__('Ended');
+      case 'waiting':
+        return this.#trans.__('Waiting for its turn');
+      case 'running':
+        return this.#trans.__('Running');
+      case 'ok':
+        return this.#trans.__('Finished');
+      case 'error':
+        return this.#trans.__('Failed');
+      default:
+        return this.#trans.__('Stopped');
+    }
+  }
+}

@@ -1,0 +1,125 @@
+"""The record of a run: what each rank did in it, and that it stays as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_sky.cluster.runs.progress_bars import find_progress
+
+
+def snapshot(cells: Any) -> Any:
+    return cells.cluster.snapshot()
+
+
+def ranks(cells: Any, field: str) -> list[Any]:
+    return [rank[field] for rank in snapshot(cells)["ranks"]]
+
+
+def test_a_run_that_ended_keeps_its_rows_and_last_lines(cells) -> None:
+    cells.run("print('loss', rank)", show=(0,))
+    first = snapshot(cells)
+    assert first["run"]["state"] == "ok" and first["run"]["shown"] == [0]
+    assert [rank["outcome"] for rank in first["ranks"]] == ["ok"] * 4
+    assert [rank["line"] for rank in first["ranks"]] == [f"loss {rank}" for rank in range(4)]
+    others = cells.cluster.snapshot(run=first["run"]["id"])["others"]
+    assert others == [{"rank": rank, "text": f"loss {rank}\n"} for rank in (1, 2, 3)]
+    with pytest.raises(ZeroDivisionError):
+        cells.run("1 / 0")
+    again = cells.cluster.snapshot(run=first["run"]["id"])
+    assert again["run"] == first["run"]
+    assert [rank["line"] for rank in again["ranks"]] == [f"loss {rank}" for rank in range(4)]
+    assert [rank["seconds"] for rank in again["ranks"]] == [
+        rank["seconds"] for rank in first["ranks"]
+    ]
+    assert again["others"] == others
+
+
+def test_the_rank_that_failed_differs_from_those_released_because_of_it(cells) -> None:
+    with pytest.raises(ValueError):
+        cells.run("if rank == 2:\n    raise ValueError('no data\\nhere')\ndist.barrier()")
+    assert ranks(cells, "outcome") == ["released", "released", "error", "released"]
+    assert ranks(cells, "error")[2] == "ValueError: no data"
+    run = snapshot(cells)["run"]["id"]
+    others = cells.cluster.snapshot(run=run)["others"]
+    [tail] = [each["text"] for each in others if each["rank"] == 2]
+    assert "Traceback" in tail and tail.endswith("no data\nhere\n")
+    log = cells.cluster.log(2, tail=100)
+    assert log.data.decode().endswith(tail)
+
+
+def test_a_lost_rank_is_marked_until_the_next_run_has_ended(cells) -> None:
+    cells.run("import os, signal")
+    with pytest.raises(Exception, match="rank 1 is lost"):
+        cells.run("if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
+    assert ranks(cells, "outcome") == ["released", "lost", "released", "released"]
+    assert "SIGKILL" in ranks(cells, "error")[1]
+    assert ranks(cells, "restarted") == [False, True, False, False]
+    cells.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
+    assert ranks(cells, "restarted") == [False] * 4
+
+
+def test_a_rank_that_was_restarted_is_marked_in_the_next_run(cells) -> None:
+    cells.cluster.restart([3])
+    assert ranks(cells, "restarted") == [False, False, False, True]
+    cells.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
+    assert ranks(cells, "restarted") == [False, False, False, True]
+    cells.run("pass")
+    assert ranks(cells, "restarted") == [False] * 4
+
+
+def test_only_the_ranks_of_the_run_are_in_its_record(cells) -> None:
+    cells.run("pass", ranks=(1, 3))
+    run = snapshot(cells)["run"]["id"]
+    assert [rank["rank"] for rank in cells.cluster.snapshot(run=run)["ranks"]] == [1, 3]
+    assert ranks(cells, "rank") == [0, 1, 2, 3]
+
+
+def test_a_bar_of_the_head_is_the_progress_of_the_run(cells) -> None:
+    bar = "\\r  {0}%|###   | {0}/100 [00:12<00:15,  3.6it/s]"
+    cells.run(
+        "import sys\n"
+        f"for part in (10, 100): sys.stderr.write('{bar}'.format(part))\n"
+        "sys.stderr.write('\\n')",
+        show=(0,),
+    )
+    done = {"label": "", "part": 1.0, "count": "100/100", "left": None}
+    assert snapshot(cells)["run"]["progress"] == done
+    assert ranks(cells, "progress") == [done] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "count", "left", "label"),
+    [
+        ("\r 45%|████▌     | 45/100 [00:12<01:15,  3.6it/s]", 0.45, "45/100", 75, ""),
+        ("\rtrain: 45%|### | 45/100 [00:12<?, ?it/s]", 0.45, "45/100", None, "train"),
+        ("\rread:  50%|###| 1.20G/2.40G [00:12<00:15, 3MB/s]", 0.5, "1.20G/2.40G", 15, "read"),
+        (
+            "\x1b[32mWorking... \x1b[35m━━━━━━━╸\x1b[0m━━━━  45% 0:00:12",
+            0.45,
+            "45 %",
+            12,
+            "Working...",
+        ),
+        (
+            "\x1b[1m 12/100\x1b[0m \x1b[32m━━━━━\x1b[37m━━━━━\x1b[0m \x1b[1m8s\x1b[0m 95ms/step",
+            0.12,
+            "12/100",
+            8,
+            "",
+        ),
+    ],
+)
+def test_bars_of_every_kind_are_read(
+    text: str, part: float, count: str, left: float | None, label: str
+) -> None:
+    found = find_progress(text)
+    assert found == {"label": label, "part": part, "count": count, "left": left}
+
+
+def test_of_nested_bars_the_outer_one_counts() -> None:
+    text = "\router: 20%|## | 2/10 [00:10<00:40, 5s/it]\n\rinner: 90%|## | 9/10 [00:01<00:00]\x1b[A"
+    found = find_progress(text)
+    assert found and found["label"] == "outer"
+    assert find_progress("loss 0.3 | 45/100 [a<b]") is None

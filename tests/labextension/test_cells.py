@@ -1,0 +1,112 @@
+"""The strips of runs in the cells of JupyterLab, whatever becomes of page and kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.labextension.sidebar import SidebarUser
+
+pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
+
+Open = Callable[..., SidebarUser]
+
+LOAD = "%load_ext jupyter_sky\n%config Sky.plugin = 'none'"
+
+ENDLESS = """%%sky --nodes 2
+import itertools, os, time
+for step in itertools.count():
+    print('step', step)
+    time.sleep(0.1)
+    if os.path.exists({end!r}):
+        break
+"""
+
+
+HAS_END = """() => jupyterapp.shell.currentWidget.content.widgets.some(
+  ({ model }) => model.outputs?.toJSON().some(
+    ({ data }) => data?.['text/plain']?.startsWith('✓ finished after')))"""
+
+
+def test_a_later_cell_leaves_the_strip_of_an_earlier_one(open_notebook: Open, shots: Path) -> None:
+    user = open_notebook("lab", "earlier")
+    user.run(LOAD)
+    first = user.run("%%sky --nodes 2\nprint('loss 0.3')")
+    failed = user.run("%%sky\nimport jupyter_sky as sky\n1 / (sky.instance_info().rank - 1)")
+    user.wait_for_state(failed, "Failed")
+    strip = user.strip(failed)
+    strip.get_by_role("button", name="rank 1 failed").click()
+    strip.get_by_role("log").get_by_role("button", name="Cell In[3], line 3").click()
+    line = "jupyterapp.shell.currentWidget.content.activeCell.editor.getCursorPosition().line"
+    assert user.page.evaluate(line) == 2
+    user.page.screenshot(path=shots / "cells-failed.png")
+
+    user.wait_for_state(first, "Finished")
+    row = user.strip(first).get_by_role("option", name="rank 0,")
+    row.get_by_text("loss 0.3").wait_for()
+    assert "finished" in row.inner_text()
+
+
+def test_what_clears_the_output_leaves_the_strip(open_notebook: Open) -> None:
+    user = open_notebook("lab", "cleared")
+    user.run(LOAD)
+    cell = user.run(
+        "%%sky --nodes 1\nfrom IPython.display import clear_output\nprint('before')\n"
+        "clear_output()\nprint('after')"
+    )
+    user.wait_for_state(cell, "Finished")
+    cell.locator(".jp-RenderedText").get_by_text("after").wait_for()
+    assert cell.get_by_text("before").count() == 1, "in the code alone"
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved"])
+def test_a_reload_in_the_middle_of_a_run(
+    open_notebook: Open, shots: Path, tmp_path: Path, saved: bool
+) -> None:
+    user = open_notebook("lab", f"reloaded-{saved}")
+    user.run(LOAD)
+    end = tmp_path / "end"
+    cell = user.start(ENDLESS.format(end=str(end)), save=True)
+    cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+    if saved:
+        user.saved()
+    user.load_again()
+
+    # The kernel is busy, and what it sends does not reach the page any more.
+    cell = user.cell("step in itertools")
+    user.wait_for_state(cell, "Running")
+    strip = user.strip(cell)
+    strip.get_by_role("button", name="Show what is missing here").click()
+    cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+    if strip.get_by_role("option").count() == 0:
+        strip.get_by_role("button", name="Running").click()
+    strip.get_by_role("option", name="rank 1,").click()
+    strip.get_by_role("log", name="Output of rank 1").get_by_text("step 12", exact=True).wait_for()
+    user.page.screenshot(path=shots / f"cells-reloaded-{saved}.png")
+
+    end.touch()
+    user.wait_for_state(cell, "Finished")
+    cell.locator(".jp-RenderedText").get_by_text("step 12").wait_for()
+    assert user.page.get_by_text("Loading widget").count() == 0
+    user.page.wait_for_function(HAS_END)
+    [ended] = [each for each in user.saved().cells if "itertools" in each.source]
+    assert ended.outputs[0].data["text/plain"].startswith("✓ finished after")
+
+
+def test_a_kernel_that_is_restarted_in_the_middle_of_a_run(
+    open_notebook: Open, shots: Path, tmp_path: Path
+) -> None:
+    user = open_notebook("lab", "restarted")
+    user.run(LOAD)
+    cell = user.start(ENDLESS.format(end=str(tmp_path / "never")))
+    cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+    user.restart_kernel()
+    strip = user.strip(cell)
+    strip.get_by_text("The kernel was restarted, and the run goes on").wait_for()
+    user.wait_for_state(cell, "Running")
+    user.page.screenshot(path=shots / "cells-restarted.png")
+    strip.get_by_role("button", name="Stop").click()
+    strip.get_by_text("The kernel ended before this run").wait_for()
+    user.wait_for_state(cell, "Ended")

@@ -1,0 +1,129 @@
+"""The strip above a cell's output: one for each run, and it stays as the run ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.notebook.kernels import MIME, Cell, LiveNotebook
+from tests.notebook.panel.test_panel import Tags
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNotebook]:
+    """A notebook with a cluster of two nodes, whose strips were seen before."""
+    notebook = LiveNotebook(tmp_path_factory.mktemp("strips") / "strips.ipynb")
+    try:
+        notebook.succeed("%load_ext jupyter_sky\n%config Sky.plugin = 'none'")
+        first = notebook.succeed("%%sky --nodes 2\nimport os, time")
+        assert first.strips[-1][MIME]["open"] is True
+        yield notebook
+    finally:
+        notebook.close()
+
+
+def states(cell: Cell) -> list[str]:
+    return [strip[MIME]["snapshot"]["run"]["state"] for strip in cell.strips]
+
+
+def test_every_cell_has_one_also_when_it_is_run_again(notebook: LiveNotebook) -> None:
+    for _ in range(2):
+        cell = notebook.succeed("%%sky\nprint('hello')")
+        assert states(cell)[-1] == "ok"
+        assert cell.strips[-1][MIME]["open"] is False
+        assert cell.snapshot["run"]["shown"] == [0]
+        assert cell.snapshot["output"]["text"] == "", "what the cell prints is there already"
+        assert cell.strips[-1]["text/plain"].startswith("✓ finished after")
+
+
+def test_it_comes_before_what_the_cell_prints(notebook: LiveNotebook, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    cell = notebook.start(
+        f"%%sky\nwhile not os.path.exists({str(seen)!r}):\n    time.sleep(0.01)\nprint('done')"
+    )
+    notebook.until(cell, lambda cell: cell.strips)
+    assert states(cell) == ["running"] and cell.stdout == ""
+    seen.touch()
+    assert notebook.finish(cell).stdout == "done\n"
+    assert states(cell)[-1] == "ok"
+
+
+def test_a_later_run_changes_nothing_of_an_earlier_one(notebook: LiveNotebook) -> None:
+    before = notebook.succeed("%%sky\nprint('loss 0.3')")
+    failed = notebook.run("%%sky\n1 / 0")
+    assert states(failed)[-1] == "error"
+    assert states(before)[-1] == "ok"
+    assert [rank["line"] for rank in before.snapshot["ranks"]] == ["loss 0.3", "loss 0.3"]
+    assert failed.snapshot["ranks"][0]["outcome"] == "error"
+
+
+def test_clear_output_leaves_it(notebook: LiveNotebook) -> None:
+    cell = notebook.succeed(
+        "%%sky\nfrom IPython.display import clear_output\n"
+        "for step in range(3):\n    clear_output(wait=True)\n    print('step', step)"
+    )
+    assert cell.stdout == "step 2\n"
+    cleared = max(at for at, kind in enumerate(cell.order) if kind == "clear_output")
+    assert cell.order[cleared + 1] == "strip"
+    assert states(cell)[-1] == "ok"
+
+
+def test_a_background_run_has_one_with_its_output_below(notebook: LiveNotebook) -> None:
+    cell = notebook.succeed("%%sky --background\nprint('in the background')")
+    assert cell.snapshot["run"]["background"] is True
+    again = notebook.succeed("run = _\nrun.result()\nrun")
+    assert states(again)[-1] == "ok"
+    assert again.shown == ["in the background"]
+
+
+def test_a_run_that_waits_says_so_and_can_be_stopped(
+    notebook: LiveNotebook, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    first = f"%%sky --background\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)"
+    notebook.succeed(f"{first}\n")
+    notebook.succeed("first = _")
+    second = notebook.succeed("%%sky --background\nprint('never')")
+    assert states(second) == ["waiting"]
+    run = second.snapshot["run"]["id"]
+    assert notebook.ask({"kind": "stop", "run": run}) == "ok"
+    ended = notebook.run("second = _\nsecond.result()")
+    assert ended.error is not None
+    go.touch()
+    notebook.succeed("first.result()")
+
+
+def test_it_opens_as_the_user_left_it(notebook: LiveNotebook) -> None:
+    for is_open in (True, False):
+        notebook.ask({"kind": "open", "open": is_open})
+        cell = notebook.succeed("%%sky\npass")
+        assert cell.strips[-1][MIME]["open"] is is_open
+        assert ("<details open>" in cell.strips[-1]["text/html"]) is is_open
+
+
+def test_the_user_can_have_it_otherwise(notebook: LiveNotebook) -> None:
+    notebook.succeed("%config Sky.panel = 'open'")
+    assert notebook.succeed("%%sky\npass").strips[-1][MIME]["open"] is True
+    notebook.succeed("%config Sky.panel = 'none'")
+    assert notebook.succeed("%%sky\npass").strips == []
+    wrong = notebook.run("%config Sky.panel = 'big'").stderr
+    assert 'Sky.panel is one of "auto", "open", "closed", "none"' in wrong
+    notebook.succeed("%config Sky.panel = 'auto'")
+
+
+def test_a_page_can_ask_how_a_run_ended(notebook: LiveNotebook) -> None:
+    cell = notebook.succeed("%%sky\nfor step in range(3): print('step', step)")
+    cluster, run = cell.snapshot["cluster"]["id"], cell.snapshot["run"]["id"]
+    record = notebook.ask_action({"action": "record", "cluster": cluster, "run": run})
+    assert record["snapshot"]["run"]["state"] == "ok"
+    assert record["text"] == "step 0\nstep 1\nstep 2\n"
+    assert Tags(record["html"]).tags >= {"details", "table"}
+
+
+def test_nothing_a_rank_prints_becomes_markup(notebook: LiveNotebook) -> None:
+    cell = notebook.succeed("%%sky --ranks all\nprint('<script>alert(1)</script>\\x1b]0;x\\x07')")
+    html: Any = cell.strips[-1]["text/html"]
+    assert "script" not in Tags(html).tags and "\x1b" not in html
