@@ -17,6 +17,7 @@ from jupyter_sky.transport.protocol.events import (
     Forgotten,
     Formed,
     Leaving,
+    Lost,
     Output,
     Prepared,
     RankDone,
@@ -44,6 +45,7 @@ EVENTS = [
     Leaving("stop", 5, [0]),
     Ending("idle"),
     Forgotten(["ab"]),
+    Lost(3, 1),
 ]
 
 
