@@ -171,6 +171,10 @@ def _fill_shared_memory(cells: Cells, mended: ExitStack) -> None:
     mended.enter_context(limits.full_disk(agent_of(cells), 1_000_000))
 
 
+def _fill_disk(cells: Cells, mended: ExitStack) -> None:
+    mended.enter_context(limits.full_disk(agent_of(cells), 4096))
+
+
 def _no_descriptors(cells: Cells, mended: ExitStack) -> None:
     mended.enter_context(limits.descriptors(agent_of(cells), 3))
     _kill_rank(cells, mended)
@@ -253,6 +257,17 @@ FAULTS = (
         "a node has no room for them in shared memory",
         during="len(data)",
         names=("data",),
+        lost=(),
+    ),
+    Fault(
+        "full disk, under a cell that prints and displays",
+        _fill_disk,
+        "nothing",
+        during=(
+            f"{_INSIDE}for n in range(100): print(n, 'x' * 1000)\n"
+            "from IPython.display import display\n"
+            "for n in range(20): display({'image/png': bytes(100_000)}, raw=True)"
+        ),
         lost=(),
     ),
     Fault(

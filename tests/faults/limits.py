@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,7 +71,18 @@ def _group(controller: str, process: psutil.Process, what: str, limit: str) -> I
     finally:
         with contextlib.suppress(OSError):  # it has ended
             (_GROUPS / controller / "cgroup.procs").write_text(str(process.pid))
-        while True:  # an ended process leaves a moment later
-            with contextlib.suppress(OSError):
-                group.rmdir()
-                break
+        _remove(group)
+
+
+def _remove(group: Path) -> None:
+    """Remove a control group; a process that has ended leaves it a moment later."""
+    until = time.monotonic() + 10
+    while True:
+        try:
+            group.rmdir()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
