@@ -10,6 +10,7 @@ of all exceptions, each with its file::
             ClusterLost      errors.py: the cluster, or a part of it, is gone
             NoConnection     errors.py: a node cannot be reached now, and may be there
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
+            RegistryError    cluster/inventory/registry.py: the registry cannot be used
             VersionMismatch  cluster/version_check.py: the node's Python or jupyter_sky differs
             HostError        providers/ssh/connection/errors.py: a host cannot be used
                 CommandError providers/ssh/connection/errors.py: a command on it failed

@@ -38,10 +38,19 @@ def _become_agent(folder: Path, ready_fd: int) -> None:
     # even what reads the specification: dataclasses alone take 10 ms.
     sock, fork_server = _start_fork_server(folder, json.loads(text)["env"])
 
+    import logging
+    import resource
+
     from jupyter_sky.node.agent import server, stale_files
+    from jupyter_sky.node.agent.agent_log import AgentLog
     from jupyter_sky.node.network import interfaces
+    from jupyter_sky.transport.certificates import fingerprint
     from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
 
+    logging.basicConfig(handlers=[AgentLog(folder / "agent.log")])
+    # For itself alone: what ranks may open is for the system to say, and for their code to know.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     spec = AgentSpec.from_json(text)
     stale_files.sweep(folder.parent)
     for own in (folder, Path(spec.blobs)):
@@ -49,7 +58,10 @@ def _become_agent(folder: Path, ready_fd: int) -> None:
     addr, interface = interfaces.local_address(spec.peer, spec.interface)
 
     def ready(port: int) -> None:
-        started = AgentStarted(pid=os.getpid(), addr=addr, interface=interface, port=port)
+        shown = fingerprint(spec.credentials["certificate"]) if spec.credentials else ""
+        started = AgentStarted(
+            pid=os.getpid(), addr=addr, interface=interface, port=port, fingerprint=shown
+        )
         os.write(ready_fd, json.dumps(started).encode())
         os.close(ready_fd)
 

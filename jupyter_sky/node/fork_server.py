@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import errno
 import faulthandler
 import gc
 import importlib
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgpack
+import psutil
 
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
@@ -41,6 +43,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 _RANK_PID = "JUPYTER_SKY_RANK_PID"
 """The variable that tells which rank a process descends from."""
+
+_DESCRIPTORS = 5
+"""Sockets and pipes that come with the request for a rank."""
 
 _libc = ctypes.CDLL(None)
 
@@ -140,14 +145,23 @@ class ForkServer:
         if not data:
             return False
         request: ForkRequest = msgpack.unpackb(data)
-        pid = self._fork(request, fds)
-        for fd in fds:
-            os.close(fd)
-        self._ranks.add(pid)
-        self._send({"forked": request["rank"], "pid": pid})
+        try:
+            pid = self._fork(request, fds)
+        except OSError as error:
+            # The other ranks go on; the agent asks again.
+            reason = error.strerror or str(error)
+            self._send({"not_forked": request["rank"], "reason": reason})
+        else:
+            self._ranks.add(pid)
+            self._send({"forked": request["rank"], "pid": pid})
+        finally:
+            for fd in fds:
+                os.close(fd)
         return True
 
     def _fork(self, request: ForkRequest, fds: list[int]) -> int:
+        if len(fds) < _DESCRIPTORS:  # the system drops those that there is no room for
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         fork_server = os.getpid()
         pid = os.fork()
         if pid:
@@ -232,11 +246,10 @@ def kill_group(leader: int) -> None:
 
 def kill_descendants(of: int | None = None) -> None:
     """Kill what the ranks, or one of them, started in sessions of their own."""
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
+    # Where no descriptor is left to look into the system with, they live as long as the node.
+    with contextlib.suppress(psutil.Error, OSError):
         for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, OSError):
                 # A process that a rank left is our child now; its variables tell whose it was.
                 if of is None or process.environ().get(_RANK_PID) == str(of):
                     process.kill()

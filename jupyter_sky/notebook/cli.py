@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sqlite3
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -59,7 +58,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"jupyter sky: {_for_terminal(str(error))}", file=sys.stderr)
         return _MISUSED
-    except (SkyError, sqlite3.Error, OSError) as error:
+    except (SkyError, OSError) as error:
         if isinstance(error, BrokenPipeError):  # as of `jupyter sky logs | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:

@@ -147,6 +147,10 @@ class Session:
             self.started[known.name] = options
         return self._start(known.name, options)
 
+    def connected(self, name: str | None = None) -> Cluster | None:
+        """Return a cluster, by default the current one, if this notebook is connected to it."""
+        return self._clusters.get(name or self.current_name)
+
     def connected_clusters(self) -> list[Cluster]:
         """Return the clusters that this notebook is connected to."""
         return list(self._clusters.values())

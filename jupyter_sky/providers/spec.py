@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import without_secrets
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class PipIndex:
     url: str
     packages: Sequence[str] = ()
 
+    def __repr__(self) -> str:
+        return _repr(self)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "packages", _strings("PipIndex packages", self.packages))
 
@@ -87,6 +91,9 @@ class Image:
     shell_vars: Mapping[str, str] = field(default_factory=dict)
     includes: Sequence[str] = ()
     excludes: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        return _repr(self)
 
     def __post_init__(self) -> None:
         if self.python is not None and not re.fullmatch(r"3(\.\d+){1,2}", str(self.python)):
@@ -166,6 +173,14 @@ class ClusterSpec:
         """The accelerators of each node, also where only a name was given; ``None`` for none."""
         wanted = self.accelerator
         return Accelerator(wanted) if isinstance(wanted, str) else wanted
+
+
+def _repr(made: PipIndex | Image) -> str:
+    """Return what a dataclass is shown as: a notebook saves it, and addresses can have tokens."""
+    shown = ", ".join(
+        f"{each.name}={getattr(made, each.name)!r}" for each in fields(made) if each.repr
+    )
+    return without_secrets(f"{type(made).__name__}({shown})")
 
 
 def _check_count(name: str, value: object) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,7 +96,7 @@ def read_inventory(kernel_reports: KernelReports) -> ClusterInventory:
         rows = registry.read()
         registry_home = str(home())
         kernel_reports.remove_stale({row.id for row in rows})
-    except (sqlite3.Error, SkyError) as error:
+    except SkyError as error:
         problems.append(as_sentence(f"The registry of clusters cannot be read: {error}"))
     by_id: dict[str, list[CheckedReport]] = {}
     for report in reports:

@@ -27,6 +27,8 @@ PREFIX = struct.Struct("!IQ")
 LARGEST_MESSAGE = 64 * 1024 * 1024
 """Bytes of a message, at most; what is larger has to be sent as a blob."""
 
+_ADDED = 64 * 1024  # bytes that who receives a message may add to it before it goes on
+
 Message = dict[str, Any]
 Destination = Callable[[Message, int], memoryview]
 """Given a message and the size of its payload in bytes, returns where to receive the payload."""
@@ -36,12 +38,14 @@ class ProtocolError(Exception):
     """The other side does not speak this protocol."""
 
 
-def encode(message: Mapping[str, Any], payload_size: int = 0) -> bytes:
+def encode(
+    message: Mapping[str, Any], payload_size: int = 0, largest: int = LARGEST_MESSAGE
+) -> bytes:
     """Return prefix and message; a payload of ``payload_size`` bytes has to follow."""
     body: bytes = msgpack.packb(
         message, use_bin_type=True, unicode_errors="surrogatepass", default=_plain
     )
-    if len(body) > LARGEST_MESSAGE:
+    if len(body) > largest:
         raise ProtocolError(f"a message of {format_bytes(len(body))} is too large")
     return PREFIX.pack(len(body), payload_size) + body
 
@@ -65,6 +69,8 @@ def decode_message(body: Buffer) -> Message:
 
 
 def _in_memory(message: Message, size: int) -> memoryview:
+    if size > LARGEST_MESSAGE:
+        raise ProtocolError(f"a payload of {size} bytes is too large")
     return memoryview(bytearray(size))
 
 
@@ -77,7 +83,7 @@ class Decoder:
     Parameters
     ----------
     destination
-        Where to receive payloads; by default each gets memory of its own.
+        Where to receive payloads; by default each gets memory of its own, up to `LARGEST_MESSAGE`.
     """
 
     def __init__(self, destination: Destination = _in_memory) -> None:
@@ -108,7 +114,7 @@ class Decoder:
                     yield message, memoryview(b"")
                 else:
                     self._message = message
-                    self._payload = self._destination(message, self._payload_size)
+                    self._payload = self._place(message, self._payload_size)
             return
         if self._message is not None:
             self._filled += count
@@ -140,7 +146,7 @@ class Decoder:
                 yield message, memoryview(b"")
                 continue
             self._message = message
-            self._payload = self._destination(message, payload_size)
+            self._payload = self._place(message, payload_size)
             self._filled = min(payload_size, len(data) - position)
             self._payload[: self._filled] = data[position : position + self._filled]
             position += self._filled
@@ -148,6 +154,15 @@ class Decoder:
                 return
             yield self._finish()
         self._pending += data[position:]
+
+    def _place(self, message: Message, size: int) -> memoryview:
+        try:
+            place = self._destination(message, size)
+        except (LookupError, TypeError, ValueError) as error:
+            raise ProtocolError("a message does not say where its payload belongs") from error
+        if len(place) != size:
+            raise ProtocolError(f"there is no room for a payload of {size} bytes")
+        return place
 
     def _finish(self) -> tuple[Message, memoryview]:
         assert self._message is not None
@@ -178,4 +193,4 @@ class BlockingFrames:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send ``message``; block until all of it is sent."""
-        self.sock.sendall(encode(message))
+        self.sock.sendall(encode(message, largest=LARGEST_MESSAGE - _ADDED))

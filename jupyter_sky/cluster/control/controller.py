@@ -11,19 +11,21 @@ import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from jupyter_sky.cluster import version_check
+from jupyter_sky.cluster.control.listener import ClusterListener
 from jupyter_sky.cluster.control.preemption import PreemptionMonitor
 from jupyter_sky.cluster.cost_meter import CostMeter, total_price
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
+from jupyter_sky.cluster.network.foreign_ranks import ForeignRanks
 from jupyter_sky.cluster.network.health import LinkMonitor
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, reduce
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.formatting import format_ranks
+from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Machine, Node, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
@@ -32,64 +34,12 @@ from jupyter_sky.transport.protocol.events import (
     Event,
     Formed,
     Leaving,
+    Lost,
     Prepared,
     RankExited,
-    RunBegan,
 )
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.tasks import BackgroundTasks
-
-
-class ClusterListener(Protocol):
-    """What a controller calls when something happens to its cluster: the scheduler of runs."""
-
-    def on_event(self, connection: Connection, event: Event) -> None:
-        """Handle an event of a node; the state has changed already."""
-
-    def on_notice(self, text: str) -> None:
-        """Handle what the user should know of links and nodes."""
-
-    def on_unseen_run(self, began: RunBegan, untold: Sequence[int]) -> None:
-        """Handle a run that another kernel began, before its events come.
-
-        Parameters
-        ----------
-        began
-            Its beginning.
-        untold
-            The ranks of it that were never told.
-        """
-
-    def on_unreached(self, connection: Connection, seconds: float) -> None:
-        """Handle, again and again, that nobody reaches a node for so many seconds."""
-
-    def on_agent_lost(self, connection: Connection) -> None:
-        """Handle that an agent is gone for good, while the cluster is in use."""
-
-    def on_end(self, trouble: SkyError) -> None:
-        """Handle that the cluster is lost or was ended."""
-
-
-class NoRuns(ClusterListener):
-    """The listener of a cluster that is only ended: nothing runs on it that could be told."""
-
-    def on_event(self, connection: Connection, event: Event) -> None:
-        """Ignore it."""
-
-    def on_notice(self, text: str) -> None:
-        """Ignore it."""
-
-    def on_unseen_run(self, began: RunBegan, untold: Sequence[int]) -> None:
-        """Ignore it."""
-
-    def on_unreached(self, connection: Connection, seconds: float) -> None:
-        """Ignore it."""
-
-    def on_agent_lost(self, connection: Connection) -> None:
-        """Ignore it."""
-
-    def on_end(self, trouble: SkyError) -> None:
-        """Ignore it."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +142,7 @@ class Controller(ConnectionListener):
         self.form_errors: dict[int, ErrorReport] = {}
         self.observers: list[Callable[[], None]] = []
         self._links = LinkMonitor(self.spawn, self.notify, self._on_unreached)
+        self._foreign = ForeignRanks(self.notify)
         self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake)
         self._changed = asyncio.Event()
         self._tasks = BackgroundTasks()
@@ -226,7 +177,8 @@ class Controller(ConnectionListener):
     @property
     def note(self) -> str:
         """What it is doing, and what is wrong with its links and nodes; empty if nothing is."""
-        return "; ".join(filter(None, (self.activity, self._links.note, self._preemptions.note)))
+        notes = (self.activity, self._links.note, self._preemptions.note, self._foreign.note)
+        return "; ".join(filter(None, notes))
 
     @property
     def unreached(self) -> list[str]:
@@ -319,6 +271,9 @@ class Controller(ConnectionListener):
                 self.versions.update((node.host, versions) for node in connection.machine.nodes)
             case Leaving():
                 self._preemptions.on_leaving(connection, event)
+            case Lost(shown=shown, others=others):
+                self.outdated = self.outdated or others > 0
+                self.notify(_what_was_lost(connection.name, shown))
             case Ending(reason=reason):
                 self.mark_lost(f"cluster {self.spec.name} has ended itself: {reason}.")
             case RankExited(rank=rank, reason=reason):
@@ -332,6 +287,11 @@ class Controller(ConnectionListener):
         """Keep what the ranks of a node use."""
         self.reports.update({entry["rank"]: entry for entry in usage})
         self.wake()
+
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Say that a node spoke for ranks of others; ranks that were removed may come late."""
+        if others := ranks.intersection(self.ranks):
+            self._foreign.report(connection.name, others)
 
     def on_link_changed(self, connection: Connection) -> None:
         """Watch a link that broke, or say that there is a new one."""
@@ -396,3 +356,12 @@ class Controller(ConnectionListener):
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background."""
         self._tasks.spawn(coroutine)
+
+
+def _what_was_lost(where: str, shown: int) -> str:
+    """Return the sentence that says which events of a node will not come."""
+    pieces = f"{format_count(shown, 'piece')} of output" if shown else "events"
+    return (
+        f"{pieces} of {where} from when this notebook was not connected are lost, because its disk "
+        "was full or there was too much to keep: `%sky logs` shows what the ranks' logs have"
+    )

@@ -176,10 +176,19 @@ async def down(controller: Controller, machines: Sequence[Machine] = ()) -> list
         with contextlib.suppress(Exception, asyncio.CancelledError):
             machines = [*machines, *await controller.launch]
     untold = await end(controller, controller.connections, machines)
-    registry.clear_starter(controller.id)
+    # The provider is told whatever becomes of the registry: its machines cost money.
+    with contextlib.suppress(registry.RegistryError):
+        registry.clear_starter(controller.id)
     await _release(controller, controller.id, controller.place)
-    registry.remove(controller.id)
     controller.wake()
+    try:
+        registry.remove(controller.id)
+    except registry.RegistryError as error:
+        name = controller.spec.name
+        raise SkyError(
+            f"cluster {name} was ended, but it is still in the registry: {error} After that "
+            f"`%sky down {name}` takes it from there."
+        ) from None
     return untold
 
 

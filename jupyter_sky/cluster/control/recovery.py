@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
-from jupyter_sky.cluster.control import scaling
+from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import origin
 from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.errors import NoConnection
 from jupyter_sky.formatting import format_duration, format_ranks
 from jupyter_sky.providers.base import Scalable
 from jupyter_sky.transport.protocol.events import RankExited
@@ -25,6 +27,29 @@ It takes about as long to find out that nobody does, after which it is known for
 
 IDLE_PATIENCE = 600.0
 """Seconds for which such a node is waited for where nothing runs."""
+
+
+async def make_whole(controller: Controller) -> None:
+    """Wait for all nodes, replace what is lost, and form the ranks' group if it is broken.
+
+    Raises
+    ------
+    SkyError
+        When the cluster is lost, or the group cannot be formed.
+    """
+    while True:
+        # Not only what is in the way now: a link may break while the group is formed.
+        await controller.until(
+            lambda: all(each.is_up or each.is_over for each in controller.connections)
+        )
+        if any(connection.is_over for connection in controller.connections):
+            controller.repair = asyncio.get_running_loop().create_task(replace_lost(controller))
+            await asyncio.gather(controller.repair, return_exceptions=True)
+            controller.repair = None
+            if not controller.alive:
+                raise controller.loss
+        with contextlib.suppress(NoConnection):
+            return await process_group.ensure_formed(controller)
 
 
 def unreached(

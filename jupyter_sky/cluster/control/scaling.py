@@ -231,11 +231,12 @@ class _Expansion(ConnectionListener):
             "authority": growth.authority,
             "credentials": asdict(growth.credentials) if growth.credentials else None,
             "peer": new.addr,
+            "peers": [each.machine.nodes[0].fingerprint for each in self._new],
         }
         for connection in self._kept:
             answer = await connection.request("add_peers", **message)
             if "port" in answer:
-                where = {key: answer[key] for key in ("addr", "interface", "port")}
+                where = {key: answer[key] for key in ("addr", "interface", "port", "fingerprint")}
                 nodes = [replace(node, **where) for node in connection.machine.nodes]
                 connection.machine = connection.machine.with_nodes(nodes)
         self._controller.set_connections(self._controller.connections)
@@ -252,6 +253,10 @@ class _Expansion(ConnectionListener):
     def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
         """Pass it on."""
         self._controller.on_report(connection, usage)
+
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Pass it on."""
+        self._controller.on_foreign_ranks(connection, ranks)
 
     def on_link_changed(self, connection: Connection) -> None:
         """Pass it on."""

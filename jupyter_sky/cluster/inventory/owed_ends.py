@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -196,8 +195,9 @@ def settle_now() -> list[tuple[OwedEnd, bool]]:
 
 def settle_in_background() -> None:
     """Have the background loop try until nothing is owed any more; cheap where nothing is."""
-    if read():
-        event_loop.call(_start)
+    with contextlib.suppress(registry.RegistryError):  # the next kernel tries as well
+        if read():
+            event_loop.call(_start)
 
 
 _task: asyncio.Task[None] | None = None
@@ -212,7 +212,7 @@ def _start() -> None:
 async def _settle_until_done() -> None:
     for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
         await asyncio.sleep(pause)
-        with contextlib.suppress(sqlite3.Error):  # another process may hold the registry
+        with contextlib.suppress(registry.RegistryError):  # another process may hold the registry
             if not (owed := read()):
                 return
             await asyncio.gather(*map(settle, owed))

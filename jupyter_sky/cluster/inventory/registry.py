@@ -18,6 +18,9 @@ from typing import Any
 import psutil
 
 from jupyter_sky.cluster.cost_meter import CostMeter, total_price
+from jupyter_sky.cluster.inventory import asked_names
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.paths import home
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -47,6 +50,10 @@ CREATE TABLE IF NOT EXISTS owed_ends (
 
 START_WITHIN = 600.0
 """Seconds after which a cluster without machines is taken for one that never came up."""
+
+
+class RegistryError(SkyError):
+    """The registry cannot be read or written."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +219,8 @@ def record_size(
 
 
 def record_line(identity: str, line: str) -> None:
-    """Record the magic line that makes a cluster."""
+    """Record the magic line that makes a cluster, without the passwords of its addresses."""
+    line = without_secrets(line)
     with opened() as database:
         database.execute(
             "UPDATE clusters SET spec = json_set(spec, '$.line', ?) WHERE id = ?", (line, identity)
@@ -233,6 +241,7 @@ def remove(identity: str) -> None:
     """Remove the row of a cluster of which nothing is left."""
     with opened() as database:
         database.execute("DELETE FROM clusters WHERE id = ?", (identity,))
+    asked_names.forget_all(identity)
 
 
 def find(name: str) -> Row | None:
@@ -280,11 +289,27 @@ def _row(
 @contextlib.contextmanager
 def opened() -> Iterator[sqlite3.Connection]:
     """Give the database; what is done in it is written together, or not at all."""
-    database = sqlite3.connect(home() / "registry.sqlite", timeout=10)
+    path = home() / "registry.sqlite"
     try:
-        with database:
-            database.execute(_SCHEMA)
-            database.execute(_OWED_ENDS)
-            yield database
-    finally:
-        database.close()
+        database = sqlite3.connect(path, timeout=10)
+        try:
+            with database:
+                database.execute(_SCHEMA)
+                database.execute(_OWED_ENDS)
+                yield database
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        raise RegistryError(f"{path} cannot be used ({error}): {_advice(error)}.") from None
+
+
+def _advice(error: sqlite3.Error) -> str:
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return "another program holds it, try again in a moment"
+        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
+            return "make room on its disk, and try again"
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return "move it away, a new one is made, and `%sky gc` finds what clusters have left"
+        case _:
+            return "see that you may write it, and that no newer jupyter_sky has made it"

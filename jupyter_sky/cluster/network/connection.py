@@ -10,17 +10,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import jupyter_sky
+from jupyter_sky.cluster.network.download import Downloads
+from jupyter_sky.cluster.network.foreign_ranks import foreign_ranks
 from jupyter_sky.cluster.network.pending import PendingRequests
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
-from jupyter_sky.transport.protocol.events import Event, Forgotten, decode_event
+from jupyter_sky.transport.protocol.events import (
+    Event,
+    Forgotten,
+    RankDone,
+    RankExited,
+    decode_event,
+)
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
 
 ANSWER_WITHIN = 30.0
@@ -48,6 +55,9 @@ class ConnectionListener(Protocol):
     def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
         """Handle what ranks use, as `node.agent.metrics` measures it while something runs."""
 
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Handle that the node spoke for ranks that are not its own; what it said was dropped."""
+
     def on_link_changed(self, connection: Connection) -> None:
         """Handle that the link broke, or that there is a new one; ``is_up`` says which."""
 
@@ -64,19 +74,14 @@ class IgnoreEvents(ConnectionListener):
     def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
         """Ignore it."""
 
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Ignore it."""
+
     def on_link_changed(self, connection: Connection) -> None:
         """Ignore it."""
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Ignore it; requests fail with `ClusterLost`."""
-
-
-@dataclass
-class _Fetch:
-    """A blob that is being received, and how much of it is there."""
-
-    whole: memoryview
-    received: int = 0
 
 
 class Connection:
@@ -119,7 +124,8 @@ class Connection:
         self._reconnecting: asyncio.Task[None] | None = None
         self._token = uuid.uuid4().hex
         self._requests = PendingRequests(lambda: self._up, self._no_connection)
-        self._fetches: dict[int, _Fetch] = {}
+        self._downloads = Downloads()
+        self._acknowledges = False
         self._sent_before = 0
         self.uploads = Uploads(self.request, self._current_link)
 
@@ -211,7 +217,9 @@ class Connection:
         if self._link:
             self._sent_before += self._link.sent_bytes
         self._welcome = asyncio.get_running_loop().create_future()
-        link = self._link = Link(sock, self._receive, self._link_closed, self._destination, SILENCE)
+        link = self._link = Link(
+            sock, self._receive, self._link_closed, self._downloads.destination, SILENCE
+        )
         hello: Hello = {
             "op": "hello",
             "since": since,
@@ -267,9 +275,7 @@ class Connection:
             self.trouble, self.broken_since = "", None
             self._up = True
             for message in self._requests.on_link_changed():
-                if fetch := self._fetches.get(message["id"]):
-                    message["offset"] = fetch.received
-                link.send(message)
+                link.send(self._downloads.resume(message))
             self._listener.on_link_changed(self)
             return
 
@@ -332,22 +338,14 @@ class Connection:
     async def fetch(self, key: str, size: int) -> memoryview:
         """Return a blob of the node, as memory that can be written to."""
         number = self._requests.new_number()
-        whole = memoryview(bytearray(size))
-        self._fetches[number] = _Fetch(whole)
         try:
-            message = {"op": "fetch", "blob": key, "size": size, "offset": 0}
+            message = self._downloads.begin(number, key, size)
             await self._ask(number, message, None, FETCH_LINK_WITHIN)
+            return self._downloads.end(number)
         finally:
-            del self._fetches[number]
-        return whole
+            self._downloads.give_up(number)
 
     # Received messages
-
-    def _destination(self, message: Message, size: int) -> memoryview:
-        fetch = self._fetches.get(message.get("piece", 0))
-        if fetch is None:
-            return memoryview(bytearray(size))
-        return fetch.whole[message["offset"] : message["offset"] + size]
 
     def _receive(self, message: Message, payload: memoryview) -> None:
         if "welcome" in message:
@@ -356,13 +354,35 @@ class Connection:
         elif "re" in message:
             self._requests.on_answer(message)
         elif "piece" in message:
-            if fetch := self._fetches.get(message["piece"]):
-                fetch.received = message["offset"] + payload.nbytes
+            self._downloads.on_piece(message, payload.nbytes)
         elif "report" in message:
-            self._listener.on_report(self, message["report"])
+            self._receive_report(message["report"])
         elif "event" in message and message["n"] > self.last:
             self.last = message["n"]
             event = decode_event(message)
+            if foreign := foreign_ranks(event, self.ranks):
+                self._listener.on_foreign_ranks(self, foreign)
+                return
             if isinstance(event, Forgotten):
                 self.uploads.note_missing(event.digests)
             self._listener.on_event(self, event)
+            if isinstance(event, RankDone | RankExited):
+                self._acknowledge_soon()
+
+    def _acknowledge_soon(self) -> None:
+        # Once for all that came together.
+        if not self._acknowledges and not self._visits:
+            self._acknowledges = True
+            asyncio.get_running_loop().call_soon(self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        """Say up to where events have come: the end of a run is shown to the next kernel if not."""
+        self._acknowledges = False
+        if self._link:
+            self._link.send({"op": "seen", "n": self.last})
+
+    def _receive_report(self, usage: list[dict[str, Any]]) -> None:
+        own = [entry for entry in usage if entry["rank"] in self.ranks]
+        if foreign := frozenset(entry["rank"] for entry in usage).difference(self.ranks):
+            self._listener.on_foreign_ranks(self, foreign)
+        self._listener.on_report(self, own)

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster.errors import Failure, RankLost
@@ -148,6 +149,10 @@ class Run:
 
     def on_rank_done(self, event: RankDone) -> None:
         """Handle that a rank came to the end of its part."""
+        if event.values and not self.task.asks(event.rank):
+            # To unpickle a value is to run what its node put into it.
+            event = replace(event, values=None)
+            self.on_notice(f"rank {event.rank} sent a value that was not asked for: not opened")
         self.done[event.rank] = event
         if event.outcome == "error" and event.error is not None:
             error: Any = event.error

@@ -12,27 +12,29 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jupyter_sky.cluster.control import process_group, recovery, scaling
-from jupyter_sky.cluster.control.controller import ClusterConfig, ClusterListener, Controller
+from jupyter_sky.cluster.control import recovery, scaling
+from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
+from jupyter_sky.cluster.control.listener import ClusterListener
+from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
+from jupyter_sky.cluster.runs.dispatch import dispatch
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.cluster.state import running
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
-from jupyter_sky.formatting import format_bytes, format_count, format_ranks
+from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Scalable
 from jupyter_sky.transport.protocol.events import (
     Display,
     Event,
+    Lost,
     Output,
     RankDone,
     RankExited,
     RunBegan,
 )
-from jupyter_sky.transport.protocol.messages import RunRequest
 
 _SETTLED_WITHIN = 1.0
 """Seconds for word of the end of a run that another kernel began."""
@@ -117,7 +119,7 @@ class Scheduler(ClusterListener):
         if note := controller.link_note:
             raise SkyError(f"cluster {name} cannot be scaled now: {note}.")
         async with self._turn:
-            await self._make_whole()
+            await recovery.make_whole(self.controller)
             controller.activity = f"scaling to {format_count(nodes, 'node')}"
             try:
                 return await scaling.scale(controller, nodes, provider, progress)
@@ -163,14 +165,14 @@ class Scheduler(ClusterListener):
         """Send the run to a cluster whose ranks are all there, in one group."""
         await self._check(run)
         sync, update = self.controller.sync, run.task.update
-        await self._make_whole()
+        await recovery.make_whole(self.controller)
         while sync.is_outdated(update):  # something that ranks were sent before it was lost
             await sync.refresh(update)
-            await self._make_whole()
+            await recovery.make_whole(self.controller)
         if not run.finished:
             self.monitor.begin(run)
             run.began = time.monotonic()
-            await self._dispatch(run)
+            await dispatch(self.controller, run)
 
     async def _check(self, run: Run) -> None:
         """Refuse a run that the cluster, as it has become since it was asked for, cannot do."""
@@ -203,83 +205,6 @@ class Scheduler(ClusterListener):
                 await self.controller.until(lambda: not self._foreign_runs)
         return not self._foreign_runs
 
-    async def _make_whole(self) -> None:
-        """Wait for all nodes, replace what is lost, and form the ranks' group if it is broken."""
-        controller = self.controller
-        while True:
-            # Not only what is in the way now: a link may break while the group is formed.
-            await controller.until(
-                lambda: all(each.is_up or each.is_over for each in controller.connections)
-            )
-            await self._replace_lost()
-            with contextlib.suppress(NoConnection):
-                return await process_group.ensure_formed(controller)
-
-    async def _replace_lost(self) -> None:
-        controller = self.controller
-        if any(connection.is_over for connection in controller.connections):
-            loop = asyncio.get_running_loop()
-            controller.repair = loop.create_task(recovery.replace_lost(controller))
-            await asyncio.gather(controller.repair, return_exceptions=True)
-            controller.repair = None
-            if not controller.alive:
-                raise controller.loss
-
-    async def _dispatch(self, run: Run) -> None:
-        """Send the request of a run to every agent that has ranks of it."""
-        controller, task = self.controller, run.task
-        update = task.update
-        controller.state = running(controller.state, task.ranks, run.id)
-        names: list[Any] = update.groups
-        request: RunRequest = {
-            "run": run.id,
-            "code": task.code,
-            "call": task.call,
-            "cells": dict(task.cells),
-            "place": (task.place.title, task.place.above),
-            "values": {rank: list(asked) for rank, asked in task.values.items()},
-            "watched": sorted(task.update.watched.union(*task.values.values())),
-            "outdated": task.update.outdated,
-            "names": names,
-            "show": list(task.show),
-            "title": task.title,
-            "everyone": list(task.ranks),
-            "ranks": list(task.ranks),
-            "together": controller.runtime_env.together and len(controller.ranks) > 1,
-            "deadline": controller.timeouts.stop,
-        }
-        blobs = {**update.blobs, **task.blobs}
-        await asyncio.gather(
-            *(self._send_request(each, run, request, blobs) for each in controller.connections)
-        )
-
-    async def _send_request(
-        self,
-        connection: Connection,
-        run: Run,
-        request: RunRequest,
-        blobs: Mapping[str, memoryview],
-    ) -> None:
-        """Send the request of a run to one agent, and again if that lacks some of the data."""
-        here = connection.ranks
-        if not (ranks := [rank for rank in request["ranks"] if rank in here]):
-            return
-        names = [group for group in request["names"] if not here.isdisjoint(group["ranks"])]
-        request = {**request, "ranks": ranks, "names": names}
-        run.sent = True
-        for _ in range(2):
-            if blobs:
-                await connection.uploads.put(blobs)
-            answer = await connection.request("run", link_within=None, **request)
-            if "missing" not in answer:
-                return
-            connection.uploads.note_missing(answer["missing"])
-        size = sum(blob.nbytes for blob in blobs.values())
-        raise SkyError(
-            f"the {format_bytes(size)} that this run needs did not arrive: they were changed on "
-            "the way, or a node has no room for them in shared memory."
-        )
-
     def _fail(self, run: Run, trouble: SkyError | None) -> None:
         """End a run because one of its steps failed."""
         self.controller.sync.lost(run.task.update)
@@ -296,17 +221,22 @@ class Scheduler(ClusterListener):
         """Tell the run that an event belongs to."""
         match event:
             case Output() | Display():
-                if run := self._runs.get(event.run or ""):
+                run = self._runs.get(event.run or "")
+                if run and event.rank in run.task.ranks:
                     self.monitor.on_output(event)
                     run.on_output(event)
             case RankDone():
-                if run := self._runs.get(event.run):
+                run = self._runs.get(event.run)
+                if run and event.rank in run.waiting:
                     self._on_rank_done(run, event)
                     self._interrupt_peers(run, connection)
             case RankExited():
-                if run := self._runs.get(event.run or ""):
+                run = self._runs.get(event.run or "")
+                if run and event.rank in run.waiting:
                     run.on_rank_exited(event)
                     self._interrupt_peers(run, connection)
+            case Lost(others=others) if others:
+                self._give_up_runs(connection)
 
     def _on_rank_done(self, run: Run, event: RankDone) -> None:
         sync, update, well = self.controller.sync, run.task.update, event.outcome == "ok"
@@ -322,16 +252,29 @@ class Scheduler(ClusterListener):
             others = [each for each in self.controller.connections if each is not connection]
             self._request_interrupt(run.id, others)
 
+    def _give_up_runs(self, connection: Connection) -> None:
+        """End the runs whose end may be among what a node did not keep."""
+        for run in list(self._runs.values()):
+            if run.sent:
+                run.end(
+                    SkyError(
+                        f"{connection.name} did not keep what became of this run while the "
+                        "notebook was not connected, because its disk was full: run it again."
+                    )
+                )
+
     def on_notice(self, text: str) -> None:
         """Tell every run, whose cell shows it."""
         for run in self._runs.values():
             run.on_notice(text)
 
-    def on_unseen_run(self, began: RunBegan, untold: Sequence[int]) -> None:
+    def on_unseen_run(
+        self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
+    ) -> None:
         """Make a run of this kernel from one that another began, before its events come."""
         task = Task(
             tuple(began.ranks),
-            values={rank: tuple(names) for rank, names in began.asked.items()},
+            values=asked,
             show=tuple(began.show),
             title=began.title,
         )
@@ -341,6 +284,12 @@ class Scheduler(ClusterListener):
         run.sent = True
         run.left.set()
         self.monitor.begin(run)
+        if any(began.asked.values()) and not asked:
+            # A node's word is not enough to unpickle what it sends.
+            run.on_notice(
+                "the registry of this computer does not say what the run was asked for: get it "
+                "with `%sky pull NAMES` when the run is over"
+            )
         if untold and not self.controller.visits:
             # The others might wait for them for ever.
             who = format_ranks(untold)
@@ -370,6 +319,8 @@ class Scheduler(ClusterListener):
         controller = self.controller
         self.monitor.end(run)
         self._runs.pop(run.id, None)
+        if run.task.values and not run.waiting and not controller.visits:
+            controller.spawn(asyncio.to_thread(asked_names.forget, controller.id, run.id))
         controller.wake()
         if controller.alive and not controller.visits and not controller.state.group:
             # So that the next cell finds the group formed.
@@ -379,7 +330,7 @@ class Scheduler(ClusterListener):
         with contextlib.suppress(SkyError):
             async with self._turn:
                 if self.controller.alive:
-                    await self._make_whole()
+                    await recovery.make_whole(self.controller)
 
     # Requests whose answers are not waited for
 

@@ -61,6 +61,10 @@ class Task:
     show: tuple[int, ...] = (0,)
     title: str = ""
 
+    def asks(self, rank: int) -> bool:
+        """Return whether a rank is asked for a value: only that of such a rank is unpickled."""
+        return rank in self.ranks and (self.call is not None or bool(self.values.get(rank)))
+
 
 @dataclass(frozen=True)
 class RunNotice:

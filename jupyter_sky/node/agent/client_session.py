@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Coroutine
 from typing import Protocol, cast
@@ -51,8 +52,8 @@ class SessionHost(Protocol):
     def on_session_changed(self) -> None:
         """Called when the client has said whether it is a notebook."""
 
-    def on_followed(self, since: int) -> None:
-        """Called when a notebook follows the journal from the event after number ``since`` on."""
+    def on_seen(self, number: int) -> None:
+        """Called when a notebook says that it has the events up to a number."""
 
     def on_session_closed(self, session: ClientSession) -> None:
         """Called once when a client is gone."""
@@ -98,13 +99,24 @@ class ClientSession:
     # What the agent sends
 
     def pump(self) -> None:
-        """Send the events that the client has not got, as long as it takes them."""
+        """Send the events that the client has not got, as long as it takes them.
+
+        What goes wrong costs this client its connection, and nobody else anything: events come from
+        a rank's link, and go to other clients too.
+        """
+        try:
+            self._send_events()
+        except Exception:
+            logging.getLogger(__name__).exception("events could not be sent to a client")
+            self._link.close()
+
+    def _send_events(self) -> None:
         if self._next is None:
             return
         journal = self._host.journal
         while self._next <= journal.last and self._link.unsent_bytes < HIGH_WATER:
-            self._link.send_encoded(journal.frame(self._next))
-            self._next += 1
+            frame, self._next = journal.read(self._next)
+            self._link.send_encoded(frame)
 
     def send_report(self, message: Message) -> None:
         """Send what is not worth a place in the journal, unless the client is behind already."""
@@ -129,6 +141,8 @@ class ClientSession:
                 self._greet(cast(Hello, message))
             case "follow":
                 self._follow(message["since"])
+            case "seen":
+                self._note_seen(message["n"])
             case "fetch":
                 self._start(self._fetch(cast(FetchRequest, message)))
             case op if op not in ANY_VERSION and self._version != jupyter_sky.__version__:
@@ -144,6 +158,7 @@ class ClientSession:
         missing = [key for key in hello["blobs"] if key not in self._host.store]
         self._link.send(self._host.welcome(self, missing))
         if hello["since"] is not None:
+            self._note_seen(hello["since"])
             self._follow(hello["since"])
 
     def _refusal(self) -> str:
@@ -154,10 +169,12 @@ class ClientSession:
             "where the notebook runs."
         )
 
-    def _follow(self, since: int) -> None:
-        self._next = since + 1
+    def _note_seen(self, number: int) -> None:
         if self.is_notebook:
-            self._host.on_followed(since)
+            self._host.on_seen(number)
+
+    def _follow(self, since: int) -> None:
+        self._next = max(0, since) + 1
         self.pump()
 
     def _send_answer(self, number: int, answer: Answer) -> None:
@@ -197,8 +214,8 @@ class ClientSessions:
     def __init__(self) -> None:
         self._sessions: set[ClientSession] = set()
 
-    def __bool__(self) -> bool:
-        return bool(self._sessions)
+    def __len__(self) -> int:
+        return len(self._sessions)
 
     def add(self, session: ClientSession) -> None:
         """Count a client that has connected."""
@@ -214,7 +231,7 @@ class ClientSessions:
 
     def pump(self) -> None:
         """Send each client the events that it has not got."""
-        for session in self._sessions:
+        for session in list(self._sessions):  # one that is closed meanwhile leaves
             session.pump()
 
     def send_report(self, message: Message) -> None:

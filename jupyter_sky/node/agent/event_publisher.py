@@ -28,8 +28,6 @@ class EventPublisher:
 
     Attributes
     ----------
-    latest_run
-        The last run that began here, as `Welcome` has it.
     leaving
         That the node is about to be taken away, if it is.
     """
@@ -37,8 +35,10 @@ class EventPublisher:
     def __init__(
         self, journal: Journal, store: BlobStore, sessions: ClientSessions, idle: IdleTimer
     ) -> None:
-        self.latest_run: Message | None = None
         self.leaving: Message | None = None
+        self._latest_run: Message | None = None
+        self._ended = 0  # the number of the last event with which a rank has ended its part of it
+        self._seen = 0  # that of the last event that a notebook has
         self._journal = journal
         self._store = store
         self._sessions = sessions
@@ -56,28 +56,36 @@ class EventPublisher:
         """
         if message["event"] == "rank_done" and message["values"]:
             self._adopt_blobs(message["values"])
-        latest = self.latest_run
-        if latest and message.get("run") == latest["run"] and not self._sessions.has_notebook():
-            latest["unseen"] = True
+        if message["event"] == "rank_exited" and message["pid"]:
+            self._store.drop_unfinished(message["pid"])
         self._journal.append(message, logged)
         self._sessions.pump()
         if message["event"] in ("rank_done", "rank_exited"):
+            if self._latest_run and message["run"] == self._latest_run["run"]:
+                self._ended = self._journal.last
             self._idle.update()
 
     def publish_run(self, event: RunBegan) -> None:
         """Publish that a run has begun."""
         self.publish(event.message())
-        self.latest_run = {"n": self._journal.last, "unseen": False, **event.message()}
+        self._latest_run = {"n": self._journal.last, **event.message()}
 
     def publish_leaving(self, event: Leaving) -> None:
         """Publish that the node is about to be taken away."""
         self.leaving = event.message()
         self.publish(self.leaving)
 
-    def on_followed(self, since: int) -> None:
-        """Take the latest run for seen if a notebook follows from before it on."""
-        if self.latest_run and since <= self.latest_run["n"]:
-            self.latest_run["unseen"] = False
+    @property
+    def latest_run(self) -> Message | None:
+        """The last run that began here, as `Welcome` has it."""
+        return self._latest_run and {**self._latest_run, "unseen": self._ended > self._seen}
+
+    def on_seen(self, number: int) -> None:
+        """Remember that a notebook has the events up to a number.
+
+        It has to say so: of a link that is broken the agent may not know yet.
+        """
+        self._seen = max(self._seen, min(number, self._journal.last))
 
     def trim_blobs(self, wanted: frozenset[str]) -> None:
         """Keep the limits of the blob store, and publish which blobs that has cost.

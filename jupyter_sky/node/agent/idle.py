@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeGuard
 
 from jupyter_sky.formatting import format_duration
+from jupyter_sky.transport.frames import Message
 
 FIRST_GRACE = 120.0
 """Seconds that a new node waits for its first client."""
@@ -30,7 +32,19 @@ class IdleTimes:
 
     unused: float
     idle: float
-    unattended: float = 0.0
+    unattended: float
+
+    @classmethod
+    def from_message(cls, message: Message) -> IdleTimes | None:
+        """Return what another agent says, perhaps one of a newer version; ``None`` if nothing."""
+        unused, idle, unattended = map(message.get, ("unused", "idle", "unattended"))
+        if not (_is_time(unused) and _is_time(idle) and _is_time(unattended)):
+            return None
+        return cls(float(unused), float(idle), float(unattended))
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 class NodeUse(Protocol):

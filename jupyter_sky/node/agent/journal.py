@@ -2,7 +2,7 @@
 
 What we want: a notebook whose link broke, or whose kernel was restarted, misses no event, however
 long it was away. A notebook that is connected gets each event at once. Neither a rank that prints
-gigabytes nor a client that reads slowly makes the agent's memory grow.
+gigabytes nor a client that reads slowly makes the agent's memory grow, or fills the node's disk.
 
 Things that don't work:
 
@@ -11,24 +11,39 @@ Things that don't work:
 - Keeping all events in memory, or only the last few: the first has no bound, the second has gaps.
 - Writing whole events to disk. What ranks print is most of it, and their logs have that already:
   everything would be written twice.
+- One file that only grows. Ranks that display figures for a week fill any disk, and on a full disk
+  the event that says how a run ended is lost with the rest.
 
-Solution: events are numbered from 1, and each is appended to a spool file. A table has the offset
-of each in that file: eight bytes an event are all that stays in memory for ever. An event of output
-is spooled without its text; in its place stands where the rank's log has it. The most recent events
-are kept in memory as well, encoded as frames, since connected clients ask for them at once. A
-client only has to say the last number that it has: see `client_session.ClientSession.pump`.
+Solution: events are numbered from 1, and each is written to one of two files of limited size, in
+which new events take the place of the oldest (`spool.Spool`): one for what ranks show, of which
+there can be any amount, and one for what happens to ranks and runs. A table has the place of each
+event: 13 bytes an event are all that stays in memory for ever. An event of output is spooled
+without its text; in its place stands where the rank's log has it. The most recent events are kept
+in memory as well, encoded as frames, since connected clients ask for them at once. What happens to
+ranks and runs also stays in memory if the disk is full. In place of events that were not kept, a
+client gets one that says how many they were (`protocol.events.Lost`).
+
+A client only has to say the last number that it has: see `client_session.ClientSession.pump`.
 """
 
 from __future__ import annotations
 
 import array
 import collections
-import io
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_sky.transport.frames import PREFIX, Message, decode_message, encode
+from jupyter_sky.node.agent.spool import Spool
+from jupyter_sky.transport.frames import PREFIX, Message, ProtocolError, decode_message, encode
+from jupyter_sky.transport.protocol.events import Lost
 
+SHOWN_LIMIT = 256 * 1024 * 1024
+"""Bytes on the disk of what ranks show, beside their logs."""
+
+STATE_LIMIT = 64 * 1024 * 1024
+"""Bytes of other events, on the disk, and in memory while the disk is full."""
+
+_SHOWN = frozenset({"output", "display"})
 _RECENT = 512
 _RECENT_BYTES = 8 * 1024 * 1024
 
@@ -38,23 +53,37 @@ class Journal:
 
     Parameters
     ----------
-    path
-        The spool file.
+    folder
+        Where its files are.
     read_log
         Takes rank, offset and size, and returns those bytes of the rank's log.
+    shown_limit, state_limit
+        Bytes to keep of what ranks show, and of other events.
     """
 
-    def __init__(self, path: Path, read_log: Callable[[int, int, int], bytes]) -> None:
-        self._file = path.open("w+b", buffering=0)
+    def __init__(
+        self,
+        folder: Path,
+        read_log: Callable[[int, int, int], bytes],
+        shown_limit: int = SHOWN_LIMIT,
+        state_limit: int = STATE_LIMIT,
+    ) -> None:
         self._read_log = read_log
-        self._offsets = array.array("Q", [0])
+        self._shown = Spool(folder / "journal.shown", shown_limit)
+        self._states = Spool(folder / "journal", state_limit)
+        self._positions = array.array("Q")
+        self._sizes = array.array("I")  # 0 for what is not on the disk
+        self._is_shown = bytearray()
         self._recent: collections.deque[bytes] = collections.deque()
         self._recent_bytes = 0
+        self._unwritten: collections.OrderedDict[int, bytes] = collections.OrderedDict()
+        self._unwritten_bytes = 0
+        self._state_limit = state_limit
 
     @property
     def last(self) -> int:
         """Number of the newest event; 0 before the first."""
-        return len(self._offsets) - 1
+        return len(self._sizes)
 
     def append(self, message: Message, logged: tuple[int, int] | None = None) -> None:
         """Add an event.
@@ -66,34 +95,65 @@ class Journal:
         logged
             Offset and size of its ``data`` in the rank's log, if the log has it.
         """
-        message = {**message, "n": self.last + 1}
+        number = self.last + 1
+        message = {**message, "n": number}
         frame = encode(message)
-        spooled = frame if logged is None else encode({**message, "data": b"", "logged": logged})
-        try:
-            self._file.write(spooled)
-        except OSError:
-            # No room on the disk: connected clients get the event from memory.
-            spooled = b""
-        self._offsets.append(self._offsets[-1] + len(spooled))
+        record = frame if logged is None else encode({**message, "data": b"", "logged": logged})
+        is_shown = message["event"] in _SHOWN
+        position = (self._shown if is_shown else self._states).append(record)
+        if position is None and not is_shown:
+            self._keep_in_memory(number, frame)
+        self._positions.append(position or 0)
+        self._sizes.append(0 if position is None else len(record))
+        self._is_shown.append(is_shown)
         self._recent.append(frame)
         self._recent_bytes += len(frame)
         while len(self._recent) > _RECENT or self._recent_bytes > _RECENT_BYTES:
             self._recent_bytes -= len(self._recent.popleft())
 
-    def frame(self, number: int) -> bytes:
-        """Return an event as a frame, from memory if it is recent."""
+    def read(self, number: int) -> tuple[bytes, int]:
+        """Return an event as a frame, and the number of the one to read next.
+
+        In place of events that were not kept there is one that says so, for all of them.
+        """
+        first, shown = number, 0
+        while number <= self.last:
+            if frame := self._frame(number):
+                if number == first:
+                    return frame, number + 1
+                break
+            shown += self._is_shown[number - 1]
+            number += 1
+        lost = Lost(shown=shown, others=number - first - shown)
+        return encode({**lost.message(), "n": number - 1}), number
+
+    def _frame(self, number: int) -> bytes | None:
+        """Return an event, from memory if it is recent; ``None`` if it was not kept."""
         oldest = self.last - len(self._recent) + 1
         if number >= oldest:
             return self._recent[number - oldest]
-        message = self._spooled(number)
-        if "logged" in message:
-            offset, size = message.pop("logged")
-            message["data"] = self._read_log(message["rank"], offset, size)
-        return encode(message)
+        if frame := self._unwritten.get(number):
+            return frame
+        size = self._sizes[number - 1]
+        spool = self._shown if self._is_shown[number - 1] else self._states
+        record = spool.read(self._positions[number - 1], size) if size else None
+        return self._with_text(record) if record else None
 
-    def _spooled(self, number: int) -> Message:
-        start, end = self._offsets[number - 1], self._offsets[number]
-        self._file.seek(start)
-        frame = self._file.read(end - start)
-        self._file.seek(0, io.SEEK_END)
-        return decode_message(frame[PREFIX.size :])
+    def _with_text(self, record: bytes) -> bytes | None:
+        """Return an event as it was before its text was left to the rank's log."""
+        try:
+            message = decode_message(record[PREFIX.size :])
+            if "logged" not in message:
+                return record
+            offset, size = message.pop("logged")
+            data = self._read_log(message["rank"], offset, size)
+        except (OSError, ProtocolError):
+            return None
+        return encode({**message, "data": data}) if len(data) == size else None
+
+    def _keep_in_memory(self, number: int, frame: bytes) -> None:
+        self._unwritten[number] = frame
+        self._unwritten_bytes += len(frame)
+        while self._unwritten_bytes > self._state_limit:
+            _, oldest = self._unwritten.popitem(last=False)
+            self._unwritten_bytes -= len(oldest)

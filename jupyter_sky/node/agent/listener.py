@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from jupyter_sky.node.network.acceptor import Acceptor
+
 _ROOT = 0
 
 
-def listen(path: Path, on_connect: Callable[[socket.socket], None]) -> socket.socket:
+def listen(path: Path, on_connect: Callable[[socket.socket], None]) -> Acceptor:
     """Listen on a Unix socket, in the running loop.
 
     Parameters
@@ -25,25 +25,21 @@ def listen(path: Path, on_connect: Callable[[socket.socket], None]) -> socket.so
 
     Returns
     -------
-    socket.socket
-        The listening socket, to close in the end.
+    Acceptor
+        What accepts them, to close in the end.
     """
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     path.chmod(0o600)
     listener.listen()
-    listener.setblocking(False)
-    asyncio.get_running_loop().add_reader(listener, _accept, listener, on_connect)
-    return listener
 
-
-def _accept(listener: socket.socket, on_connect: Callable[[socket.socket], None]) -> None:
-    with contextlib.suppress(BlockingIOError):
-        sock, _ = listener.accept()
+    def let_in(sock: socket.socket) -> None:
         if _user_of(sock) in (os.getuid(), _ROOT):
             on_connect(sock)
         else:
             sock.close()
+
+    return Acceptor(listener, let_in)
 
 
 def _user_of(sock: socket.socket) -> int:

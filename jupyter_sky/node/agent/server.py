@@ -27,8 +27,8 @@ from jupyter_sky.node.agent.metrics import Metrics
 from jupyter_sky.node.agent.request_cache import Answer, RequestCache
 from jupyter_sky.node.agent.requests import RequestHandlers
 from jupyter_sky.node.blobs.relay import BlobRelay
-from jupyter_sky.node.blobs.store import BlobStore, default_disk, default_limit
-from jupyter_sky.node.network.peers import Peers, Stream
+from jupyter_sky.node.blobs.store import STALLED, BlobStore, default_disk, default_limit
+from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, Peers, Stream
 from jupyter_sky.node.supervisor.log_file import RankLogs
 from jupyter_sky.node.supervisor.supervisor import Supervisor
 from jupyter_sky.transport.frames import Message
@@ -38,6 +38,9 @@ from jupyter_sky.transport.protocol.messages import Welcome
 
 if TYPE_CHECKING:
     from jupyter_sky.node.agent.spot_notices import SpotNotice
+
+MOST_CLIENTS = 256
+"""Clients that are connected at a time, all of them this user's."""
 
 REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
@@ -90,7 +93,7 @@ class Agent:
         self._fork_server = fork_server
         self._fork_server_pid = fork_server_pid
         logs = RankLogs(folder / "logs")
-        self.journal = Journal(folder / "journal", logs.read)
+        self.journal = Journal(folder, logs.read)
         self.store = _blob_store(folder, spec)
         self._sessions = ClientSessions()
         self._idle = IdleTimer(spec.grace, spec.idle_timeout, spec.unattended, self)
@@ -132,6 +135,7 @@ class Agent:
             loop.create_task(self._report_usage()),
             loop.create_task(self._touch_folders()),
             loop.create_task(self._end_as_the_last()),
+            loop.create_task(self._drop_stalled_blobs()),
         ]
         if self._spec.spot:
             from jupyter_sky.node.agent import spot_notices
@@ -141,6 +145,7 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         listener.close()
+        self._peers.close()
 
     def end(self) -> asyncio.Task[None]:
         """End the node: ranks first, which get time for that, then everything else."""
@@ -165,8 +170,10 @@ class Agent:
         while True:
             await asyncio.sleep(REPORT_EVERY)
             if self._sessions and (self.is_busy or was_busy):
-                report = self._metrics.measure(self._supervisor.ranks.values())
-                self._sessions.send_report({"report": report})
+                # There may be no descriptor to look into the system with.
+                with contextlib.suppress(OSError):
+                    report = self._metrics.measure(self._supervisor.ranks.values())
+                    self._sessions.send_report({"report": report})
             was_busy = self.is_busy
 
     async def _touch_folders(self) -> None:
@@ -186,6 +193,12 @@ class Agent:
             missed = missed + 1 if alone else 0
         self.end_because("no notebook is connected, and the other nodes of its cluster have ended")
 
+    async def _drop_stalled_blobs(self) -> None:
+        """Free the shared memory of blobs whose sender does not go on."""
+        while True:
+            await asyncio.sleep(STALLED / 10)
+            self.store.drop_stalled()
+
     def _on_spot_notice(self, notice: SpotNotice) -> None:
         """Tell clients, ranks and other agents that this node is about to be taken away."""
         event = Leaving(notice.kind, notice.at, list(self._supervisor.ranks))
@@ -198,14 +211,17 @@ class Agent:
 
     async def _serve_peer(self, stream: Stream) -> None:
         """Answer another agent."""
-        message, _ = await stream.receive()
+        message, _ = await asyncio.wait_for(stream.receive(), HANDSHAKE_WITHIN)
         match message.get("op"):
             case "blob":
                 await self._relay.receive(message, stream)
             case "idle_times":
                 await stream.send(asdict(self._idle.times))
             case "leaving":
-                self._supervisor.announce_leaving(message)
+                # A node speaks for its own ranks alone.
+                own = self._peers.ranks_of(stream.peer)
+                ranks = [rank for rank in message["ranks"] if rank in own]
+                self._supervisor.announce_leaving({**message, "ranks": ranks})
                 await stream.send({"op": "hello"})
             case "ended":
                 await stream.send({"op": "hello"})
@@ -227,7 +243,9 @@ class Agent:
 
     async def ask_others(self) -> list[IdleTimes]:
         """Return how long other nodes were not needed, of those that answer."""
-        return [IdleTimes(**answer) for answer in await self._peers.ask_all({"op": "idle_times"})]
+        answers = await self._peers.ask_all({"op": "idle_times"})
+        times = map(IdleTimes.from_message, answers)
+        return [each for each in times if each is not None]
 
     def end_because(self, reason: str) -> None:
         """Publish why the node ends, and end it."""
@@ -266,9 +284,9 @@ class Agent:
         """Set the idle timer: it is known now whether the client is a notebook."""
         self._idle.update()
 
-    def on_followed(self, since: int) -> None:
-        """Take the latest run for seen, if a notebook follows from before it on."""
-        self._events.on_followed(since)
+    def on_seen(self, number: int) -> None:
+        """Remember which events a notebook has."""
+        self._events.on_seen(number)
 
     def on_session_closed(self, session: ClientSession) -> None:
         """Forget a client that is gone."""
@@ -276,6 +294,9 @@ class Agent:
         self._idle.update()
 
     def _on_connect(self, sock: socket.socket) -> None:
+        if len(self._sessions) >= MOST_CLIENTS:
+            sock.close()
+            return
         self._sessions.add(ClientSession(sock, self))
         self._idle.update()
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from jupyter_sky.node.blobs.store import BlobStore
+from jupyter_sky.node.blobs.store import STALLED, BlobStore
 from jupyter_sky.node.network.peers import Peers, Stream
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import Compressor, Rate, expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.protocol.topology import AgentAddress
-
-STALLED = 300.0
-"""Seconds without a new byte after which a blob is taken never to arrive."""
 
 _BRANCHES = 2
 _TRIES = 3

@@ -7,6 +7,7 @@ import collections
 import contextlib
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,9 @@ from pathlib import Path
 import blake3
 
 from jupyter_sky.serialization.blobs import file_name
+
+STALLED = 300.0
+"""Seconds without a new byte after which a blob is taken never to arrive."""
 
 
 class BlobStore:
@@ -70,21 +74,31 @@ class BlobStore:
         if key in self:
             return
         partial = self._partial.get(key)
-        if partial is None:
-            if offset:
-                return
-            partial = self._partial[key] = self._new_blob(self.folder / file_name(key), size)
-        fresh = piece[partial.size - offset :] if offset <= partial.size else piece[:0]
+        if partial is None and offset:
+            return
         try:
+            if partial is None:
+                partial = self._partial[key] = self._new_blob(self.folder / file_name(key), size)
+            fresh = piece[partial.size - offset :] if offset <= partial.size else piece[:0]
             partial.write(fresh)
         except OSError:
-            partial.discard()
-            del self._partial[key]
+            self._give_up(key)
             return
         if partial.size >= size:
             del self._partial[key]
             if partial.complete(key):
                 (self._spill.sizes if partial.is_spilled else self._sizes)[key] = size
+        self._wake_readers(key)
+
+    def drop_stalled(self, seconds: float = STALLED) -> None:
+        """Give up the blobs of which nothing has come for so long; who sends one begins anew."""
+        before = time.monotonic() - seconds
+        for key in [key for key, partial in self._partial.items() if partial.changed <= before]:
+            self._give_up(key)
+
+    def _give_up(self, key: str) -> None:
+        if partial := self._partial.pop(key, None):
+            partial.discard()
         self._wake_readers(key)
 
     def _new_blob(self, path: Path, size: int) -> _PartialBlob:
@@ -123,11 +137,23 @@ class BlobStore:
                 waiter.set_result(None)
 
     def adopt(self, key: str, size: int) -> None:
-        """Count a blob from now on that a rank of this node has written into the folder."""
+        """Count a blob from now on that a rank of this node has written into the folder.
+
+        Raises
+        ------
+        ProtocolError
+            When the key would name a file elsewhere.
+        """
+        file_name(key)
         if key not in self._spill.sizes:
             self._sizes[key] = size
         self.touch([key])
         self._wake_readers(key)
+
+    def drop_unfinished(self, pid: int) -> None:
+        """Remove what a rank was writing into the folder when its process ended."""
+        for part in self.folder.glob(f"{pid}-*.part"):
+            part.unlink(missing_ok=True)
 
     def touch(self, keys: Iterable[str]) -> None:
         """Make these blobs the most recently used ones."""
@@ -244,6 +270,8 @@ class _PartialBlob:
         The file in which it arrives.
     size
         Bytes that have arrived.
+    changed
+        When the last of them did, by the monotonic clock.
     """
 
     def __init__(self, path: Path, full_size: int, spill: Path | None = None) -> None:
@@ -254,6 +282,7 @@ class _PartialBlob:
         self._file = self.path.open("wb", buffering=0)
         self._hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
         self.size = 0
+        self.changed = time.monotonic()
 
     @property
     def is_spilled(self) -> bool:
@@ -263,6 +292,7 @@ class _PartialBlob:
     def write(self, piece: memoryview) -> None:
         """Append a piece; ``OSError`` when there is no room."""
         self.size += piece.nbytes
+        self.changed = time.monotonic()
         # Hashed now, while it is in the processor's cache.
         self._hasher.update(piece)
         while piece.nbytes:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from jupyter_sky.node.network.acceptor import Acceptor
+from jupyter_sky.transport.certificates import fingerprint_of_der
 from jupyter_sky.transport.frames import (
     LARGEST_MESSAGE,
     PREFIX,
@@ -18,20 +23,37 @@ from jupyter_sky.transport.frames import (
     decode_message,
     encode,
 )
-from jupyter_sky.transport.protocol.topology import AgentAddress
+from jupyter_sky.transport.protocol.topology import AgentAddress, NodePlace
 
 REACH_WITHIN = 3.0
 """Seconds for a connection to a peer."""
+
+HANDSHAKE_WITHIN = 10.0
+"""Seconds for who connects to show a certificate of the cluster, and to say what it wants."""
+
+MOST_STRANGERS = 64
+"""Connections that have not shown a certificate yet; the oldest makes room for another."""
+
+MOST_PEERS = 1024
+"""Connections of other agents at a time."""
 
 _BUFFER = 4 * 1024 * 1024
 
 
 class Stream:
-    """A connection to another agent, which carries frames."""
+    """A connection to another agent, which carries frames.
+
+    Attributes
+    ----------
+    peer
+        The fingerprint of the certificate that the other agent has shown.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        self.peer = fingerprint_of_der(shown)
 
     async def send(self, message: Message, payload: memoryview | None = None) -> None:
         """Send a frame; returns when there is room for the next."""
@@ -80,6 +102,8 @@ class Peers:
         Where the agent's files are.
     serve
         Called for each peer that connects; the connection ends when it returns.
+    handshake_within
+        Seconds for who connects to show a certificate of the cluster.
 
     Attributes
     ----------
@@ -88,51 +112,109 @@ class Peers:
         that is alone.
     """
 
-    def __init__(self, folder: Path, serve: Callable[[Stream], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        serve: Callable[[Stream], Awaitable[None]],
+        handshake_within: float = HANDSHAKE_WITHIN,
+    ) -> None:
         self.authority = ""
         self._folder = folder
         self._serve = serve
+        self._handshake_within = handshake_within
+        self._strangers: dict[asyncio.Task[None], None] = {}
+        self._connected: set[asyncio.Task[None]] = set()
+        self._acceptor: Acceptor | None = None
         self._contexts: _Contexts | None = None
-        self._others: list[AgentAddress] = []
+        self._others: list[NodePlace] = []
+        self._members: set[str] = set()
 
     # Who may connect
 
-    def set_credentials(self, credentials: Mapping[str, str]) -> None:
-        """Take ``authority``, ``certificate`` and ``key`` of this agent, as PEM."""
+    def set_credentials(self, credentials: Mapping[str, Any]) -> None:
+        """Take what `jupyter_sky.providers.mtls.Credentials` says for this agent."""
         # The ssl module reads certificates from files only.
         path = self._folder / "peers.pem"
         with open(path, "w", opener=_private) as file:
             file.write(credentials["certificate"] + credentials["key"])
         self.authority = credentials["authority"]
+        self._members.update(credentials["peers"])
         self._contexts = _Contexts(
             server=_context(ssl.PROTOCOL_TLS_SERVER, path, self.authority),
             client=_context(ssl.PROTOCOL_TLS_CLIENT, path, self.authority),
         )
 
-    def trust(self, authority: str) -> None:
-        """Trust those agents as well for whom another authority has signed."""
+    def trust(self, authority: str, peers: Iterable[str]) -> None:
+        """Let in further agents, for whom another authority has signed."""
         contexts = self._known_contexts()
         for context in (contexts.server, contexts.client):
             context.load_verify_locations(cadata=authority)
         self.authority += authority
+        self._members.update(peers)
 
     async def listen(self, addr: str) -> int:
         """Listen to other agents at a free port, and return it."""
-        server = await asyncio.start_server(
-            self._on_connect,
-            addr,
-            0,
-            ssl=self._known_contexts().server,
-            limit=_BUFFER,
-            backlog=256,
-        )
-        return int(server.sockets[0].getsockname()[1])
+        family = socket.AF_INET6 if ":" in addr else socket.AF_INET
+        listener = socket.create_server((addr, 0), family=family, backlog=256)
+        self._acceptor = Acceptor(listener, self._on_connect, self._drop_strangers)
+        return int(listener.getsockname()[1])
 
-    async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        stream = Stream(reader, writer)
+    def close(self) -> None:
+        """Listen no more, and end the connections of peers."""
+        if self._acceptor:
+            self._acceptor.close()
+        for task in [*self._strangers, *self._connected]:
+            task.cancel()
+
+    def _on_connect(self, sock: socket.socket) -> None:
+        if len(self._connected) >= MOST_PEERS:
+            sock.close()
+            return
+        if len(self._strangers) >= MOST_STRANGERS:
+            next(iter(self._strangers)).cancel()
+        task = asyncio.get_running_loop().create_task(self._let_in(sock))
+        self._strangers[task] = None
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._strangers.pop(task, None)
+        self._connected.discard(task)
+
+    def _drop_strangers(self) -> None:
+        """Give back the descriptors of those who have not shown a certificate."""
+        for task in self._strangers:
+            task.cancel()
+
+    async def _let_in(self, sock: socket.socket) -> None:
+        """Serve who connects, if it is of the cluster."""
         with contextlib.suppress(OSError, ProtocolError):
-            await self._serve(stream)
-        stream.close()
+            try:
+                stream = await self._greet(sock)
+            finally:
+                self._strangers.pop(_this_task(), None)
+            self._connected.add(_this_task())
+            try:
+                # The authority has signed for peers as well that have left.
+                if stream.peer in self._members:
+                    await self._serve(stream)
+            finally:
+                stream.close()
+
+    async def _greet(self, sock: socket.socket) -> Stream:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(_BUFFER)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,
+                sock,
+                ssl=self._known_contexts().server,
+                ssl_handshake_timeout=self._handshake_within,
+            )
+        except BaseException:
+            sock.close()
+            raise
+        return Stream(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     def _known_contexts(self) -> _Contexts:
         if self._contexts is None:
@@ -141,16 +223,23 @@ class Peers:
 
     # Talking to them
 
-    def set_others(self, nodes: Iterable[AgentAddress]) -> None:
-        """Say which nodes of the cluster are those of other agents."""
-        # A machine can stand for several nodes; its agent is asked once.
-        self._others = [*{(node["addr"], node["port"]): node for node in nodes}.values()]
+    def set_others(self, nodes: Iterable[NodePlace]) -> None:
+        """Say which nodes of the cluster are those of other agents; no others are let in then."""
+        self._others = list(nodes)
+        self._members = {node["fingerprint"] for node in self._others}
+
+    def ranks_of(self, peer: str) -> frozenset[int]:
+        """Return the ranks of the agent that is known by a fingerprint."""
+        theirs = (node["ranks"] for node in self._others if node["fingerprint"] == peer)
+        return frozenset(itertools.chain.from_iterable(theirs))
 
     async def ask_all(self, message: Message) -> list[Message]:
         """Ask all other agents the same, and return the answers of those that can be reached."""
         if self._contexts is None:
             return []
-        answers = await asyncio.gather(*(self._try_to_ask(node, message) for node in self._others))
+        # A machine can stand for several nodes; its agent is asked once.
+        agents = {node["fingerprint"]: node for node in self._others}.values()
+        answers = await asyncio.gather(*(self._try_to_ask(node, message) for node in agents))
         return [answer for answer in answers if answer]
 
     async def reach(self, peers: Sequence[AgentAddress]) -> dict[int, str]:
@@ -226,6 +315,8 @@ class Peers:
             raise OSError(f"no answer within {REACH_WITHIN:.0f} s") from None
         stream = Stream(reader, writer)
         try:
+            if stream.peer != peer["fingerprint"]:
+                raise OSError("another agent answers there")
             yield stream
         finally:
             stream.close()
@@ -239,10 +330,16 @@ class _Contexts:
     client: ssl.SSLContext
 
 
+def _this_task() -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
 def _context(protocol: int, path: Path, authority: str) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # Any agent with a certificate of the cluster will do, at whatever address it is.
+    # An agent is known by its certificate, at whatever address it is.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=authority)

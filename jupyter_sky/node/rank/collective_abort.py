@@ -20,6 +20,12 @@ main thread, and the group can be destroyed and formed anew.
 torch does not say which sockets are the group's, so they are looked up in ``/proc``. The user's own
 connections have to stay: on this machine only those count whose other end is a socket of another
 rank, and elsewhere only those that lead to a node of the cluster.
+
+While a group forms, a rank can also wait for a peer that has no connection to it yet: one that has
+told its address, and was killed before it connected. gloo waits for that on a condition variable,
+until its time-out. So connections are made to the listening sockets that gloo has opened for the
+group, with each number by which a peer would say which pair it is for, and closed: again as if the
+peer had died, this time just after it came.
 """
 
 from __future__ import annotations
@@ -29,12 +35,16 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 Endpoint = tuple[str, int]
 """Address and port of one end of a connection."""
+
+_TCP = (socket.AF_INET, socket.AF_INET6)
+_PAIR = struct.Struct("=q")  # what connects to gloo begins with the number of its pair
+_CONNECT_WITHIN = 1.0
 
 
 def break_group(
@@ -67,20 +77,53 @@ def break_group(
     owners = _owners()
     remote = set(addresses)
     for fd, _ in _sockets(os.getpid()):
-        with contextlib.suppress(OSError):
-            # A duplicate: closing ours does not close the one that the group holds.
-            sock = socket.socket(fileno=os.dup(fd))
-            with sock:
-                if sock.family not in (socket.AF_INET, socket.AF_INET6):
-                    continue
-                ours, theirs = _endpoint(sock.getsockname()), _endpoint(sock.getpeername())
-                if (
-                    owners.get((theirs, ours)) in siblings_sockets
-                    or theirs[0] in remote
-                    or store in (theirs, ours)
-                ):
-                    sock.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError), _duplicate(fd) as sock:
+            if sock.family not in _TCP:
+                continue
+            ours, theirs = _endpoint(sock.getsockname()), _endpoint(sock.getpeername())
+            if (
+                owners.get((theirs, ours)) in siblings_sockets
+                or theirs[0] in remote
+                or store in (theirs, ours)
+            ):
+                sock.shutdown(socket.SHUT_RDWR)
     return True
+
+
+def listening_sockets() -> dict[str, int]:
+    """Return the TCP sockets at which this process listens: descriptors by inode."""
+    found = {}
+    for fd, inode in _sockets(os.getpid()):
+        with contextlib.suppress(OSError), _duplicate(fd) as sock:
+            if sock.family in _TCP and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found[inode] = fd
+    return found
+
+
+def release_waiting_pairs(before: Collection[str], peers: int) -> None:
+    """Release this process from waiting, while it forms a group, for peers that do not connect.
+
+    Parameters
+    ----------
+    before
+        The inodes of the sockets at which it listened before.
+    peers
+        How many other ranks there are in the group.
+    """
+    for inode, fd in listening_sockets().items():
+        if inode in before:
+            continue
+        with contextlib.suppress(OSError):
+            with _duplicate(fd) as listener:
+                where = listener.getsockname()[:2]
+            for pair in range(peers + 1):
+                with socket.create_connection(where, timeout=_CONNECT_WITHIN) as sock:
+                    sock.sendall(_PAIR.pack(pair))
+
+
+def _duplicate(fd: int) -> socket.socket:
+    """Return a socket of its own for a descriptor: closing it leaves the other one open."""
+    return socket.socket(fileno=os.dup(fd))
 
 
 def _sockets(pid: int) -> Iterator[tuple[int, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -129,7 +130,7 @@ class Namespace:
             return None
         if missing := [name for name in wanted if name not in self.names]:
             names = ", ".join(missing)
-            raise NameError(f"{names} was asked for, but the cell has left no such name")
+            raise NameError(f"{names} was asked for, but there is no such name on this rank")
         values = {name: self.names[name] for name in wanted}
         pickled = pickling.dump(values, names=wanted, to_notebook=True)
         tokens = received_objects.tokens(pickled.memo)
@@ -141,7 +142,8 @@ class Namespace:
             path = self._folder / key
             if not path.exists():
                 # Ranks of one node may write the same blob at once; each rename puts a whole one.
-                part = path.with_name(f"{uuid.uuid4().hex}.part")
+                # The agent removes what this process leaves unfinished if it is killed.
+                part = path.with_name(f"{os.getpid()}-{uuid.uuid4().hex}.part")
                 try:
                     part.write_bytes(data)
                     part.rename(path)

@@ -13,7 +13,7 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -91,6 +91,8 @@ class RankWorker:
         self._namespace = Namespace(shell.user_ns, folder)
         self._run: str | None = None
         self._forming: int | None = None
+        self._listened: Collection[str] = ()  # at which sockets, before the group began to form
+        self._peers = 0
         self._pid = os.getpid()
         # Held while the run or the formation ends: what the side thread breaks is still going on.
         self._ending = threading.Lock()
@@ -153,6 +155,8 @@ class RankWorker:
                 command["siblings"], command["addresses"], store
             )
             self._was_broken = self._was_broken or was_broken
+            if self._forming is not None:
+                collective_abort.release_waiting_pairs(self._listened, self._peers)
             # Again, for a run that had not begun when the first interrupt came.
             self._interrupts.repeat(force)
 
@@ -170,7 +174,10 @@ class RankWorker:
 
     def _form(self, command: FormCommand) -> None:
         error = None
-        self._forming = generation = command["topology"]["generation"]
+        topology = command["topology"]
+        self._listened = collective_abort.listening_sockets()
+        self._peers = sum(len(node["ranks"]) for node in topology["nodes"]) - 1
+        self._forming = generation = topology["generation"]
         try:
             # The former group is left as a whole, and not interruptibly: half of it would spoil the
             # next.

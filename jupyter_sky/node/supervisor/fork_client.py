@@ -23,6 +23,9 @@ class ForkListener(Protocol):
     def on_forked(self, process: RankProcess) -> None:
         """A rank that was asked for has a process now."""
 
+    def on_not_forked(self, process: RankProcess, reason: str) -> None:
+        """There is no process for a rank that was asked for, because of ``reason``."""
+
     def on_exited(self, pid: int, status: int) -> None:
         """The process of a rank has ended; ``status`` is negative for a signal."""
 
@@ -52,11 +55,17 @@ class ForkClient:
         asyncio.get_running_loop().add_reader(self._sock, self._receive)
 
     def fork(self, process: RankProcess, env: Mapping[str, str]) -> None:
-        """Ask for a process; it comes when the fork server has imported what it should."""
+        """Ask for a process; it comes when the fork server has imported what it should.
+
+        Raises
+        ------
+        OSError
+            When the system has no descriptors for what leads to it.
+        """
         request: ForkRequest = {"rank": process.rank, "env": dict(env)}
-        self._requested.append(process)
         with process.descriptors() as fds:
             socket.send_fds(self._sock, [msgpack.packb(request)], fds)
+        self._requested.append(process)
 
     def is_forking(self, process: RankProcess) -> bool:
         """Return whether a process was asked for, and has not come yet."""
@@ -82,6 +91,8 @@ class ForkClient:
             process = self._requested.popleft()
             process.pid = message["pid"]
             self._listener.on_forked(process)
+        elif "not_forked" in message:
+            self._listener.on_not_forked(self._requested.popleft(), message["reason"])
         elif "exited" in message:
             self._listener.on_exited(message["exited"], message["status"])
         else:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
+
+from jupyter_sky.formatting import format_bytes
+from jupyter_sky.node.supervisor.log_index import LogIndex
 
 
 class LogFile:
@@ -14,33 +18,75 @@ class LogFile:
     ----------
     size
         Bytes in it.
+    index
+        What stands where in it.
     """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.size = os.fstat(self._fd).st_size
+        self._missing = 0
+        self.index = LogIndex(path.with_suffix(".index"))
 
-    def append(self, data: bytes) -> int:
+    def append(self, data: bytes) -> int | None:
         """Write ``data`` and return the offset at which it stands.
 
-        When the disk is full, the rest is missing in the log; it is shown all the same.
+        When the disk is full, all of it is missing in the log, which says so as soon as there is
+        room again, and ``None`` is returned; it is shown all the same.
         """
-        offset = self.size
-        view = memoryview(data)
-        with contextlib.suppress(OSError):
-            while len(view):
-                view = view[os.write(self._fd, view) :]
-        self.size = os.fstat(self._fd).st_size
+        self.size = os.fstat(self._fd).st_size  # the user may have cut it
+        gap = _gap(self._missing) if self._missing else b""
+        if not self._write(gap + data):
+            self._missing += len(data)
+            return None
+        self._missing = 0
+        offset = self.size + len(gap)
+        self.size = offset + len(data)
         return offset
+
+    def _write(self, data: bytes) -> bool:
+        """Append all of it or nothing, and return whether it is there."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self.size)
+            return False
+        return True
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to ``size`` bytes from ``offset`` on."""
         return os.pread(self._fd, size, offset)
 
-    def tail(self, lines: int, limit: int = 256 * 1024) -> bytes:
-        """Return the last lines, at most ``limit`` bytes of them."""
-        data = self.read(max(0, self.size - limit), limit)
-        return b"".join(data.splitlines(keepends=True)[-lines:])
+    def tail_start(self, lines: int, limit: int) -> int:
+        """Return where the last lines begin, at most ``limit`` bytes before the end.
+
+        A line ends where a terminal begins the next one: all states of a progress bar are one.
+        """
+        start = max(0, self.size - limit)
+        data = self.read(start, self.size - start)
+        at = len(data) - data.endswith(b"\n")
+        for _ in range(lines):
+            at = data.rfind(b"\n", 0, at)
+            if at < 0:
+                return start
+        return start + at + 1
+
+    def tail(self, lines: int, limit: int) -> bytes:
+        """Return the last lines as a terminal shows them, from at most ``limit`` bytes."""
+        start = self.tail_start(lines, limit)
+        return _OVERWRITTEN.sub(b"", self.read(start, self.size - start))
+
+
+# What a carriage return overwrites: the earlier states of a progress bar.
+_OVERWRITTEN = re.compile(rb"[^\r\n]*\r+(?=[^\r\n])")
+
+
+def _gap(size: int) -> bytes:
+    text = f"\n[… {format_bytes(size)} are missing here: there was no room on the disk …]\n"
+    return text.encode()
 
 
 class RankLogs:

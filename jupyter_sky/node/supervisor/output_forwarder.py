@@ -1,10 +1,11 @@
-"""What ranks print, on its way to the clients: as much of it as a notebook can take."""
+"""What ranks print and display, on its way to the clients: as much as a notebook can take."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from jupyter_sky.node.supervisor.display_limiter import DisplayLimiter
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.node.supervisor.rate_limiter import OutputPiece, RateLimiter
 from jupyter_sky.transport.frames import Message
@@ -15,7 +16,7 @@ Publish = Callable[[Message, tuple[int, int] | None], None]
 
 
 class OutputForwarder:
-    """Publishes what the ranks of a node print.
+    """Publishes what the ranks of a node print and display.
 
     Parameters
     ----------
@@ -26,7 +27,7 @@ class OutputForwarder:
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
 
-    def forward(self, process: RankProcess, stream: str, data: bytes, offset: int) -> None:
+    def forward(self, process: RankProcess, stream: str, data: bytes, offset: int | None) -> None:
         """Publish what a rank has printed, as much as the rate allows.
 
         Parameters
@@ -38,7 +39,7 @@ class OutputForwarder:
         data
             What it has printed.
         offset
-            Where that stands in the rank's log.
+            Where that stands in the rank's log; ``None`` if the log does not have it.
         """
         limiter = process.limiters.get(stream)
         if not process.run or limiter is None:
@@ -49,11 +50,38 @@ class OutputForwarder:
             loop = asyncio.get_running_loop()
             loop.call_later(limiter.delay, self._release, process, stream, limiter)
 
+    def forward_display(self, process: RankProcess, message: Message) -> None:
+        """Publish what a rank has displayed, as much as the rate allows.
+
+        The text of what is not shown at once goes to the rank's log.
+        """
+        limiter = process.displays
+        if not process.run or limiter is None:
+            _log_text(process, message)
+            return
+        was_holding = limiter.is_holding
+        self._publish_all(limiter.feed(message))
+        if limiter.is_holding:
+            _log_text(process, message)
+            if not was_holding:
+                loop = asyncio.get_running_loop()
+                loop.call_later(limiter.delay, self._release_displays, process, limiter)
+
     def flush(self, process: RankProcess) -> None:
         """Publish what is held back of a run that is over."""
         for stream, limiter in process.limiters.items():
             self._show(process, stream, limiter.release())
-        process.limiters = {}
+        if process.displays:
+            self._publish_all(process.displays.release())
+        process.limiters, process.displays = {}, None
+
+    def _release_displays(self, process: RankProcess, limiter: DisplayLimiter) -> None:
+        if process.displays is limiter:
+            self._publish_all(limiter.release())
+
+    def _publish_all(self, displays: Sequence[Message]) -> None:
+        for message in displays:
+            self._publish(message, None)
 
     def _release(self, process: RankProcess, stream: str, limiter: RateLimiter) -> None:
         if process.limiters.get(stream) is limiter:
@@ -63,4 +91,10 @@ class OutputForwarder:
         if piece:
             skipped = (piece.skipped_lines, piece.skipped_bytes)
             event = Output(process.rank, process.run, stream, piece.data, *skipped)
-            self._publish(event.message(), (piece.offset, len(piece.data)))
+            logged = None if piece.offset is None else (piece.offset, len(piece.data))
+            self._publish(event.message(), logged)
+
+
+def _log_text(process: RankProcess, message: Message) -> None:
+    if text := message["data"].get("text/plain"):
+        process.log.append(f"{text}\n".encode(errors="replace"))

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
+from jupyter_sky.node.supervisor.display_limiter import DisplayLimiter
 from jupyter_sky.node.supervisor.log_file import LogFile
 from jupyter_sky.node.supervisor.rate_limiter import RateLimiter
 from jupyter_sky.transport.frames import Message, encode
@@ -24,8 +25,8 @@ from jupyter_sky.transport.protocol.rank_messages import (
 
 _READ = 256 * 1024
 
-OnOutput = Callable[["RankProcess", str, bytes, int], None]
-"""Takes a rank, the name of its stream, what it printed, and where that stands in its log."""
+OnOutput = Callable[["RankProcess", str, bytes, int | None], None]
+"""Takes a rank, the name of its stream, what it printed, and where its log has it, if it does."""
 
 OnMessage = Callable[["RankProcess", Message], None]
 
@@ -54,10 +55,10 @@ class RankProcess:
         When it was told of its latest run, as the loop counts.
     run_offset
         Where in its log the run that it did last begins.
-    is_shown
-        Whether what it prints in this run goes to the clients, beside its log.
     limiters
-        For each stream that is shown, what limits how much of it is.
+        For each stream of this run that goes to the clients, what limits how much of it does.
+    displays
+        The same for what it displays; ``None`` if that does not go to the clients.
     forming
         The generation of the process group that it is about to join, if any.
     generation
@@ -73,8 +74,8 @@ class RankProcess:
         self.run: str | None = None
         self.run_began = 0.0
         self.run_offset = 0
-        self.is_shown = False
         self.limiters: dict[str, RateLimiter] = {}
+        self.displays: DisplayLimiter | None = None
         self.forming: int | None = None
         self.generation = 0
         self.names: dict[str, str] = {}
@@ -90,22 +91,30 @@ class RankProcess:
     @contextlib.contextmanager
     def descriptors(self) -> Iterator[list[int]]:
         """Open sockets and pipes for a new process and give its ends of them, in order."""
-        ours, commands = socket.socketpair()
-        self._side, side = socket.socketpair()
-        self._side.setblocking(False)
-        self._link = Link(ours, self._receive, lambda: None)
-        theirs = [commands.detach(), side.detach()]
-        for stream in ("stdout", "stderr", "log"):
-            read, write = os.pipe()
-            os.set_blocking(read, False)
-            asyncio.get_running_loop().add_reader(read, self._read, read)
-            self._pipes[read] = stream
-            theirs.append(write)
+        theirs: list[int] = []
         try:
+            self._open(theirs)
             yield theirs
+        except BaseException:
+            self.close()
+            raise
         finally:
             for fd in theirs:
                 os.close(fd)
+
+    def _open(self, theirs: list[int]) -> None:
+        ours, commands = socket.socketpair()
+        theirs.append(commands.detach())
+        self._link = Link(ours, self._receive, lambda: None)
+        self._side, side = socket.socketpair()
+        theirs.append(side.detach())
+        self._side.setblocking(False)
+        for stream in ("stdout", "stderr", "log"):
+            read, write = os.pipe()
+            theirs.append(write)
+            os.set_blocking(read, False)
+            asyncio.get_running_loop().add_reader(read, self._read, read)
+            self._pipes[read] = stream
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the rank and the processes of its group."""
@@ -145,8 +154,10 @@ class RankProcess:
         self.run = request["run"]
         self.run_began = asyncio.get_running_loop().time()
         self.run_offset = self.log.size
-        self.is_shown = self.rank in request["show"]
-        self.limiters = {"stdout": RateLimiter(), "stderr": RateLimiter()} if self.is_shown else {}
+        self.log.index.begin_run(self.run, request["title"], self.log.size)
+        is_shown = self.rank in request["show"]
+        self.limiters = {"stdout": RateLimiter(), "stderr": RateLimiter()} if is_shown else {}
+        self.displays = DisplayLimiter() if is_shown else None
         mine = {
             "op": "run",
             "names": self._names_for_it(request["names"]),
@@ -216,6 +227,7 @@ class RankProcess:
             self._close_pipe(fd)
             return False
         offset = self.log.append(data)
+        self.log.index.add(self._pipes[fd], offset)
         self._on_output(self, self._pipes[fd], data, offset)
         return True
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-BURST = 256 * 1024
+BURST = 64 * 1024
 """Bytes that are shown at once, whatever the rate."""
 
 RATE = 16 * 1024
@@ -29,29 +29,61 @@ class OutputPiece:
     data
         The bytes.
     offset
-        Where they stand in the rank's log.
+        Where they stand in the rank's log; ``None`` if it does not have them.
     skipped_lines, skipped_bytes
         How much was left out since the piece before.
     """
 
     data: bytes
-    offset: int
+    offset: int | None
     skipped_lines: int = 0
     skipped_bytes: int = 0
 
 
-class RateLimiter:
-    """Lets the output of one stream through, or its end where there is too much of it.
+class TokenBucket:
+    """A token bucket: so much may pass at once, and so much a second after that.
 
-    A token bucket: it has room for `BURST` bytes, and `RATE` bytes a second flow in.
+    Parameters
+    ----------
+    burst
+        Tokens that it has room for, and that it has in the beginning.
+    rate
+        Tokens a second that flow in.
+    clock
+        Tells the time.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, burst: float, rate: float, clock: Callable[[], float]) -> None:
+        self._burst = burst
+        self._rate = rate
         self._clock = clock
-        self._tokens = float(BURST)
+        self._tokens = burst
         self._filled = clock()
+
+    @property
+    def tokens(self) -> float:
+        """Tokens that are there; less than 0 when more were taken than there were."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)
+        self._filled = now
+        return self._tokens
+
+    def take(self, count: float) -> None:
+        """Take tokens."""
+        self._tokens -= count
+
+    def delay(self, count: float) -> float:
+        """Return in how many seconds there are so many tokens."""
+        return max(0.0, (count - self.tokens) / self._rate)
+
+
+class RateLimiter:
+    """Lets the output of one stream through, or its end where there is too much of it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bucket = TokenBucket(BURST, RATE, clock)
         self._held = b""
-        self._end = 0
+        self._end: int | None = 0  # where what is held ends in the log, if all of it stands there
         self._held_lines = 0
         self._held_bytes = 0
 
@@ -63,20 +95,19 @@ class RateLimiter:
     @property
     def delay(self) -> float:
         """Seconds until what is held back may be shown."""
-        self._refill()
-        return max(0.0, (TAIL - self._tokens) / RATE)
+        return self._bucket.delay(TAIL)
 
-    def feed(self, data: bytes, offset: int) -> OutputPiece | None:
+    def feed(self, data: bytes, offset: int | None) -> OutputPiece | None:
         """Return what to show now that ``data`` was printed, which the log has at ``offset``."""
-        self._refill()
-        if not self._held_bytes and self._tokens >= len(data):
-            self._tokens -= len(data)
+        if not self._held_bytes and self._bucket.tokens >= len(data):
+            self._bucket.take(len(data))
             return OutputPiece(data, offset)
+        follows = not self._held or len(data) >= TAIL or offset == self._end
+        self._end = offset + len(data) if offset is not None and follows else None
         self._held_lines += data.count(b"\n")
         self._held_bytes += len(data)
         self._held = (self._held + data)[-TAIL:] if len(data) < TAIL else data[-TAIL:]
-        self._end = offset + len(data)
-        return self.release() if self._tokens >= BURST / 2 else None
+        return self.release() if self._bucket.tokens >= BURST / 2 else None
 
     def release(self) -> OutputPiece | None:
         """Return the end of what is held back, from the beginning of a line where there is one."""
@@ -87,15 +118,10 @@ class RateLimiter:
             data = data[data.find(b"\n", 0, -1) + 1 :]
         piece = OutputPiece(
             data,
-            self._end - len(data),
+            None if self._end is None else self._end - len(data),
             self._held_lines - data.count(b"\n"),
             self._held_bytes - len(data),
         )
-        self._tokens -= len(data)
+        self._bucket.take(len(data))
         self._held, self._held_lines, self._held_bytes = b"", 0, 0
         return piece
-
-    def _refill(self) -> None:
-        now = self._clock()
-        self._tokens = min(float(BURST), self._tokens + (now - self._filled) * RATE)
-        self._filled = now

@@ -16,7 +16,7 @@ from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.node.supervisor.stop import Stopper
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
-from jupyter_sky.transport.protocol.events import Event, Prepared, RankExited, RankStarted
+from jupyter_sky.transport.protocol.events import Event, Output, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunRequest
 from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
 
@@ -24,6 +24,9 @@ END_WITHIN = 3.0
 """Seconds that ranks get to leave their plugins before they are killed."""
 
 _MOST_FAILED_STARTS = 3
+_FORK_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Seconds before a process is asked for again; after the last, the rank is said not to come."""
+
 _POLL_EVERY = 0.005
 
 
@@ -72,7 +75,9 @@ class Supervisor:
         self._on_lost = on_lost
         self._removed: list[RankProcess] = []
         self._killed: set[int] = set()
+        self._forgers: set[int] = set()
         self._failed_starts: dict[int, int] = {}
+        self._failed_forks: dict[int, int] = {}
         self._exit_reasons = ExitReasons()
         self._reserved: asyncio.Future[int] | None = None
         self._is_ending = False
@@ -142,7 +147,15 @@ class Supervisor:
         self.ranks[rank] = RankProcess(rank, log, self._on_message, self._output.forward)
 
     def _fork(self, rank: int) -> None:
-        self._fork_server.fork(self.ranks[rank], self._specs[rank].env)
+        process = self.ranks[rank]
+        try:
+            self._fork_server.fork(process, self._specs[rank].env)
+        except OSError as error:
+            self.on_not_forked(process, error.strerror or str(error))
+
+    def _fork_again(self, process: RankProcess) -> None:
+        if self.ranks.get(process.rank) is process and not self._is_ending:
+            self._fork(process.rank)
 
     # What they are told
 
@@ -195,6 +208,9 @@ class Supervisor:
     # What they say
 
     def _on_message(self, process: RankProcess, message: Message) -> None:
+        if not _speaks_for_itself(process, message):
+            self._report_forgery(process)
+            return
         if "reserved" in message:
             if self._reserved and not self._reserved.done():
                 self._reserved.set_result(message["reserved"])
@@ -209,11 +225,18 @@ class Supervisor:
                     process.generation = message["generation"]
             case "display":
                 process.send({"op": "displayed", "number": message.pop("number")})
-                if not process.is_shown:
-                    text = message["data"].get("text/plain", "")
-                    process.log.append(f"{text}\n".encode())
-                    return
+                self._output.forward_display(process, message)
+                return
         self._publish(message, None)
+
+    def _report_forgery(self, process: RankProcess) -> None:
+        """Say, once for each process, that it spoke for another rank or for the agent."""
+        if process.pid in self._forgers:
+            return
+        self._forgers.add(process.pid or 0)
+        text = f"rank {process.rank} sent a message that is not its to send: it was dropped\n"
+        process.log.append(text.encode())
+        self._publish_event(Output(process.rank, process.run, "stderr", text.encode()))
 
     def _on_done(self, process: RankProcess, message: Message) -> None:
         self._output.flush(process)
@@ -234,8 +257,24 @@ class Supervisor:
 
     def on_forked(self, process: RankProcess) -> None:
         """Publish that a rank has a process, unless it was removed meanwhile."""
+        self._failed_forks.pop(process.rank, None)
         if process not in self._removed:
             self._publish_event(RankStarted(process.rank, process.pid or 0))
+
+    def on_not_forked(self, process: RankProcess, reason: str) -> None:
+        """Say that there is no process for a rank, and ask again: it may be so for a moment."""
+        process.close()
+        if process in self._removed:
+            self._removed.remove(process)
+            return
+        failed = self._failed_forks.get(process.rank, 0)
+        self._failed_forks[process.rank] = failed + 1
+        if failed in (0, len(_FORK_PAUSES)):
+            text = f"the system makes no process for it ({reason})"
+            again = failed < len(_FORK_PAUSES)
+            self._publish_event(RankExited(process.rank, 0, text, None, "", again))
+        pause = _FORK_PAUSES[min(failed, len(_FORK_PAUSES) - 1)]
+        asyncio.get_running_loop().call_later(pause, self._fork_again, process)
 
     def on_exited(self, pid: int, status: int) -> None:
         """Close what led to a process that has ended, and ask for one in its place."""
@@ -285,3 +324,15 @@ class Supervisor:
 
     def _publish_event(self, event: Event) -> None:
         self._publish(event.message(), None)
+
+
+def _speaks_for_itself(process: RankProcess, message: Message) -> bool:
+    """Return whether a message on the socket of a rank is one that this rank may send."""
+    match message:
+        case {"reserved": int()}:
+            return process.rank == 0
+        case {"event": "rank_done", "rank": process.rank, "run": process.run}:
+            return process.run is not None
+        case {"event": "formed" | "display", "rank": process.rank}:
+            return True
+    return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shutil
 import socket
-import sqlite3
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -68,7 +67,7 @@ def examine() -> Iterator[tuple[str, Finding]]:
     for name, check in _CHECKS.items():
         try:
             yield name, check()
-        except (SkyError, OSError, sqlite3.Error, pynvml.NVMLError) as error:
+        except (SkyError, OSError, pynvml.NVMLError) as error:
             yield name, Finding("cannot be checked", f"{error}")
 
 
@@ -194,9 +193,9 @@ def _disk() -> Finding:
 def _registry() -> Finding:
     try:
         found = registry.read()
-    except sqlite3.Error as error:
-        fix = f"move {home() / 'registry.sqlite'} away; a new one is made."
-        return Finding(f"cannot be read ({error})", fix)
+    except registry.RegistryError as error:
+        said, _, fix = str(error).rpartition(": ")
+        return Finding(said, fix)
     text = f"{format_count(len(found), 'cluster')} in {home()}"
     if broken := [row.name for row in found if isinstance(row, registry.Broken)]:
         fix = f"what it says of {broken[0]} cannot be read: `%sky down {broken[0]}` forgets it."

@@ -19,7 +19,9 @@ from jupyter_sky.formatting import aligned, format_dollars, format_duration, for
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.providers import providers
 
-_HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "running")
+_HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "run")
+_STATES = {ProbePhase.BUSY: "running"}
+"""Phases that a user knows by another word, as in the sidebar."""
 
 
 class StatusEntry(TypedDict):
@@ -110,7 +112,7 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
             row.name,
             row.provider,
             _size(row),
-            statuses[row.id].phase,
+            _STATES.get(statuses[row.id].phase, statuses[row.id].phase),
             format_duration(now - row.created)
             if statuses[row.id].phase is not ProbePhase.GONE
             else "",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
@@ -56,7 +55,7 @@ class SkyCompleter:
         known = {cluster.name: cluster for cluster in self._session.connected_clusters()}
         current = known.get(self._session.current_name)
         names = list(known)
-        with contextlib.suppress(SkyError, OSError, sqlite3.Error):
+        with contextlib.suppress(SkyError, OSError):
             names = [row.name for row in registry.rows()]
         return CompletionContext(
             variables=self._shell.user_ns,

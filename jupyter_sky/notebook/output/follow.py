@@ -24,6 +24,7 @@ def follow(
     timeout: float | None = None,
     sending: SendingLine | None = None,
     leaves_on_interrupt: Callable[[], bool] | None = None,
+    is_safe: bool = False,
 ) -> None:
     """Follow a run, and render what comes.
 
@@ -44,6 +45,8 @@ def follow(
     leaves_on_interrupt
         Returns after Ctrl-C whether the run goes on without us; by default whether the kernel is
         ending.
+    is_safe
+        Whether nothing is displayed that could act in the page.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def follow(
     TimedOut
         When ``timeout`` was over.
     """
-    renderer = Renderer(shell, run.task.show)
+    renderer = Renderer(shell, run.task.show, is_safe)
     try:
         run.follow(
             lambda event: renderer.render(event, flush=run.nothing_waits),

@@ -146,7 +146,7 @@ class SSH:
         targets = free[:count]
         names = [str(target) for target in targets]
         alone, *credentials = issue_credentials([running.nodes[0].host, *names])
-        trusting = [each.trusting(running.authority) for each in credentials]
+        trusting = [each.trusting(running.authority, running.fingerprints) for each in credentials]
         machines = await self._start_nodes(targets, running, trusting, progress)
         return AddedNodes(machines, running.machines, (), alone.authority, alone)
 
@@ -241,7 +241,11 @@ class SSH:
             remove_agent(host.connection, *folders)
         ready = start_agent(host.connection, folders.folder, agent, host.python, host.code)
         node = replace(
-            placed.node, addr=ready["addr"], interface=ready["interface"], port=ready["port"]
+            placed.node,
+            addr=ready["addr"],
+            interface=ready["interface"],
+            port=ready["port"],
+            fingerprint=ready["fingerprint"],
         )
         return SSHMachine(host.name, *folders, host.python, host.code, (node,))
 

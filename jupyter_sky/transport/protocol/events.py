@@ -126,6 +126,8 @@ class Display(Event):
         ``"display"``, ``"update"``, ``"result"`` or ``"clear"``.
     data, metadata, transient
         As in Jupyter's ``display_data``; of ``"clear"``, ``data`` has ``wait``.
+    skipped
+        How many displays were left out before it because there were too many to show.
     """
 
     rank: int
@@ -134,6 +136,7 @@ class Display(Event):
     data: dict[str, Any]
     metadata: dict[str, Any] = field(default_factory=dict)
     transient: dict[str, Any] = field(default_factory=dict)
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,22 @@ class Forgotten(Event):
     """The agent dropped blobs to stay within its limits; they have to be sent again."""
 
     digests: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Event):
+    """Events that stood here were not kept: the disk was full, or there were too many.
+
+    Attributes
+    ----------
+    shown
+        How many of them were what ranks printed or displayed.
+    others
+        How many were not.
+    """
+
+    shown: int
+    others: int
 
 
 Event.kinds.update({_kind(cls.__name__): cls for cls in Event.__subclasses__()})

@@ -113,8 +113,8 @@ class Welcome(TypedDict):
         imported them.
     latest
         The last run that began on this node, as the event `RunBegan` says it, with the number ``n``
-        of that event and whether its end is ``unseen``: something of the run happened while no
-        notebook was connected.
+        of that event and whether its end is ``unseen``: no notebook has said that it has the event
+        with which a rank ended it (``seen``, with the number ``n`` of the last event that came).
     ranks
         The ranks of the node.
     ending

@@ -46,6 +46,22 @@ class Forked(TypedDict):
 
 
 @final
+class NotForked(TypedDict):
+    """The system made no process for that rank, which was asked for first.
+
+    Attributes
+    ----------
+    not_forked
+        The rank.
+    reason
+        Why, in the system's words.
+    """
+
+    not_forked: int
+    reason: str
+
+
+@final
 class Exited(TypedDict):
     """The process of a rank has ended.
 
@@ -61,7 +77,7 @@ class Exited(TypedDict):
     status: int
 
 
-ForkServerMessage = Imported | Forked | Exited
+ForkServerMessage = Imported | Forked | NotForked | Exited
 
 
 # Commands: agent to the main thread of a rank

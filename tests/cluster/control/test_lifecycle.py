@@ -247,6 +247,23 @@ def _started(spec: ClusterSpec, plugins: list[sky.Plugin]):
     return made, Local(), runtime_env
 
 
+def test_a_registry_that_others_can_read_is_made_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "home"
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(folder))
+    registry.rows()
+    folder.chmod(0o755)
+    registry.rows()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    # A folder with other things in it may be meant for others: the user decides.
+    (folder / "thesis.tex").touch()
+    folder.chmod(0o755)
+    with pytest.raises(sky.SkyError, match=f"others can read .*: type `chmod 700 {folder}`, or"):
+        registry.rows()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
 def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
     script = "import jupyter_sky as sky\nsky.ComputePool(nodes=1).__enter__()"
     tmp_path.chmod(0o777)

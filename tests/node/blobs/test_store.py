@@ -42,6 +42,21 @@ def test_a_blob_that_broke_off_can_be_sent_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [key]
 
 
+def test_what_stays_unfinished_takes_no_room_for_ever(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, 10**9)
+    data = bytes(range(256)) * 100
+    store.add(digest(data), 0, memoryview(data)[:1000], len(data))
+    store.drop_stalled(60)
+    assert store.arrived(digest(data)) == 1000
+    store.drop_stalled(0)
+    assert not list(tmp_path.iterdir())
+    assert store.arrived(digest(data)) == 0
+    # Who sends it does not know that yet.
+    store.add(digest(data), 1000, memoryview(data)[1000:2000], len(data))
+    assert not list(tmp_path.iterdir())
+    assert put(store, data) in store
+
+
 def test_two_send_the_same_at_once_and_one_of_them_breaks_off(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, 10**9)
     data = bytes(range(256)) * 100

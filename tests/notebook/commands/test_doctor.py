@@ -89,10 +89,9 @@ def test_nothing_is_asked_for_that_windows_lacks(
 def test_a_broken_registry_is_named_with_the_fix(elsewhere: Path) -> None:
     (elsewhere / "registry.sqlite").write_bytes(b"no database" * 1000)
     found = findings()
-    assert found["registry"].found.startswith("cannot be read (")
-    assert found["registry"].fix == (
-        f"move {elsewhere / 'registry.sqlite'} away; a new one is made."
-    )
+    file = elsewhere / "registry.sqlite"
+    assert found["registry"].found == f"{file} cannot be used (file is not a database)"
+    assert found["registry"].fix.startswith("move it away, a new one is made")
     assert found["leftovers"].found == "cannot be checked"
 
 

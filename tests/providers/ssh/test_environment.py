@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shutil
@@ -188,6 +189,39 @@ def test_nodes_need_what_the_project_says() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(NEEDED.values()) <= set(project["project"]["dependencies"])
+
+
+def test_the_login_of_a_repository_is_in_no_argument(tmp_path: Path) -> None:
+    listed = tmp_path / "requirements.txt"
+    listed.write_text("b @ git+https://me:p%40ss@h.org/b.git\nc\n")
+    recipe = recipe_for(
+        sky.Image(pip=["a @ git+https://s3cret@h.org/team/a.git@v1#subdirectory=x", f"-r {listed}"])
+    )
+    assert "a @ git+https://h.org/team/a.git@v1#subdirectory=x" in recipe.project
+    assert recipe.requirements == ("b @ git+https://h.org/b.git\nc\n",)
+    assert "s3cret" not in repr(recipe)
+    # What git itself makes of it.
+    read = ["git", "config", "--get-urlmatch", "http.extraHeader"]
+    for where, login in (("h.org/team/a.git", b"s3cret:"), ("h.org/b.git", b"me:p@ss")):
+        said = subprocess.run(
+            [*read, f"https://{where}/info/refs"],
+            env={**os.environ, **recipe.logins},
+            capture_output=True,
+            text=True,
+        )
+        expected = f"Authorization: Basic {base64.b64encode(login).decode()}"
+        assert said.stdout.strip() == expected
+    # The same environment, whoever asks for it.
+    assert recipe.digest("x") == recipe_for(
+        sky.Image(pip=["a @ git+https://h.org/team/a.git@v1#subdirectory=x", f"-r {listed}"])
+    ).digest("x")
+
+
+def test_what_the_registry_does_not_keep_is_asked_for() -> None:
+    with pytest.raises(
+        sky.UsageError, match=r"does not keep what stands for \*\*\*\* in a @ https"
+    ):
+        recipe_for(sky.Image(pip=["a @ https://****@h.org/a-1.0-py3-none-any.whl"]))
 
 
 def test_stop_ends_what_uv_does_there(lab: Lab, notebook: LiveNotebook) -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import last_line
+from jupyter_sky.formatting import format_bytes, last_line
 from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection.channel_socket import PIECE, as_socket
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 ANSWER_WITHIN = 60.0
 """Seconds in which a command has to print something, unless it is known to take longer."""
 
+MOST_PRINTED = 4 * 1024 * 1024
+"""Bytes that a command may print: ours print much less, and a host is not to fill this memory."""
+
+_MOST_GREETED = 64 * 1024  # bytes that login scripts may print
 _WINDOW = 8 * 1024 * 1024
 _TEST_WITHIN = 2.0
 
@@ -173,6 +177,7 @@ class SSHConnection:
             return open_transport(login, open_socket(login))
         import paramiko
 
+        _check_way(self.target, login)
         *before, last = login.jumps
         jump = self._jump = pool.get(parse_one(last), tuple(before))
         jump._users.add(self)
@@ -339,6 +344,9 @@ class SSHConnection:
                 if not (byte := channel.recv(1)):
                     break
                 seen += byte
+                if len(seen) > _MOST_GREETED:
+                    much = format_bytes(_MOST_GREETED)
+                    raise HostError(f"its login scripts printed more than {much}")
             else:
                 channel.settimeout(None)
                 return
@@ -352,6 +360,23 @@ class SSHConnection:
         raise HostError(f"the bridge to its agent did not start: {said or status}")
 
 
+def _check_way(target: Target, login: Login) -> None:
+    """Refuse jump hosts that lead to each other: each would wait for the next for ever."""
+    way, places = [str(target)], [(login.address, login.port)]
+    while login.jumps and not login.proxy_command:
+        *before, last = login.jumps
+        login = read_login(parse_one(last))
+        if before:
+            login = replace(login, jumps=tuple(before))
+        way.append(last)
+        if (login.address, login.port) in places:
+            raise HostError(
+                f"its jump hosts lead to each other ({' through '.join(way)}): give the first of "
+                "them `ProxyJump none` in ~/.ssh/config"
+            )
+        places.append((login.address, login.port))
+
+
 def _write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) -> None:
     for start in range(0, len(data), PIECE):
         channel.sendall(memoryview(data)[start : start + PIECE])
@@ -359,7 +384,9 @@ def _write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) 
 
 
 def _read(receive: Callable[[int], bytes]) -> bytes:
-    parts = []
+    parts = bytearray()
     while part := receive(PIECE):
-        parts.append(part)
-    return b"".join(parts)
+        parts += part
+        if len(parts) > MOST_PRINTED:
+            raise CommandError(f"a command printed more than {format_bytes(MOST_PRINTED)}")
+    return bytes(parts)

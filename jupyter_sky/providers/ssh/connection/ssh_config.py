@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.ssh.connection.targets import Target
+from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
 
 CONNECT_WITHIN = 10.0
 """Seconds for each step of connecting, unless the configuration says otherwise."""
@@ -87,6 +87,7 @@ def read_login(target: Target) -> Login:
     port = target.port or int(options.get("port", 22))
     filed = options.get("hostkeyalias", address)
     jump = options.get("proxyjump", "none")
+    jumps = () if jump.lower() == "none" else tuple(jump.split(","))
     chosen = [Path(path).expanduser() for path in options.get("identityfile", ())]
     usual = [_home() / name for name in _USUAL_KEYS]
     return Login(
@@ -100,7 +101,7 @@ def read_login(target: Target) -> Login:
         ),
         only_these=options.get("identitiesonly", "no").lower() == "yes",
         use_agent=options.get("identityagent", "").lower() != "none",
-        jumps=() if jump.lower() == "none" else tuple(jump.split(",")),
+        jumps=_before(jumps, address, port),
         proxy_command=options.get("proxycommand"),
         known_hosts=tuple(
             Path(path).expanduser()
@@ -112,6 +113,19 @@ def read_login(target: Target) -> Login:
         ),
         connect_within=_seconds(options.get("connecttimeout")) or CONNECT_WITHIN,
     )
+
+
+def _before(jumps: tuple[str, ...], address: str, port: int) -> tuple[str, ...]:
+    """Return the jump hosts on the way to a host; after itself none is needed.
+
+    ``ProxyJump`` in ``Host *`` is said of the jump hosts as well.
+    """
+    for index, jump in enumerate(jumps):
+        target = parse_one(jump)
+        options = _lookup(target)
+        if (options["hostname"], target.port or int(options.get("port", 22))) == (address, port):
+            return jumps[:index]
+    return jumps
 
 
 def _seconds(text: str | None) -> float:

@@ -1,0 +1,98 @@
+"""How much of what a rank displays is shown: as many figures and tables as a notebook can hold.
+
+A page becomes slow with thousands of them, and each is kept on the node for a notebook that is not
+connected. As with what is printed (`rate_limiter`) there may be gaps, each of which says how much
+was left out, and what comes last is always shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from jupyter_sky.node.supervisor.rate_limiter import TokenBucket
+from jupyter_sky.transport.frames import Message, encode
+
+BURST = 64 * 1024 * 1024
+"""Bytes of displays that are shown at once, whatever the rate."""
+
+RATE = 1024 * 1024
+"""Bytes a second that are shown after that."""
+
+EACH = 64 * 1024
+"""Bytes that a display counts for beside its own: each is an element of the page."""
+
+KEPT = 8
+"""How many of those that are left out are kept, so that the last ones can be shown."""
+
+_KEPT_BYTES = 16 * 1024 * 1024
+
+
+class DisplayLimiter:
+    """Lets what a run displays through, or the last of it where there is too much."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bucket = TokenBucket(BURST, RATE, clock)
+        self._held: deque[tuple[Message, int]] = deque()
+        self._held_bytes = 0
+        self._clear: Message | None = None
+        self._skipped = 0
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something is held back."""
+        return bool(self._held or self._clear)
+
+    @property
+    def delay(self) -> float:
+        """Seconds until what is held back may be shown."""
+        return self._bucket.delay(min(self._held_bytes, BURST // 2))
+
+    def feed(self, message: Message) -> list[Message]:
+        """Return what to show now that a rank has sent an event `Display`."""
+        size = len(encode(message)) + EACH
+        # One that is larger than all there is room for passes too, if nothing came before it.
+        if not self.is_holding and self._bucket.tokens > 0:
+            self._bucket.take(size)
+            return [message]
+        self._hold(message, size)
+        return self.release() if self._bucket.tokens >= BURST / 2 else []
+
+    def release(self) -> list[Message]:
+        """Return what is held back."""
+        shown = [message for message, _ in self._held]
+        if shown and self._skipped:
+            shown[0] = {**shown[0], "skipped": self._skipped}
+        if self._clear:
+            shown.insert(0, self._clear)
+        self._bucket.take(self._held_bytes)
+        self._held.clear()
+        self._held_bytes, self._clear, self._skipped = 0, None, 0
+        return shown
+
+    def _hold(self, message: Message, size: int) -> None:
+        if message["kind"] == "clear":
+            # What stood there goes, seen or not.
+            self._held.clear()
+            self._held_bytes, self._clear, self._skipped = 0, message, 0
+            return
+        if message["kind"] == "update":
+            self._forget_earlier(message)
+        self._held.append((message, size))
+        self._held_bytes += size
+        while len(self._held) > 1 and (
+            len(self._held) > KEPT or self._held_bytes > _KEPT_BYTES + EACH * KEPT
+        ):
+            self._skipped += 1
+            self._held_bytes -= self._held.popleft()[1]
+
+    def _forget_earlier(self, update: Message) -> None:
+        """Drop what is held of the same display: the update takes its place."""
+        identity = update["transient"].get("display_id")
+        for index, (message, size) in enumerate(self._held):
+            if identity and message["transient"].get("display_id") == identity:
+                update["kind"] = message["kind"]  # a display that nobody has seen is none to update
+                del self._held[index]
+                self._held_bytes -= size
+                return

@@ -1,0 +1,77 @@
+"""A registry that cannot be used: one sentence says so, and what costs money ends all the same."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runtime_env import Timeouts
+from jupyter_sky.paths import home
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec
+from tests.conftest import processes_of
+
+
+class Rented(Local):
+    """Nodes of this machine that have to be given back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given_back: list[str] = []
+
+    def location(self) -> str:
+        return "here"
+
+    async def release_cluster(self, identity: str, location: str | None, progress) -> None:
+        self.given_back.append(identity)
+
+    async def list_resources(self) -> tuple[list, list[str]]:
+        return [], []
+
+    async def remove_unused(self) -> list[str]:
+        return []
+
+
+def test_down_gives_machines_back_when_the_registry_cannot_be_written() -> None:
+    provider = Rented()
+    spec, runtime_env = assemble(ClusterSpec(name="rented", nodes=1), [])
+    cluster = Cluster.start(spec, provider, runtime_env, timeouts=Timeouts())
+    file = home() / "registry.sqlite"
+    usual = file.read_bytes()
+    file.write_bytes(b"no database, and longer than its header" * 100)
+    try:
+        with pytest.raises(sky.SkyError, match="rented was ended, but it is still in the registry"):
+            cluster.down()
+    finally:
+        file.write_bytes(usual)
+    assert provider.given_back == [cluster.id]
+    assert not processes_of(Path(cluster.id))
+    row = registry.find("rented")
+    assert row is not None
+    assert Cluster.remove(row, provider) == []
+    assert registry.find("rented") is None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda file: file.write_bytes(b"no database" * 100), "move it away, a new one is made"),
+        (
+            lambda file: sqlite3.connect(file).execute("CREATE TABLE clusters (newer TEXT)"),
+            "no newer jupyter_sky has made it",
+        ),
+    ],
+    ids=["damaged", "newer"],
+)
+def test_the_sentence_says_what_to_do(monkeypatch, tmp_path: Path, spoil, said: str) -> None:
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
+    spoil(home() / "registry.sqlite")
+    with pytest.raises(sky.SkyError, match=said) as caught:
+        registry.rows()
+    assert str(home()) in str(caught.value)

@@ -1,0 +1,131 @@
+"""A node without descriptors or processes: its ranks live, and what is lost comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.state import RankPhase
+from jupyter_sky.providers.local import Local
+from tests.cluster.conftest import Cells
+from tests.faults.conftest import agent_of, folder_of
+
+_PIDS = Path("/sys/fs/cgroup/pids")
+
+
+def fork_server_of(cells: Cells) -> psutil.Process:
+    return agent_of(cells).children()[0]
+
+
+def pids(cells: Cells) -> list[int]:
+    return cells.ask("__import__('os').getpid()")
+
+
+def until(cells: Cells, condition: Callable[[], bool]) -> None:
+    """Wait until a change of the cluster makes something true."""
+    changed = threading.Event()
+    cells.cluster.listen(changed.set)
+    while not condition():
+        assert changed.wait(60)
+        changed.clear()
+
+
+def trouble(cells: Cells, rank: int) -> str:
+    return cells.cluster.state.ranks[rank].trouble or ""
+
+
+@contextlib.contextmanager
+def descriptors(process: psutil.Process, most: int) -> Iterator[None]:
+    """Let a process open nothing more when it has so many files open."""
+    before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
+
+
+@contextlib.contextmanager
+def no_more_processes(process: psutil.Process) -> Iterator[None]:
+    """Let a process fork no more."""
+    group = _PIDS / f"sky-{uuid.uuid4().hex[:8]}"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("the system's control groups cannot be changed here")
+    try:
+        (group / "cgroup.procs").write_text(str(process.pid))
+        (group / "pids.max").write_text("1")
+        yield
+    finally:
+        (_PIDS / "cgroup.procs").write_text(str(process.pid))
+        group.rmdir()
+
+
+def test_idle_connections_and_few_descriptors_cost_no_rank(new) -> None:
+    cells = new(nodes=4, provider=Local(machines=2), framework=False)
+    before = pids(cells)
+    machine = registry.find(cells.cluster.name).machines[0]
+    where = (machine["nodes"][0]["addr"], machine["nodes"][0]["port"])
+    few = agent_of(cells).num_fds() + 30
+    with descriptors(agent_of(cells), few), contextlib.ExitStack() as stack:
+        for _ in range(300):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                sock.connect(where)
+        assert pids(cells) == before
+        os.kill(before[0], signal.SIGKILL)
+        until(cells, lambda: cells.cluster.state.ranks[0].pid not in (None, before[0]))
+        after = pids(cells)
+    assert after[0] != before[0]
+    assert after[1:] == before[1:]
+    assert (folder_of(cells) / "agent.log").stat().st_size < 10_000
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        (lambda cells: descriptors(agent_of(cells), 3), "Too many open files"),
+        (lambda cells: descriptors(fork_server_of(cells), 3), "Too many open files"),
+        (
+            lambda cells: no_more_processes(fork_server_of(cells)),
+            "Resource temporarily unavailable",
+        ),
+    ],
+    ids=["no descriptors in the agent", "none in the fork server", "no process"],
+)
+def test_a_rank_for_which_there_is_no_process_comes_when_there_is_room(new, limit, why) -> None:
+    cells = new(nodes=2, framework=False)
+    before = pids(cells)
+    with limit(cells):
+        os.kill(before[1], signal.SIGKILL)
+        until(cells, lambda: "the system makes no process for it" in trouble(cells, 1))
+        assert why in trouble(cells, 1)
+    after = pids(cells)
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+def test_a_rank_for_which_no_process_comes_is_named(new) -> None:
+    cells = new(nodes=2, framework=False)
+    victim = pids(cells)[1]
+    with descriptors(agent_of(cells), 3):
+        os.kill(victim, signal.SIGKILL)
+        until(cells, lambda: cells.cluster.state.ranks[1].phase is RankPhase.DEAD)
+        with pytest.raises(sky.ClusterLost, match="rank 1 does not start any more, the system "):
+            cells.run("pass")
+    until(cells, lambda: cells.cluster.state.settled)
+    cells.run("pass")
