@@ -208,7 +208,7 @@ def test_a_line_comes_back_from_what_it_says(line: str) -> None:
     assert sorted(as_line(options).split()) == sorted(line.split())
 
 
-LOGS = {"rank": None, "follow": False, "tail": None, "save": None, "cluster": None}
+LOGS = {"ranks": None, "json": False, "follow": False, "tail": None, "save": None, "cluster": None}
 
 
 @pytest.mark.parametrize(
@@ -219,10 +219,12 @@ LOGS = {"rank": None, "follow": False, "tail": None, "save": None, "cluster": No
         ("status", {"json": False}),
         ("status --json", {"json": True}),
         ("logs", LOGS),
-        ("logs 3 --follow", {**LOGS, "rank": 3, "follow": True}),
-        ("logs --tail 20 -f 0", {**LOGS, "rank": 0, "follow": True, "tail": 20}),
-        ("logs 3 --save a/b.log", {**LOGS, "rank": 3, "save": "a/b.log"}),
-        ("logs -c train 3", {**LOGS, "rank": 3, "cluster": "train"}),
+        ("logs 0,2-3", {**LOGS, "ranks": (0, 2, 3)}),
+        ("logs all", {**LOGS, "ranks": "all"}),
+        ("logs 3 --follow", {**LOGS, "ranks": (3,), "follow": True}),
+        ("logs --tail 20 -f 0", {**LOGS, "ranks": (0,), "follow": True, "tail": 20}),
+        ("logs 3 --save a/b.log", {**LOGS, "ranks": (3,), "save": "a/b.log"}),
+        ("logs -c train 3", {**LOGS, "ranks": (3,), "cluster": "train"}),
         ("push model, data", {"names": ("model", "data")}),
         ("pull model --ranks 0,2", {"names": ("model",), "ranks": (0, 2)}),
         ("pull --ranks 0 model data", {"names": ("model", "data"), "ranks": (0,)}),
@@ -259,9 +261,9 @@ def test_up_takes_the_options_of_a_cluster() -> None:
         ("push a.b", '"a.b" is not one.'),
         (
             "logs one",
-            '%sky logs takes the number of a rank, as in `%sky logs 3`; "one" is not one.',
+            "%sky logs takes `all`, `head`, or numbers of ranks, as in `%sky logs 0,2-3`; "
+            '"one" is not one.',
         ),
-        ("logs 1 2", '%sky logs has no use for "2": `%sky logs -h` shows what it takes.'),
         ("pull a --ranks 0 b", "--ranks takes values with commas between them"),
         ("auto yes", '%sky auto takes `on`, `off` or `status`, as in `%sky auto on`; "yes" is'),
     ],
