@@ -66,10 +66,9 @@ class RemoteError(Exception):
         # IPython asks for this: the user sees their own lines, not the frames that led here.
         lines, summary = list(self.failures[0].error["traceback"]), _summary(self.failures)
         if len(lines) == len(summary) == 1 and "\n" not in lines[0]:
-            lines = [f"{lines[0]} ({summary[0]})"]
+            lines = ["; ".join(filter(None, [f"{lines[0]} ({summary[0]})", self.advice]))]
         else:
-            lines += summary
-        lines += filter(None, [self.advice])
+            lines += [*summary, *filter(None, [self.advice])]
         return lines if _colours_are_wanted() else [_COLOUR.sub("", line) for line in lines]
 
     def __str__(self) -> str:

@@ -224,7 +224,7 @@ def test_logs_of_any_rank_also_while_the_cell_is_busy(server: Server, opened: Op
     assert log.json == {"rank": 1, "text": "I am é\nmore\n"}
     assert server.sky(f"clusters/{entry['id']}/logs/1?tail=1").json["text"] == "more\n"
     wrong = server.sky(f"clusters/{entry['id']}/logs/9")
-    assert (wrong.status, wrong.message) == (400, "there is no rank 9: ranks 0-1.")
+    assert (wrong.status, wrong.message) == (400, "logs: there is no rank 9, logs has ranks 0-1.")
     assert server.sky(f"clusters/{entry['id']}/logs/1?tail=0").status == 400
     server.act(entry, "interrupt")
     kernel.finish(cell)

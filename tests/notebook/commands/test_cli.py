@@ -116,7 +116,7 @@ def test_without_words_it_says_what_it_can_do() -> None:
     assert "status" in said.out and "push" not in said.out
     assert sky("--help").out == said.out
     assert sky("--version").out == f"{__version__}\n"
-    assert sky("logs", "-h").out.startswith("usage: jupyter sky logs [RANKS ...] [options]\n")
+    assert sky("logs", "-h").out.startswith("usage: jupyter sky logs [RANKS] [options]\n")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,9 @@ CONTEXT = CompletionContext(
 )
 
 
+LISTS = ("head", "0-3", "0-1", "2-3")
+
+
 @pytest.mark.parametrize(
     ("line", "text", "expected"),
     [
@@ -33,8 +36,8 @@ CONTEXT = CompletionContext(
         ("%%sky --gpus H20", "H20", ["H200"]),
         ("%%sky --plugin no", "no", ["none"]),
         ("%%sky --plugin torch t", "t", []),
-        ("%%sky --ranks ", "", ["all", "head", "0-3", "0-1", "2-3", "0", "1", "2", "3"]),
-        ("%%sky --ranks 0,", "", ["all", "head", "0-3", "0-1", "2-3", "1", "2", "3"]),
+        ("%%sky --ranks ", "", ["all", *LISTS, "0", "1", "2", "3"]),
+        ("%%sky --ranks 0,", "", ["all", *LISTS, "1", "2", "3"]),
         ("%%sky --stdout n", "n", ["none"]),
         ("%%sky --stdout 2", "2", ["2-3", "2"]),
         ("%%sky --in mo", "mo", ["model", "momentum"]),
@@ -47,8 +50,8 @@ CONTEXT = CompletionContext(
         ("%%sky -", "-", ["-h"]),
         ("%sky st", "st", ["status"]),
         ("%sky logs --f", "--f", ["--follow"]),
-        ("%sky logs ", "", ["0", "1", "2", "3", "--follow", "--tail"]),
-        ("%sky logs 3 ", "", ["--follow", "--tail"]),
+        ("%sky logs ", "", ["all", *LISTS, "0", "1", "2", "3", "--follow", "--tail"]),
+        ("%sky logs 3 ", "", ["all", *LISTS, "0", "1", "2", "--follow", "--tail"]),
         ("%sky push d", "d", ["data"]),
         ("%sky pull model --ranks h", "h", ["head"]),
         ("%sky down ", "", ["train", "trial"]),

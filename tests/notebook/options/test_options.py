@@ -208,14 +208,7 @@ def test_a_line_comes_back_from_what_it_says(line: str) -> None:
     assert sorted(as_line(options).split()) == sorted(line.split())
 
 
-LOGS = {
-    "ranks": None,
-    "follow": False,
-    "tail": None,
-    "save": None,
-    "json": False,
-    "cluster": None,
-}
+LOGS = {"ranks": None, "json": False, "follow": False, "tail": None, "save": None, "cluster": None}
 
 
 @pytest.mark.parametrize(
@@ -226,6 +219,8 @@ LOGS = {
         ("status", {"json": False}),
         ("status --json", {"json": True}),
         ("logs", LOGS),
+        ("logs 0,2-3", {**LOGS, "ranks": (0, 2, 3)}),
+        ("logs all", {**LOGS, "ranks": "all"}),
         ("logs 3 --follow", {**LOGS, "ranks": (3,), "follow": True}),
         ("logs --tail 20 -f 0", {**LOGS, "ranks": (0,), "follow": True, "tail": 20}),
         ("logs 3 --save a/b.log", {**LOGS, "ranks": (3,), "save": "a/b.log"}),
