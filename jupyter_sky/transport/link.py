@@ -131,6 +131,11 @@ class Link:
         self._wake()
         self._on_close()
 
+    @property
+    def silent_for(self) -> float:
+        """Seconds since anything was received."""
+        return self._loop.time() - self._last_received
+
     def _schedule_heartbeat(self) -> None:
         due = self._loop.time() + HEARTBEAT
         self._heartbeat = self._loop.call_later(HEARTBEAT, self._beat, due)

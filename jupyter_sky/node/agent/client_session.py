@@ -96,6 +96,11 @@ class ClientSession:
             on_drained=self.pump,
         )
 
+    @property
+    def silent_for(self) -> float:
+        """Seconds since the client gave a sign of life."""
+        return self._link.silent_for
+
     # What the agent sends
 
     def pump(self) -> None:
@@ -228,6 +233,10 @@ class ClientSessions:
     def has_notebook(self, but: ClientSession | None = None) -> bool:
         """Return whether a notebook is connected, apart from that of one session."""
         return any(each.is_notebook for each in self._sessions if each is not but)
+
+    def hears_notebook(self, within: float) -> bool:
+        """Return whether a notebook has given a sign of life in so many seconds up to now."""
+        return any(each.is_notebook and each.silent_for <= within for each in self._sessions)
 
     def pump(self) -> None:
         """Send each client the events that it has not got."""

@@ -52,6 +52,7 @@ TOUCH_EVERY = 3600.0
 """Seconds after which the folders that the node uses are marked as used again."""
 
 _MISSED = 2  # times that the others were not there
+_HEARD_WITHIN = 2.0  # seconds in which a notebook that is connected gives a sign of life
 
 
 def main(
@@ -224,10 +225,21 @@ class Agent:
                 self._supervisor.announce_leaving({**message, "ranks": ranks})
                 await stream.send({"op": "hello"})
             case "ended":
+                await self._end_unless_used()
                 await stream.send({"op": "hello"})
-                self.end_because("its notebook ended it, and another node passed that on")
             case _:
                 await stream.send({"op": "hello"})
+
+    async def _end_unless_used(self) -> None:
+        """End because another node passes on that the notebook wants that.
+
+        It does so because the notebook has no connection to this node. If the notebook is heard of
+        now, the other node speaks for itself alone, and is not answered.
+        """
+        await asyncio.sleep(_HEARD_WITHIN)
+        if self._sessions.hears_notebook(_HEARD_WITHIN):
+            raise ConnectionError("a notebook is connected, which says itself what it wants")
+        self.end_because("its notebook ended it, and another node passed that on")
 
     # For the idle timer (`idle.NodeUse`)
 

@@ -19,6 +19,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport import event_loop
 from tests.conftest import processes_of
 
 
@@ -220,6 +221,15 @@ def test_an_endless_run_that_no_notebook_looks_at_ends_after_its_time(new) -> No
     cells.cluster.close()
     while any(folder.exists() for folder in folders):
         time.sleep(0.01)
+
+
+def test_a_node_cannot_end_another_that_a_notebook_is_connected_to(new) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2))
+    first, second = cells.cluster._controller.connections
+    peers = [second.machine.nodes[0].peer()]
+    answer = event_loop.wait(first.request("end_peers", peers=peers))
+    assert answer["failed"] == {1: "the peer hung up"}
+    assert cells.ask("1 + 1") == [2, 2]
 
 
 def test_a_missing_framework_is_one_sentence_and_starts_nothing(home: Path) -> None:
