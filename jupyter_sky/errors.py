@@ -8,6 +8,7 @@ of all exceptions, each with its file::
             UsageError       errors.py: what was typed cannot be done
                 InvalidCell  notebook/errors.py: the cell does not compile
             ClusterLost      errors.py: the cluster, or a part of it, is gone
+            NoConnection     errors.py: a node cannot be reached now, and may be there
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
             RegistryError    cluster/inventory/registry.py: the registry cannot be used
             VersionMismatch  cluster/version_check.py: the node's Python or jupyter_sky differs
@@ -53,3 +54,7 @@ class UsageError(SkyError, ValueError):
 
 class ClusterLost(SkyError):
     """The cluster, or a part that a run needs, is gone."""
+
+
+class NoConnection(SkyError):
+    """A node cannot be reached now; it may be there, and what runs on it may go on."""

@@ -1,8 +1,12 @@
-"""Numbers as a user reads them: sizes, times, money, ranks, lists, tables."""
+"""What a user reads: sizes, times, money, ranks, lists, tables, addresses without passwords."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+
+HIDDEN = "****"
+"""What stands for a secret in an address."""
 
 
 def format_bytes(count: float) -> str:
@@ -53,6 +57,12 @@ def format_list(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def as_sentence(text: str) -> str:
+    """Return a text with a full stop, unless it ends as a sentence does."""
+    text = text.rstrip(".")
+    return text if text.endswith(("?", "!")) else f"{text}."
+
+
 def last_line(text: str, otherwise: str = "it said nothing") -> str:
     """Return the last line of what a command printed, or ``otherwise`` if it printed none."""
     return (text.strip().splitlines() or [otherwise])[-1]
@@ -64,3 +74,28 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()
+
+
+_ADDRESS = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://)([^\s'\"<>`]+)")
+_LOGIN = re.compile(r"^[^/?#]*@")
+_VALUE = re.compile(r"(?<==)[^&#]+")
+_KEY = re.compile(r"(?<=/)(?=[A-Za-z]*\d)(?=\d*[A-Za-z])(?![0-9a-f]+\b)[A-Za-z0-9]{16,}(?=/|$)")
+
+
+def without_secrets(text: str) -> str:
+    """Return a text in which no address has a secret: indexes and repositories are given them.
+
+    They stand in the login (``https://user:password@host``), in what follows a ``?``, and in a part
+    of the path that is a key by its looks. What follows ``#`` is a name or a digest.
+    """
+    return _ADDRESS.sub(_without_secret, text) if "://" in text else text
+
+
+def _without_secret(address: re.Match[str]) -> str:
+    rest = _LOGIN.sub(f"{HIDDEN}@", address[2])
+    rest, mark, fragment = rest.partition("#")
+    path, question, query = rest.partition("?")
+    if "http" in address[1]:
+        path = _KEY.sub(HIDDEN, path)
+    shown = path + question + _VALUE.sub(HIDDEN, query)
+    return address[1] + shown + mark + fragment

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import tempfile
 from pathlib import Path
 
 from platformdirs import user_data_path
 
 from jupyter_sky.errors import SkyError
+
+_OURS = re.compile(r"registry\.sqlite(-journal)?|asked|run|aws|uv-.*")
+"""What lies in the folder of the registry."""
 
 _LONGEST_SOCKET = 100  # bytes; the system's limit is 104 to 108
 
@@ -27,20 +32,45 @@ def runtime() -> Path:
     user = os.getuid() if hasattr(os, "getuid") else "me"
     temporary = tempfile.gettempdir()
     short = temporary if len(temporary) < _LONGEST_SOCKET - 48 else "/tmp"
-    return _private(Path(short) / f"jupyter-sky-{user}")
+    return _private(_own(Path(short) / f"jupyter-sky-{user}"))
+
+
+def _own(folder: Path) -> Path:
+    """Return a folder, or one like it where another user has made one of its name first."""
+    if not hasattr(os, "getuid"):
+        return folder
+    for each in (folder, *sorted(folder.parent.glob(f"{folder.name}.*"))):
+        try:
+            status = each.lstat()
+        except FileNotFoundError:
+            return each
+        if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
+            return each
+    return Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
 
 
 def _private(folder: Path) -> Path:
+    """Return a folder that only this user can enter; one that holds nothing else is made so."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
+        if not hasattr(os, "getuid"):
+            return folder
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise SkyError(
+                f"{folder} belongs to or can be changed by somebody else: "
+                "set JUPYTER_SKY_HOME to a folder of yours."
+            )
+        if status.st_mode & 0o055:
+            # What else lies there may be meant for others.
+            if not all(_OURS.fullmatch(path.name) for path in folder.iterdir()):
+                raise SkyError(
+                    f"others can read {folder}: type `chmod 700 {folder}`, "
+                    "or set JUPYTER_SKY_HOME to a folder of its own."
+                )
+            folder.chmod(0o700)
     except OSError as error:
         raise SkyError(
             f"{folder} cannot be used, {error.strerror}: set JUPYTER_SKY_HOME to a folder of yours."
         ) from None
-    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
-        raise SkyError(
-            f"{folder} belongs to or can be changed by somebody else: "
-            "set JUPYTER_SKY_HOME to a folder of yours."
-        )
     return folder

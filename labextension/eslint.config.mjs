@@ -14,6 +14,18 @@ export default [
     }
   },
   ...jupyter.configs.recommended,
-  // All of it together is smaller than an icon font.
-  { rules: { 'jupyter/prefer-lazy-imports': 'off' } }
+  {
+    rules: {
+      // All of it together is smaller than an icon font.
+      'jupyter/prefer-lazy-imports': 'off',
+      // What ranks print comes from other machines: it goes in as text, never as markup.
+      'no-restricted-properties': [
+        'error',
+        ...['innerHTML', 'outerHTML', 'insertAdjacentHTML', 'setHTMLUnsafe', 'srcdoc'].map(property => ({
+          property,
+          message: 'Use setText or element of dom.ts.'
+        }))
+      ]
+    }
+  }
 ];

@@ -6,12 +6,14 @@ import pytest
 
 from jupyter_sky.formatting import (
     aligned,
+    as_sentence,
     format_bytes,
     format_count,
     format_dollars,
     format_duration,
     format_list,
     format_ranks,
+    without_secrets,
 )
 
 
@@ -64,3 +66,39 @@ def test_counts_ranks_and_lists() -> None:
 
 def test_columns_are_aligned_without_spaces_at_the_end() -> None:
     assert list(aligned([["name", "state"], ["a", ""]])) == ["name  state", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("torch>=2 numpy", "torch>=2 numpy"),
+        ("https://me:s3cret@index.org/simple", "https://****@index.org/simple"),
+        ("https://ghp_s3cret@index.org", "https://****@index.org"),
+        ("--pip 'a @ git+https://s3cret@h.org/a.git@v1#egg=a'", None),
+        (
+            "https://h.org/simple?token=s3cret&user=s3cret",
+            "https://h.org/simple?token=****&user=****",
+        ),
+        (
+            "https://h.org/basic/Ab3dEf6hIj9lMn2p/team/simple/",
+            "https://h.org/basic/****/team/simple/",
+        ),
+        ("https://h.org/ab/0123456789abcdef0123/torch-2.4.0-py3-none-any.whl#sha256=ab12", None),
+        (
+            "no ssh://git@github.com/a and (http://u:p@h)",
+            "no ssh://****@github.com/a and (http://****@h)",
+        ),
+        ("to s3://bucket/run12345678901234", None),
+    ],
+)
+def test_no_address_is_shown_with_its_secret(text: str, shown: str | None) -> None:
+    expected = text.replace("s3cret@", "****@") if shown is None else shown
+    assert without_secrets(text) == expected
+    assert without_secrets(expected) == expected
+
+
+def test_a_question_is_a_sentence_already() -> None:
+    assert as_sentence("is it on, and are you in its network?") == (
+        "is it on, and are you in its network?"
+    )
+    assert as_sentence("it is off") == as_sentence("it is off.") == "it is off."

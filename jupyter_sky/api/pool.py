@@ -54,6 +54,8 @@ class ComputePool:
         Seconds without a run after which the cluster ends itself.
     replace
         Whether another node takes the place of one that is lost.
+    patience
+        Seconds for which a node is waited for that nobody reaches.
 
     Examples
     --------
@@ -82,6 +84,7 @@ class ComputePool:
         memory: str | float | None = None,
         idle_timeout: float | None = None,
         replace: bool = False,
+        patience: float | None = None,
     ) -> None:
         if isinstance(provider, type) or not hasattr(provider or Local(), "launch"):
             raise UsageError(f"provider={provider!r} is no provider: write provider=sky.Local().")
@@ -97,6 +100,7 @@ class ComputePool:
             image=image or Image(),
             idle_timeout=idle_timeout,
             replace=replace,
+            patience=patience,
         )
         self._cluster: Cluster | None = None
         self._turns = itertools.count()

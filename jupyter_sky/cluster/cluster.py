@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from jupyter_sky.cluster.control import lifecycle
-from jupyter_sky.cluster.control.controller import ClusterConfig, Controller, NoRuns
+from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
+from jupyter_sky.cluster.control.listener import NoRuns
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.rank_log import LogPart
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.task import Task
@@ -25,6 +27,7 @@ from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
 USUAL = Timeouts()
 _LINES = 200  # of a rank's log in a snapshot
 _LOG_LIMIT = 4 * 1024 * 1024  # bytes of a log at once
+_SNAPSHOT_LIMIT = 256 * 1024  # bytes of a log in a snapshot
 
 
 class Cluster:
@@ -114,7 +117,7 @@ class Cluster:
         Returns
         -------
         list of str
-            The nodes that could not be reached; what is left there ends by itself.
+            The nodes that could not be told, which is owed to them from now on.
         """
         controller = Controller(_config(row, provider, RuntimeEnv(life=None)), NoRuns())
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
@@ -189,7 +192,7 @@ class Cluster:
         Returns
         -------
         list of str
-            Nodes that left and could not be reached; what is left there ends by itself.
+            Nodes that left and could not be told, which is owed to them from now on.
 
         Raises
         ------
@@ -225,7 +228,7 @@ class Cluster:
         Returns
         -------
         list of str
-            The nodes that could not be reached; what is left there ends by itself.
+            The nodes that could not be told, which is owed to them from now on.
         """
         return wait(lifecycle.down(self._controller))
 
@@ -239,13 +242,27 @@ class Cluster:
 
     # What is known of it
 
-    def log(self, rank: int, tail: int | None = None, offset: int = 0) -> tuple[bytes, int]:
-        """Return a part of a rank's log, and the log's size in bytes."""
-        request = self._controller.connection(rank).request(
-            "log", rank=rank, tail=tail, offset=offset, limit=_LOG_LIMIT
+    def log(
+        self, rank: int, tail: int | None = None, offset: int = 0, limit: int = _LOG_LIMIT
+    ) -> LogPart:
+        """Return a part of a rank's log.
+
+        Parameters
+        ----------
+        rank
+            The rank.
+        tail
+            How many of its last lines; None stands for what begins at ``offset``.
+        offset
+            Where it begins.
+        limit
+            Bytes, at most.
+        """
+        connection = self._controller.connection(rank)
+        answer = wait(connection.request("log", rank=rank, tail=tail, offset=offset, limit=limit))
+        return LogPart(
+            rank, answer["data"], answer["start"], answer["size"], answer["pieces"], answer["runs"]
         )
-        answer = wait(request)
-        return answer["data"], answer["size"]
 
     def snapshot(self, rank: int | None = None) -> Snapshot:
         """Return what panel and sidebar show of it.
@@ -258,7 +275,7 @@ class Cluster:
         monitor = self._scheduler.monitor
         snapshot = monitor.snapshot()
         if rank in self.all_ranks and rank != monitor.shown_rank and self.alive:
-            data, _ = self.log(rank, tail=_LINES)
+            data = self.log(rank, tail=_LINES, limit=_SNAPSHOT_LIMIT).data
             snapshot["output"] = {"rank": rank, "text": data.decode(errors="replace")}
         return snapshot
 
@@ -306,6 +323,11 @@ class Cluster:
         return self._controller.alive
 
     @property
+    def unreached(self) -> list[str]:
+        """The nodes that neither this process nor the other nodes reach."""
+        return self._controller.unreached
+
+    @property
     def outdated(self) -> bool:
         """Whether another kernel has changed it since: attach it to know it as it is."""
         return self._controller.outdated
@@ -329,12 +351,6 @@ class Cluster:
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
         return self._controller.sent_bytes
-
-    @property
-    def upload_note(self) -> str:
-        """How data leaves for the cluster and why, where the connection is slow; or empty."""
-        notes = [connection.uploads.note for connection in self._controller.connections]
-        return next(filter(None, notes), "")
 
 
 def _config(

@@ -44,6 +44,7 @@ def _become_agent(folder: Path, ready_fd: int) -> None:
     from jupyter_sky.node.agent import server, stale_files
     from jupyter_sky.node.agent.agent_log import AgentLog
     from jupyter_sky.node.network import interfaces
+    from jupyter_sky.transport.certificates import fingerprint
     from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
 
     logging.basicConfig(handlers=[AgentLog(folder / "agent.log")])
@@ -57,7 +58,10 @@ def _become_agent(folder: Path, ready_fd: int) -> None:
     addr, interface = interfaces.local_address(spec.peer, spec.interface)
 
     def ready(port: int) -> None:
-        started = AgentStarted(pid=os.getpid(), addr=addr, interface=interface, port=port)
+        shown = fingerprint(spec.credentials["certificate"]) if spec.credentials else ""
+        started = AgentStarted(
+            pid=os.getpid(), addr=addr, interface=interface, port=port, fingerprint=shown
+        )
         os.write(ready_fd, json.dumps(started).encode())
         os.close(ready_fd)
 

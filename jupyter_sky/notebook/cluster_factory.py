@@ -128,6 +128,8 @@ class ClusterFactory:
             image=Image(pip=options.pip or ()),
             idle_timeout=options.idle_timeout,
             replace=options.replace,
+            patience=options.patience,
+            unattended=self._settings.unattended,
         )
         return assemble(spec, _plugins(options.plugin))
 
@@ -206,6 +208,7 @@ def attached_options(row: registry.Row) -> CellOptions:
         hosts=typed.hosts or (attached_hosts(row) if row.provider == "ssh" else ()),
         idle_timeout=row.spec.get("idle_timeout"),
         replace=row.spec.get("replace", False),
+        patience=row.spec.get("patience"),
     )
 
 

@@ -12,10 +12,12 @@ from traitlets.config import Configurable
 from jupyter_sky.cluster.namespace.update import HUGE
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.types import InvalidValue, OptionType
 from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import UNATTENDED
 
 _ARGUMENTS = {argument.name: argument for argument in CELL_OPTIONS}
 
@@ -49,7 +51,7 @@ class Setting(TraitType[Any, Any]):
             name = f"{type(obj).__name__}.{self.name}"
             raise UsageError(
                 f"{name} takes {self._type.description}, as in "
-                f'`%config {name} = {self._example}`; "{wrong}" is not one.'
+                f'`%config {name} = {self._example}`; "{without_secrets(str(wrong))}" is not one.'
             ) from None
 
 
@@ -95,9 +97,18 @@ class Sky(Configurable):
     procs_per_node = _option("--procs-per-node")
     idle_timeout = _option("--idle-timeout")
     replace = _option("--replace")
+    patience = _option("--patience")
     max_price = _option("--max-price")
     max_cost = _option("--max-cost")
     stdout = _option("--stdout")
+    display = Setting(
+        types.DISPLAY,
+        '"safe"',
+        "How the page shows what ranks display: rich, as of any kernel, with scripts that have the "
+        "rights of your Jupyter; or safe, as text, images, and HTML and SVG without scripts. What "
+        "a cell says with --display comes first.",
+        "rich",
+    )
     timeout = _option("--timeout")
 
     groups = Dict(
@@ -136,6 +147,11 @@ class Sky(Configurable):
         "Seconds after which local nodes end that no notebook is connected to and that run "
         "nothing.",
     )
+    unattended = _seconds(
+        UNATTENDED,
+        "Seconds that a run goes on while no notebook is connected, before its nodes end: a "
+        "machine that nobody reaches is not held by it for ever.",
+    )
     start_deadline = _seconds(
         Timeouts.start, "Seconds that nodes and ranks may take to get ready before the start fails."
     )
@@ -153,7 +169,7 @@ class Sky(Configurable):
 
     def run_defaults(self) -> CellOptions:
         """Return the options of a run that a cell leaves out."""
-        return CellOptions(stdout=self.stdout, timeout=self.timeout)
+        return CellOptions(stdout=self.stdout, display=self.display, timeout=self.timeout)
 
     def with_cluster_defaults(self, options: CellOptions) -> CellOptions:
         """Return ``options``, completed by the settings for a cluster that is about to start."""

@@ -1,12 +1,14 @@
-"""Errors of cells, and advice beside the errors of ranks."""
+"""Errors of cells, and what to type where a name is missing."""
 
 from __future__ import annotations
 
+import difflib
 import re
 import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.namespace.packing import is_predefined
 from jupyter_sky.cluster.runs.task import CellPlace
@@ -26,14 +28,77 @@ class InvalidCell(UsageError):
         return [self._text.rstrip()]
 
 
-def advise(error: RemoteError, namespace: Mapping[str, Any]) -> None:
-    """Add to a remote NameError how the name gets to the ranks, if the notebook has it.
+def advise(
+    error: RemoteError,
+    cluster: Cluster,
+    namespace: Mapping[str, Any],
+    asked_by: Mapping[str, str],
+) -> None:
+    """Add to a remote NameError how the name gets to the ranks, or which name they have instead.
 
     A cell's names are found in its syntax tree. A name that it uses only in a text that it
     evaluates is not found, and one that ``--in`` leaves out is not sent.
+
+    Parameters
+    ----------
+    error
+        The error.
+    cluster
+        The cluster of the rank.
+    namespace
+        The notebook's.
+    asked_by
+        The names that were asked for, each with its option, like ``--out``.
     """
-    missing = re.match(r"name '(\w+)' is not defined", str(error))
-    if isinstance(error, NameError) and missing:
+    if not isinstance(error, NameError):
+        return
+    if missing := re.match(r"name '(\w+)' is not defined", str(error)):
         name = missing[1]
         if name in namespace and not is_predefined(name, namespace):
             error.advice = f"the notebook has {name}: `%sky push {name}` sends it to the ranks"
+        elif similar := _similar_name(cluster, error.rank, name):
+            error.advice = f"did you mean `{similar}`?"
+    elif wanted := _NOT_THERE.match(str(error)):
+        command = asked_by.get(wanted[1], "--out")
+        error.advice = _name_instead(cluster, error.rank, wanted[1], command)
+
+
+def check_pulled(error: RemoteError, cluster: Cluster) -> None:
+    """Say in one sentence that ``%sky pull`` has asked a rank for a name which it does not have.
+
+    Raises
+    ------
+    UsageError
+        When that is what the error of the rank is about.
+    """
+    if isinstance(error, NameError) and (wanted := _NOT_THERE.match(str(error))):
+        name, rank = wanted[1], error.rank
+        instead = _name_instead(cluster, rank, name, "%sky pull")
+        raise UsageError(f"%sky pull {name}: rank {rank} has no {name}; {instead}") from None
+
+
+def pull_line(cluster: Cluster, name: str) -> str | None:
+    """Return the line that brings a name from the ranks; ``None`` if none of them has it."""
+    for rank in cluster.all_ranks:
+        if name in cluster.sync.names_of(rank):
+            return f"%sky pull {name}" + (f" --ranks {rank}" if rank else "")
+    return None
+
+
+def _name_instead(cluster: Cluster, rank: int, name: str, command: str) -> str:
+    """Say what to type behind ``command`` instead of a name: a similar one, or one of all."""
+    if similar := _similar_name(cluster, rank, name):
+        return f"did you mean `{command} {similar}`?"
+    names = sorted(each for each in cluster.sync.names_of(rank) if not each.startswith("_"))
+    if not names:
+        return "it has no names yet: a cell with `%%sky` above it makes some."
+    return f"it has {', '.join(names[:_LISTED])}{', …' * (len(names) > _LISTED)}."
+
+
+def _similar_name(cluster: Cluster, rank: int, name: str) -> str | None:
+    return next(iter(difflib.get_close_matches(name, cluster.sync.names_of(rank), 1)), None)
+
+
+# What a rank says of names that it is asked for (`jupyter_sky.node.rank.namespace`).
+_NOT_THERE = re.compile(r"(\w+)(?:, \w+)* was asked for")
+_LISTED = 8  # names of a rank

@@ -12,6 +12,7 @@ from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
 from jupyter_sky.notebook.ipython.auto_cells import AutoCells
 from jupyter_sky.notebook.ipython.completer import SkyCompleter
+from jupyter_sky.notebook.ipython.missing_names import MissingNames
 from jupyter_sky.notebook.magics import SkyMagics
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.sidebar.actions import SidebarActions
@@ -35,6 +36,7 @@ class Extension:
         self._session = Session(shell, self._settings, [self._publisher])
         self._auto = AutoCells(shell)
         self._assignments = AssignmentTracker(shell, self._session)
+        self._missing_names = MissingNames(shell, self._session)
         self._completer = SkyCompleter(shell, self._session)
         actions = SidebarActions(self._session, self._publisher.set_error)
         self._control_channel = ControlChannel(
@@ -52,11 +54,13 @@ class Extension:
         """Remove everything from the shell; clusters stay up until their time is over."""
         self._auto.switch(False)
         self._assignments.remove()
+        self._missing_names.remove()
         self._control_channel.remove()
         self._shell.Completer.custom_matchers.remove(self._completer.match)
         self._shell.configurables.remove(self._settings)
-        for magic_type in ("line", "cell"):
-            self._shell.magics_manager.magics[magic_type].pop("sky", None)
+        for magics in self._shell.magics_manager.magics.values():
+            magics.pop("sky", None)
+            magics.pop("%sky", None)
         self._close()
         atexit.unregister(self._close)
 

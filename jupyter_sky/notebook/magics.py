@@ -8,13 +8,16 @@ from functools import partial
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from jupyter_sky.analysis.cell_names import CellNames, analyse
+from jupyter_sky.analysis.cell_title import cell_title
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import CellPlace, Task
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
@@ -75,6 +78,15 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             print(asked.text)
         return None
 
+    @line_magic("%sky")  # type: ignore[untyped-decorator, unused-ignore]
+    def misplaced(self, line: str) -> None:
+        """Say where ``%%sky`` belongs: below other lines of a cell it is taken for a line magic."""
+        own = f"%%sky {line}".rstrip()
+        raise UsageError(
+            f"`%%sky` has to be the first line of its cell: move `{own}` above the comments and "
+            "code before it."
+        )
+
     def _run(self, options: CellOptions, cell: str) -> BackgroundRun | None:
         place = _cell_place(self.shell)
         names = _analysed(cell, place)
@@ -85,7 +97,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         self._assignments.flush()
         limit = None if options.allow_large else self._settings.large
         update = cluster.sync.update(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
-        sending = SendingLine(self.shell, cluster, update.sizes)
+        sending = SendingLine(self.shell, cluster.name, update.sizes)
         run = cluster.run(
             Task(
                 ranks=ranks,
@@ -101,11 +113,21 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         if options.background:
             title = f"{cluster.name} · {_title(cell)}"
             return BackgroundRun(run, title, bind_values, options.timeout)
-        follow(self.shell, self._session.panels, cluster, run, options.timeout, sending)
+        follow(
+            self.shell,
+            self._session.panels,
+            cluster,
+            run,
+            options.timeout,
+            sending,
+            is_safe=options.display == "safe",
+        )
         try:
             bind_values(run.values())
         except RemoteError as error:
-            advise(error, self.shell.user_ns)
+            asked_by = dict.fromkeys(options.out, "--out")
+            asked_by |= dict.fromkeys(options.gather, "--gather")
+            advise(error, cluster, self.shell.user_ns, asked_by)
             raise
         return None
 
@@ -113,7 +135,8 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         """Return the names that are sent for a cell."""
         if options.in_names is None:
             return names.reads
-        check_names(options.in_names, self.shell.user_ns, "--in")
+        cluster = self._session.connected(options.cluster)
+        check_names(options.in_names, self.shell.user_ns, "--in", cluster)
         return frozenset(options.in_names)
 
     def _bind(
@@ -158,10 +181,8 @@ def _analysed(cell: str, place: CellPlace) -> CellNames:
 
 
 def _title(cell: str) -> str:
-    """Return the first line of a cell that does something, by which the user recognises it."""
-    lines = [line.strip() for line in cell.splitlines() if line.strip()]
-    working = (line for line in lines if not line.startswith(("import ", "from ", "#", "@")))
-    return next(working, lines[0] if lines else "").rstrip(":")[:60]
+    """Return a title for a cell that every page may show, and the kernel that takes the run up."""
+    return without_secrets(cell_title(cell))
 
 
 def _shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:

@@ -11,10 +11,10 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import format_count, format_dollars
+from jupyter_sky.formatting import format_count, format_dollars, format_duration
 from jupyter_sky.notebook import cluster_factory
 from jupyter_sky.notebook.cluster_factory import ClusterFactory
 from jupyter_sky.notebook.config import Sky
@@ -25,6 +25,7 @@ from jupyter_sky.notebook.output.progress import ProgressLine
 from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.validation import check_fit
 from jupyter_sky.providers import providers
+from jupyter_sky.providers.spec import UNATTENDED
 
 
 class SessionObserver(Protocol):
@@ -134,12 +135,21 @@ class Session:
             cluster.close()
 
     def restart_lost(self) -> Cluster | None:
-        """Start the current cluster anew if it was lost, and return it."""
+        """Start the current cluster anew if it, or a node that nobody reaches, was lost."""
         known = self._clusters.get(self.current_name)
-        if known is None or known.state.phase is not ClusterPhase.LOST:
+        if known is None or not (known.state.phase is ClusterPhase.LOST or known.unreached):
             return None
-        self.find(known.name)
-        return self._start(known.name, self.started[known.name])
+        options = self.started[known.name]
+        if known.state.phase is ClusterPhase.LOST:
+            self.find(known.name)
+        else:
+            print(self.down(known.name))
+            self.started[known.name] = options
+        return self._start(known.name, options)
+
+    def connected(self, name: str | None = None) -> Cluster | None:
+        """Return a cluster, by default the current one, if this notebook is connected to it."""
+        return self._clusters.get(name or self.current_name)
 
     def connected_clusters(self) -> list[Cluster]:
         """Return the clusters that this notebook is connected to."""
@@ -181,23 +191,22 @@ class Session:
             if row is None or row.provider not in providers() or row.is_elsewhere:
                 raise
             cluster = None
+        unattended = UNATTENDED
         if cluster is not None:
-            unreachable = cluster.down()
+            unattended = cluster.spec.unattended
+            untold = cluster.down()
             self.panels.settle(cluster)
         elif row is not None:
             # It does not answer, or has just turned out to be gone.
-            unreachable = Cluster.remove(row, providers()[row.provider])
+            untold = Cluster.remove(row, providers()[row.provider])
         else:
             raise UsageError(no_cluster(asked, "end"))
         self._drop(name)
         self.started.pop(name, None)
         if self._current == name:
             self._current = None
-        if unreachable:
-            return (
-                f"{name}: ended, but {', '.join(unreachable)} could not be reached: what is left "
-                "there ends by itself"
-            )
+        if untold:
+            return f"{name}: ended, but {when_told(untold, unattended)}"
         return f"{name}: ended, nothing of it is left"
 
     def close(self) -> None:
@@ -257,6 +266,7 @@ class Session:
     def _connect(self, cluster: Cluster, options: CellOptions, is_new: bool) -> None:
         for warning in cluster.warnings:
             print(f"{cluster.name}: {warning}", file=sys.stderr)
+        owed_ends.settle_in_background()
         self._clusters[cluster.name] = cluster
         self.started[cluster.name] = options
         for observer in self._observers:
@@ -281,6 +291,16 @@ def describe(cluster: Cluster) -> str:
     if (price := cluster.price) is not None:
         parts.append(f"{format_dollars(price)} an hour")
     return ", ".join(parts)
+
+
+def when_told(hosts: Sequence[str], unattended: float = UNATTENDED) -> str:
+    """Return a sentence on hosts that could not be told that something was ended."""
+    it = "they answer" if len(hosts) > 1 else "it answers"
+    return (
+        f"{', '.join(hosts)} could not be reached: what is left there is ended when {it} again, by "
+        f"this notebook, by `%sky gc` or by another notebook that uses a cluster; a run there ends "
+        f"after {format_duration(unattended)} without a notebook at the latest"
+    )
 
 
 def no_cluster(name: str | None, to: str = "") -> str:

@@ -9,6 +9,7 @@ from jupyter_sky.api import accelerators
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
+from jupyter_sky.notebook.errors import pull_line
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.providers.ssh.connection.targets import parse
 
@@ -47,18 +48,32 @@ def choose_ranks(
     return ranks
 
 
-def check_names(names: Sequence[str], namespace: Mapping[str, Any], option: str) -> None:
+def check_names(
+    names: Sequence[str], namespace: Mapping[str, Any], option: str, cluster: Cluster | None
+) -> None:
     """Refuse names that the notebook does not have.
+
+    Parameters
+    ----------
+    names
+        The names.
+    namespace
+        The notebook's.
+    option
+        What the sentence of an error begins with, like ``--in``.
+    cluster
+        The cluster whose ranks may have them instead.
 
     Raises
     ------
     UsageError
-        With a sentence that begins with ``option``.
+        When the notebook does not have one of them.
     """
-    if missing := [name for name in names if name not in namespace]:
-        raise UsageError(
-            f"{option} {missing[0]}: the notebook has no {missing[0]}; define it first."
-        )
+    for name in names:
+        if name not in namespace:
+            line = cluster and pull_line(cluster, name)
+            instead = f"only the ranks have it: `{line}` brings it" if line else "define it first"
+            raise UsageError(f"{option} {name}: the notebook has no {name}; {instead}.")
 
 
 def check_fit(cluster: Cluster, options: CellOptions, hosts: tuple[str, ...]) -> None:

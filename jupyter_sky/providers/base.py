@@ -27,7 +27,7 @@ from jupyter_sky.providers.mtls import Credentials
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
-from jupyter_sky.transport.protocol.topology import NodePlace
+from jupyter_sky.transport.protocol.topology import AgentAddress, NodePlace
 
 Progress = Callable[[str | Preparation], None]
 """Called with what is going on: a few words, or the steps of all nodes."""
@@ -238,6 +238,8 @@ class Node:
         Dollars an hour; ``None`` if it costs nothing, or the price is not known.
     port
         Where its agent listens to other agents; 0 where there are none.
+    fingerprint
+        Of the certificate that its agent shows to them; empty where there are none.
     """
 
     node: int
@@ -250,6 +252,7 @@ class Node:
     name: str | None = None
     price: float | None = None
     port: int = 0
+    fingerprint: str = ""
 
     @property
     def host(self) -> str:
@@ -269,6 +272,7 @@ class Node:
             "name": self.name,
             "price": self.price,
             "port": self.port,
+            "fingerprint": self.fingerprint,
         }
 
     @classmethod
@@ -276,9 +280,14 @@ class Node:
         """Return the node that `message` described."""
         return cls(**{**message, "ranks": tuple(message["ranks"])})
 
-    def peer(self) -> dict[str, Any]:
+    def peer(self) -> AgentAddress:
         """Return where other agents find its agent, as messages hold it."""
-        return {"node": self.node, "addr": self.addr, "port": self.port}
+        return {
+            "node": self.node,
+            "addr": self.addr,
+            "port": self.port,
+            "fingerprint": self.fingerprint,
+        }
 
 
 @dataclass(frozen=True)
@@ -313,6 +322,11 @@ class RunningCluster:
     def nodes(self) -> list[Node]:
         """The nodes that stay."""
         return [node for machine in self.machines for node in machine.nodes]
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Those of the agents that stay; none of a single agent, which shows no certificate."""
+        return [node.fingerprint for node in self.nodes if node.fingerprint]
 
     @property
     def new_numbers(self) -> list[int]:

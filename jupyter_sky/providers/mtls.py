@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from jupyter_sky.transport.certificates import fingerprint
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate
 
-_VALID = datetime.timedelta(days=3650)  # a cluster ends much earlier
+# It ends when the agents of the cluster forget it; a cluster that is up for longer is started anew.
+_VALID = datetime.timedelta(days=365)
 _EARLIER = datetime.timedelta(days=1)  # clocks of nodes differ
 
 
 @dataclass(frozen=True, repr=False)
 class Credentials:
-    """What an agent shows to its peers, and the authorities that it trusts; all as PEM."""
+    """What an agent shows to its peers, and whom it lets in at first.
+
+    Attributes
+    ----------
+    authority
+        The authorities that have signed for its peers, as PEM.
+    certificate, key
+        What it shows, as PEM.
+    peers
+        Fingerprints of its peers. When a group is formed, they become those of the nodes in it.
+    """
 
     authority: str
     certificate: str
     key: str
+    peers: tuple[str, ...]
 
-    def trusting(self, authority: str) -> Credentials:
-        """Return the same, which trust further authorities."""
-        return replace(self, authority=self.authority + authority)
+    def trusting(self, authority: str, peers: Iterable[str]) -> Credentials:
+        """Return the same, which let in further agents."""
+        return replace(self, authority=self.authority + authority, peers=(*self.peers, *peers))
 
 
 def issue_credentials(names: Sequence[str]) -> list[Credentials]:
@@ -38,22 +52,20 @@ def issue_credentials(names: Sequence[str]) -> list[Credentials]:
 
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("jupyter_sky cluster", authority_key, None, authority_key)
+    signed = authority.public_bytes(serialization.Encoding.PEM).decode()
     made = []
     for name in names:
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _certificate(name, key, authority, authority_key)
-        made.append(
-            Credentials(
-                authority.public_bytes(serialization.Encoding.PEM).decode(),
-                certificate.public_bytes(serialization.Encoding.PEM).decode(),
-                key.private_bytes(
-                    serialization.Encoding.PEM,
-                    serialization.PrivateFormat.PKCS8,
-                    serialization.NoEncryption(),
-                ).decode(),
-            )
-        )
-    return made
+        shown = certificate.public_bytes(serialization.Encoding.PEM).decode()
+        secret = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ).decode()
+        made.append(Credentials(signed, shown, secret, ()))
+    every = tuple(fingerprint(each.certificate) for each in made)
+    return [replace(each, peers=every) for each in made]
 
 
 def _certificate(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import without_secrets
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class PipIndex:
     url: str
     packages: Sequence[str] = ()
 
+    def __repr__(self) -> str:
+        return _repr(self)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "packages", _strings("PipIndex packages", self.packages))
 
@@ -88,6 +92,9 @@ class Image:
     includes: Sequence[str] = ()
     excludes: Sequence[str] = ()
 
+    def __repr__(self) -> str:
+        return _repr(self)
+
     def __post_init__(self) -> None:
         if self.python is not None and not re.fullmatch(r"3(\.\d+){1,2}", str(self.python)):
             raise UsageError(
@@ -98,6 +105,10 @@ class Image:
         object.__setattr__(self, "pip_indexes", _indexes(self.pip_indexes))
         for name in ("env", "shell_vars"):
             object.__setattr__(self, name, _variables(name, getattr(self, name)))
+
+
+UNATTENDED = 7 * 86400.0
+"""Seconds that a run goes on without a notebook, if the user does not say otherwise."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,11 @@ class ClusterSpec:
         Seconds without a run after which the cluster ends itself; ``None`` takes the provider's.
     replace
         Whether another node takes the place of one that is lost.
+    patience
+        Seconds for which a node is waited for that neither the notebook nor the other nodes reach;
+        ``None`` for 15 seconds while something runs or waits to run, and 10 minutes otherwise.
+    unattended
+        Seconds that a run goes on while no notebook is connected, before its nodes end.
     """
 
     name: str
@@ -133,6 +149,8 @@ class ClusterSpec:
     image: Image = field(default_factory=Image)
     idle_timeout: float | None = None
     replace: bool = False
+    patience: float | None = None
+    unattended: float = UNATTENDED
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", str(self.name)):
@@ -145,17 +163,24 @@ class ClusterSpec:
             _check_count("procs_per_node", self.procs_per_node)
         object.__setattr__(self, "cpus", _amount("cpus", self.cpus))
         object.__setattr__(self, "memory", _amount("memory", self.memory))
-        if self.idle_timeout is not None and not _is_positive(self.idle_timeout):
-            raise UsageError(
-                f"idle_timeout={self.idle_timeout!r} is not a time: type seconds, "
-                "like idle_timeout=600."
-            )
+        for name in ("idle_timeout", "patience", "unattended"):
+            value = getattr(self, name)
+            if value is not None and not _is_positive(value):
+                raise UsageError(f"{name}={value!r} is not a time: type seconds, like {name}=600.")
 
     @property
     def wanted_gpus(self) -> Accelerator | None:
         """The accelerators of each node, also where only a name was given; ``None`` for none."""
         wanted = self.accelerator
         return Accelerator(wanted) if isinstance(wanted, str) else wanted
+
+
+def _repr(made: PipIndex | Image) -> str:
+    """Return what a dataclass is shown as: a notebook saves it, and addresses can have tokens."""
+    shown = ", ".join(
+        f"{each.name}={getattr(made, each.name)!r}" for each in fields(made) if each.repr
+    )
+    return without_secrets(f"{type(made).__name__}({shown})")
 
 
 def _check_count(name: str, value: object) -> None:

@@ -19,7 +19,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 from jupyter_sky.cluster.inventory.registry import Broken, Row
 from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import format_duration
+from jupyter_sky.formatting import as_sentence, format_duration
 from jupyter_sky.paths import home
 from jupyter_sky.server import schema
 from jupyter_sky.server.kernel_reports import CheckedReport, KernelReports
@@ -97,7 +97,7 @@ def read_inventory(kernel_reports: KernelReports) -> ClusterInventory:
         registry_home = str(home())
         kernel_reports.remove_stale({row.id for row in rows})
     except SkyError as error:
-        problems.append(f"The registry of clusters cannot be read: {str(error).rstrip('.')}.")
+        problems.append(as_sentence(f"The registry of clusters cannot be read: {error}"))
     by_id: dict[str, list[CheckedReport]] = {}
     for report in reports:
         by_id.setdefault(report.cluster.id, []).append(report)
@@ -245,7 +245,7 @@ def _notes(
     for report in reports:
         yield from _report_notes(report, kernels, root)
     if failure and failure not in [each.cluster.trouble for each in reports]:
-        yield f"{failure.rstrip('.')}."
+        yield as_sentence(failure)
     if not reports and state in ("ready", "running") and not (row and row.has_starter):
         yield "No notebook is connected to it."
 

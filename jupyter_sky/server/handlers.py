@@ -6,7 +6,9 @@ import asyncio
 import functools
 import json
 import re
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
 from jupyter_server.auth.decorator import authorized
@@ -24,6 +26,8 @@ from jupyter_sky.server.schema import Invalid, check
 RESOURCE = "jupyter_sky"
 """What an authorizer of the server is asked about."""
 
+_TEXT = "text/plain; charset=utf-8"
+_FILE_CHUNK = 2**20
 _BODIES = {"restart": "Restart", "scale": "Scale"}
 
 
@@ -35,7 +39,8 @@ def add_routes(serverapp: Any) -> None:
         (r"clusters", ClustersHandler),
         (r"clusters/([^/]+)/(interrupt|restart|scale|down)", ActionHandler),
         (r"clusters/([^/]+)/logs/(\d{1,6})", LogHandler),
-        (r"clusters/([^/]+)/live/(\d{1,6})", LogStreamHandler),
+        (r"clusters/([^/]+)/logs/(\d{1,6})/file", LogFileHandler),
+        (r"clusters/([^/]+)/live/(all|\d{1,6}(?:[,-]\d{1,6}){0,100})", LogStreamHandler),
         (r"kernels/([^/]+)", KernelHandler),
         (r"offers", OffersHandler),
         (r".*", UnknownHandler),
@@ -143,6 +148,25 @@ class LogHandler(Handler):
         name = await self.context.cluster_name(identity)
         text = await cli_process.run("logs", rank, f"--tail={tail}", "--cluster", name)
         self.finish({"rank": int(rank), "text": text})
+
+
+class LogFileHandler(Handler):
+    """All that a rank wrote, as a file to save."""
+
+    @_route
+    async def get(self, identity: str, rank: str) -> None:
+        name = await self.context.cluster_name(identity)
+        with tempfile.TemporaryDirectory(prefix="jupyter-sky-") as folder:
+            path = Path(folder) / "log"
+            await cli_process.run("logs", rank, f"--save={path}", "--cluster", name)
+            self.set_header("Content-Type", _TEXT)
+            self.set_header("X-Content-Type-Options", "nosniff")
+            self.set_header("Content-Disposition", f'attachment; filename="{name}-{rank}.log"')
+            with path.open("rb") as file:
+                while data := await asyncio.to_thread(file.read, _FILE_CHUNK):
+                    self.write(data)
+                    await self.flush()
+        self.finish(set_content_type=_TEXT)
 
 
 class KernelHandler(Handler):

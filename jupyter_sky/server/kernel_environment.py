@@ -72,6 +72,8 @@ def _interpreter(argv: list[str]) -> str | None:
 
 def _version(python: str) -> str | None:
     """Return the version of jupyter_sky that an interpreter imports; blocks until it answers."""
+    if python == sys.executable:
+        return __version__
     try:
         # In its own folder: a `jupyter_sky` in the server's working directory is not meant.
         done = capture([python, "-c", _PRINT_VERSION], _TIMEOUT, cwd=Path(python).parent)

@@ -1,10 +1,10 @@
-"""The live output of a rank, over a WebSocket: what ``jupyter sky logs --follow`` prints."""
+"""The live logs of ranks, over a WebSocket: what ``jupyter sky logs --follow`` prints."""
 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import contextlib
+import json
 import re
 import threading
 from typing import Any, cast
@@ -24,7 +24,7 @@ _LARGEST_COUNT = 16  # streams of one server: each is a process
 
 
 class LogStreamHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):  # type: ignore[misc, unused-ignore]
-    """Sends a rank's log as it grows, until the page is closed or the cluster has ended."""
+    """Sends the logs of ranks as they grow, until the page is closed or the cluster has ended."""
 
     auth_resource = "jupyter_sky"
     _running = 0
@@ -43,18 +43,18 @@ class LogStreamHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandle
         self._name = await self._context.cluster_name(str(args[0]))
         await super().get(*args, **kwargs)
 
-    def open(self, identity: str, rank: str) -> None:
+    def open(self, identity: str, ranks: str) -> None:
         """Start ``jupyter sky logs``."""
         super().open()
         if LogStreamHandler._running >= _LARGEST_COUNT:
-            self._send("", f"{_LARGEST_COUNT} logs are open already: close one of them.")
+            self._send([], f"{_LARGEST_COUNT} logs are open already: close one of them.")
             self.close()
             return
         tail = self.get_query_argument("tail", "")
         is_number = re.fullmatch(r"\d{1,9}", tail, re.ASCII)
         lines = max(1, min(int(tail), _LARGEST_TAIL)) if is_number else _LINES
-        words = ["logs", rank, "--follow", f"--tail={lines}", "--cluster", self._name]
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        words = ["logs", ranks, "--follow", "--json", f"--tail={lines}", "--cluster", self._name]
+        self._unfinished = b""
         self._loop = asyncio.get_running_loop()
         self._command = StreamingCommand(words, self._on_output, self._on_end)
         threading.Thread(target=self._command.run, name="sky-live", daemon=True).start()
@@ -84,14 +84,15 @@ class LogStreamHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandle
         if self.ws_connection:
             # A page that is closed meanwhile ends the command, in `on_close`.
             with contextlib.suppress(websocket.WebSocketClosedError):
-                await self._send(self._decoder.decode(data), None)
+                *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+                await self._send([json.loads(line) for line in lines], None)
 
     def _finish(self, error: str) -> None:
         LogStreamHandler._running -= 1
         if self.ws_connection:
-            self._send(self._decoder.decode(b"", True), error or "the cluster has ended.")
+            self._send([], error or "the cluster has ended.")
             self.close()
 
-    def _send(self, text: str, end: str | None) -> asyncio.Future[None]:
-        sent = self.write_message({"text": text, "end": end})
+    def _send(self, entries: list[Any], end: str | None) -> asyncio.Future[None]:
+        sent = self.write_message({"entries": entries, "end": end})
         return cast("asyncio.Future[None]", sent)

@@ -69,6 +69,8 @@ def decode_message(body: Buffer) -> Message:
 
 
 def _in_memory(message: Message, size: int) -> memoryview:
+    if size > LARGEST_MESSAGE:
+        raise ProtocolError(f"a payload of {size} bytes is too large")
     return memoryview(bytearray(size))
 
 
@@ -81,7 +83,7 @@ class Decoder:
     Parameters
     ----------
     destination
-        Where to receive payloads; by default each gets memory of its own.
+        Where to receive payloads; by default each gets memory of its own, up to `LARGEST_MESSAGE`.
     """
 
     def __init__(self, destination: Destination = _in_memory) -> None:
@@ -112,7 +114,7 @@ class Decoder:
                     yield message, memoryview(b"")
                 else:
                     self._message = message
-                    self._payload = self._destination(message, self._payload_size)
+                    self._payload = self._place(message, self._payload_size)
             return
         if self._message is not None:
             self._filled += count
@@ -144,7 +146,7 @@ class Decoder:
                 yield message, memoryview(b"")
                 continue
             self._message = message
-            self._payload = self._destination(message, payload_size)
+            self._payload = self._place(message, payload_size)
             self._filled = min(payload_size, len(data) - position)
             self._payload[: self._filled] = data[position : position + self._filled]
             position += self._filled
@@ -152,6 +154,15 @@ class Decoder:
                 return
             yield self._finish()
         self._pending += data[position:]
+
+    def _place(self, message: Message, size: int) -> memoryview:
+        try:
+            place = self._destination(message, size)
+        except (LookupError, TypeError, ValueError) as error:
+            raise ProtocolError("a message does not say where its payload belongs") from error
+        if len(place) != size:
+            raise ProtocolError(f"there is no room for a payload of {size} bytes")
+        return place
 
     def _finish(self) -> tuple[Message, memoryview]:
         assert self._message is not None

@@ -63,8 +63,17 @@ export interface Log {
 }
 
 export interface LogChunk {
-  text: string;
+  entries: LogEntry[];
   end: string | null;
+}
+
+export interface LogEntry {
+  rank: number;
+  time: number;
+  stream: 'stdout' | 'stderr' | 'log';
+  text: string;
+  run: string | null;
+  title: string;
 }
 
 export interface Environment {

@@ -32,14 +32,11 @@ export class ClusterLine {
     return this.#trans.__('Cluster %1 is %2', plain(cluster.name), this.#words(cluster.phase));
   }
 
-  #madeOf({ provider, nodes, gpu, generation }: Cluster): string {
+  #madeOf({ provider, nodes, gpu }: Cluster): string {
     const parts = gpu
       ? [this.#trans._n('%1 node × %2', '%1 nodes × %2', nodes, plain(gpu))]
       : [this.#trans._n('%1 node', '%1 nodes', nodes), this.#trans.__('CPU')];
     parts.push(plain(provider));
-    if (generation > 0) {
-      parts.push(this.#trans.__('generation %1', generation));
-    }
     return parts.join(' · ');
   }
 

@@ -1,8 +1,5 @@
 /* Helpers that touch the DOM only where it differs. Text always goes in as text, never as markup. */
 
-/** For elements that can have the focus: else the notebook's shortcuts take Enter and the arrows. */
-export const OWN_KEYS = { 'data-lm-suppress-shortcuts': 'true' };
-
 /** Returns a new element; `name` is its class. */
 export function element(
   tag: string,

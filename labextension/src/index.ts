@@ -6,5 +6,6 @@ import launcher from './lab/launcher.ts';
 import running from './lab/running.ts';
 import sidebar from './lab/sidebar.ts';
 import status from './lab/status.ts';
+import unloaded from './lab/unloaded.ts';
 
-export default [clusters, commands, sidebar, running, status, launcher];
+export default [clusters, commands, sidebar, running, status, launcher, unloaded];

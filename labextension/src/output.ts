@@ -1,6 +1,6 @@
 /* The live output of the selected rank. It follows the end until the user scrolls up to read. */
 
-import { element, OWN_KEYS, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
 import type { Output } from './snapshot.ts';
 import { linesOf, pieces, plain } from './text.ts';
 import type { Translation } from './words.ts';
@@ -18,7 +18,6 @@ export class OutputPane {
   readonly #note = element('span', 'jsky-quiet');
   readonly #latest: HTMLElement;
   readonly #text = element('div', 'jsky-text', {
-    ...OWN_KEYS,
     role: 'log',
     'aria-live': 'off',
     tabindex: '0'
@@ -31,7 +30,7 @@ export class OutputPane {
   constructor(trans: Translation, most = MOST) {
     this.#trans = trans;
     this.#most = most;
-    const attributes = { ...OWN_KEYS, type: 'button' };
+    const attributes = { type: 'button' };
     this.#latest = element('button', 'jsky-latest', attributes, trans.__('Latest ↓'));
     this.#latest.addEventListener('click', () => this.#follow());
     this.#text.addEventListener('scroll', () => {

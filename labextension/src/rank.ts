@@ -1,6 +1,6 @@
 /* One rank: number, state, device, utilisation, memory, the last line that it printed. */
 
-import { element, OWN_KEYS, setAttribute, setText } from './dom.ts';
+import { element, setAttribute, setText } from './dom.ts';
 import type { Rank } from './snapshot.ts';
 import { plain } from './text.ts';
 import { percent, share, type Translation } from './words.ts';
@@ -22,7 +22,7 @@ export class RankRow {
     this.element = element(
       'div',
       'jsky-rank',
-      { ...OWN_KEYS, role: 'option', 'data-rank': String(rank) },
+      { role: 'option', 'data-rank': String(rank) },
       element('span', 'jsky-number', {}, String(rank)),
       element('span', 'jsky-state', {}, this.#dot, this.#state),
       this.#device,

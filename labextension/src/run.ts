@@ -1,6 +1,6 @@
 /* The second line: what runs, for how long, what it costs; and Stop. */
 
-import { element, OWN_KEYS, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
 import type { Run, Snapshot } from './snapshot.ts';
 import { plain } from './text.ts';
 import { duration, money, size, span, type Translation } from './words.ts';
@@ -24,7 +24,7 @@ export class RunLine {
 
   constructor(trans: Translation, stop: (run: string) => void) {
     this.#trans = trans;
-    this.stop = element('button', 'jsky-stop', { ...OWN_KEYS, type: 'button' }) as HTMLButtonElement;
+    this.stop = element('button', 'jsky-stop', { type: 'button' }) as HTMLButtonElement;
     this.stop.addEventListener('click', () => {
       if (this.#run) {
         this.#waitForStop();

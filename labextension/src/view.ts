@@ -3,6 +3,7 @@
 
 import { ClusterLine } from './cluster.ts';
 import { element, setAttribute, setText } from './dom.ts';
+import { keepKeys } from './keys.ts';
 import { OutputPane } from './output.ts';
 import { RankList } from './ranks.ts';
 import { RunLine } from './run.ts';
@@ -45,6 +46,7 @@ class View {
   readonly #ranks: RankList;
   readonly #output: OutputPane;
   readonly #announcement = element('div', 'jsky-spoken', { role: 'status', 'aria-live': 'polite' });
+  readonly #giveKeysBack: () => void;
   #snapshot: Snapshot | null = null;
   #selected = 0;
 
@@ -72,6 +74,7 @@ class View {
       this.#output.element,
       this.#announcement
     );
+    this.#giveKeysBack = keepKeys(this.element);
   }
 
   show(snapshot: Snapshot): void {
@@ -90,6 +93,7 @@ class View {
 
   release(): void {
     this.#run.release();
+    this.#giveKeysBack();
   }
 
   #select(rank: number): void {

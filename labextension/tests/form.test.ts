@@ -35,7 +35,7 @@ beforeEach(() => {
   );
   host = place();
   host.append(form.element);
-  form.open({ provider: '', nodes: 2, gpu: '' });
+  form.open({ provider: '', nodes: 2, gpu: '' }, 'train.ipynb');
 });
 
 const settled = () => new Promise((resolve) => setImmediate(resolve));
@@ -46,22 +46,36 @@ const field = <E extends HTMLElement>(name: string) =>
 const button = (text: string) =>
   [...host.querySelectorAll('button')].find((each) => each.textContent === text)!;
 
+/** Types a number of nodes. */
+function type(text: string): void {
+  const nodes = field<HTMLInputElement>('Nodes');
+  nodes.value = text;
+  nodes.dispatchEvent(new Event('input', { bubbles: true }));
+}
+
+/** Presses Enter in a field. */
+function submit(): void {
+  host.querySelector('form')!.requestSubmit();
+}
+
 async function answer(offers: Offers): Promise<void> {
   answers.at(-1)!(offers);
   await settled();
 }
 
 test('offers are shown with their price, and the chosen one goes into the notebook', async () => {
-  assert.ok(button('New cell').disabled);
   await answer({ offers: [LOCAL, SPOT], notes: ['Use `--hosts` for ssh.'] });
   assert.deepEqual(texts(host, '.jsky-offer'), ['this machinelocal', 'g6.xlarge, spotaws · $0.62 an hour']);
   assert.equal(textOf(host, '.jsky-form-notes'), 'Use --hosts for ssh.');
   assert.equal(textOf(host, '.jsky-form-line'), '%sky up --nodes 2');
   host.querySelectorAll<HTMLElement>('.jsky-offer')[1]!.click();
   assert.equal(textOf(host, '.jsky-form-line'), `%sky up ${SPOT.line}`);
-  button('New cell').click();
-  button('This cell').click();
+  for (const label of ['Start', 'New cell', 'This cell']) {
+    button(label).click();
+    await settled();
+  }
   assert.deepEqual(inserted, [
+    [SPOT.line, 'start'],
     [SPOT.line, 'cell'],
     [SPOT.line, 'above']
   ]);
@@ -86,23 +100,47 @@ test('what is chosen is asked for, and of two answers the later question counts'
   assert.equal(textOf(host, '.jsky-form-line'), `%sky up ${SPOT.line}`);
 });
 
-test('while a number is typed nothing is asked, and one that is none says so', (t) => {
+test('what is typed is what starts, however soon the button follows', async () => {
+  await answer({ offers: [LOCAL, SPOT], notes: [] });
+  host.querySelectorAll<HTMLElement>('.jsky-offer')[1]!.click();
+  type('3');
+  assert.equal(button('Start').disabled, false);
+  submit();
+  await settled();
+  assert.deepEqual(inserted, [], 'what is offered for three nodes is not known yet');
+  assert.deepEqual(asked.at(-1), { provider: '', nodes: 3, gpu: '' });
+  const three = { ...SPOT, price: 0.93, line: SPOT.line.replace('2', '3') };
+  await answer({ offers: [{ ...LOCAL, line: '--nodes 3' }, three], notes: [] });
+  assert.deepEqual(inserted, [[three.line, 'start']], 'of the kind that was chosen');
+});
+
+test('while a number is typed nothing is asked, and nothing can be started with a wrong one', (t) => {
   mock.timers.enable({ apis: ['setTimeout'] });
   t.after(() => mock.timers.reset());
-  const nodes = field<HTMLInputElement>('Nodes');
-  for (const typed of ['1', '16']) {
-    nodes.value = typed;
-    nodes.dispatchEvent(new Event('input', { bubbles: true }));
-  }
+  type('1');
+  type('16');
   assert.equal(asked.length, 1);
   mock.timers.tick(300);
   assert.deepEqual(asked.at(-1), { provider: '', nodes: 16, gpu: '' });
-  nodes.value = '0';
-  nodes.dispatchEvent(new Event('input', { bubbles: true }));
+  for (const wrong of ['0', '', '2.5']) {
+    type(wrong);
+    assert.match(textOf(host, '.jsky-form-notes'), /whole number, 1 or more/);
+    for (const label of ['Start', 'New cell', 'This cell']) {
+      assert.ok(button(label).disabled, label);
+    }
+    submit();
+  }
   mock.timers.tick(300);
   assert.equal(asked.length, 2);
-  assert.match(textOf(host, '.jsky-form-notes'), /number from 1 on/);
-  assert.ok(button('New cell').disabled);
+  assert.deepEqual(inserted, []);
+});
+
+test('where nothing is offered, nothing can be started', async () => {
+  await answer({ offers: [], notes: ['aws: no credentials.'] });
+  assert.ok(button('Start').disabled);
+  submit();
+  await settled();
+  assert.deepEqual(inserted, []);
 });
 
 test('Escape closes it', () => {

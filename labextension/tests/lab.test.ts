@@ -6,7 +6,8 @@ import type { IClusters } from '../src/lab/clusters.ts';
 import { EnvironmentNote } from '../src/lab/environment.ts';
 import { follow } from '../src/lab/follow.ts';
 import type { Notebooks } from '../src/lab/notebooks.ts';
-import './page.ts';
+import { english } from '../src/words.ts';
+import { chunk } from './page.ts';
 
 const settled = () => new Promise((resolve) => setImmediate(resolve));
 
@@ -18,24 +19,34 @@ test('what the kernel of a notebook lacks is said until it is there', async () =
   let changed = () => {};
   let asked = 0;
   const client = { environment: async () => (asked++, found) };
-  const notebooks = { kernel: 'k1', kernelChanged: { connect: (slot: () => void) => (changed = slot) } };
+  const loaded: boolean[] = [];
+  const load = async (again: boolean) => void loaded.push(again);
+  const notebooks = { load, kernel: 'k1', kernelChanged: { connect: (slot: () => void) => (changed = slot) } };
   const clusters = { client, version: '0.1.0' } as unknown as IClusters;
-  const note = new EnvironmentNote(clusters, notebooks as unknown as Notebooks);
+  const note = new EnvironmentNote(clusters, notebooks as unknown as Notebooks, english);
+  const said = () =>
+    [...note.element.children]
+      .filter((part) => !(part as HTMLElement).hidden)
+      .map((part) => part.textContent)
+      .join();
   const after = async (environment: Environment) => {
     found = environment;
     changed();
     await settled();
-    return note.element.hidden ? null : note.element.textContent;
+    return said();
   };
 
-  assert.equal(await after(lacks), null, 'the sidebar is not visible yet');
+  assert.equal(await after(lacks), '', 'the sidebar is not visible yet');
   note.start();
   await settled();
-  assert.equal(note.element.textContent, 'Type %pip install jupyter-sky.');
+  assert.equal(said(), 'Type %pip install jupyter-sky.');
   assert.equal(await after(older), 'Install the same in both.');
-  assert.equal(await after(has), null);
+  assert.match(await after(has), /%load_ext jupyter_sky.*Load it/);
+  note.element.querySelector('button')!.click();
+  assert.deepEqual(loaded, [false], 'the cell that is active is not run');
+  assert.equal(await after({ ...has, loaded: true }), '');
   const before = asked;
-  assert.equal(await after(lacks), null, 'one that has it is not asked after each cell');
+  assert.equal(await after(lacks), '', 'one that has it is not asked after each cell');
   assert.equal(asked, before);
   notebooks.kernel = 'k2';
   assert.equal(await after(lacks), 'Type %pip install jupyter-sky.');
@@ -52,11 +63,12 @@ test('a rank is followed again after a break, but not after its end', (t) => {
     return socket;
   };
   const chunks: [string, boolean][] = [];
-  const onChunk = ({ text }: LogChunk, isFirst: boolean) => void chunks.push([text, isFirst]);
+  const onChunk = ({ entries }: LogChunk, isFirst: boolean) =>
+    void chunks.push([entries[0]!.text, isFirst]);
   const say = (text: string, end: string | null = null) =>
-    sockets.at(-1)!.onmessage({ data: JSON.stringify({ text, end }) });
+    sockets.at(-1)!.onmessage({ data: JSON.stringify(chunk(text, end)) });
 
-  const stop = follow({ live } as unknown as Client, 'c1', 0, 200, onChunk);
+  const stop = follow({ live } as unknown as Client, 'c1', '0', 200, onChunk);
   say('one\n');
   say('two\n');
   sockets[0]!.onclose();
@@ -75,7 +87,7 @@ test('a rank is followed again after a break, but not after its end', (t) => {
   ]);
   stop();
 
-  const end = follow({ live } as unknown as Client, 'c1', 0, 200, onChunk);
+  const end = follow({ live } as unknown as Client, 'c1', '0', 200, onChunk);
   end();
   assert.ok(sockets[2]!.closed);
   sockets[2]!.onclose();

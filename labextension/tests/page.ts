@@ -1,7 +1,7 @@
 /* A document to render into, and a cluster to render. */
 
 import { JSDOM } from 'jsdom';
-import type { Entry } from '../src/api.ts';
+import type { Entry, LogChunk, LogEntry } from '../src/api.ts';
 import type { Tools } from '../src/sidebar/tools.ts';
 import type { Rank, Snapshot } from '../src/snapshot.ts';
 import { english } from '../src/words.ts';
@@ -15,6 +15,8 @@ const { window } = new JSDOM('<!doctype html><body></body>', {
 export const document = window.document;
 export const { Event, KeyboardEvent, MouseEvent, MutationObserver } = window;
 const requestAnimationFrame = window.requestAnimationFrame.bind(window);
+// jsdom has no layout, so nothing to scroll.
+window.Element.prototype.scrollIntoView = () => {};
 Object.assign(globalThis, { document, MutationObserver, requestAnimationFrame });
 
 /** Returns a fresh place in the document. */
@@ -89,6 +91,15 @@ export function sampleEntry(changes: Partial<Entry> = {}): Entry {
     seen: 1000,
     ...changes
   };
+}
+
+/** Returns what a rank wrote, as a part of its log. */
+export function written(text: string, changes: Partial<LogEntry> = {}): LogEntry {
+  return { rank: 0, time: 1000, stream: 'stdout', text, run: null, title: '', ...changes };
+}
+
+export function chunk(text: string, end: string | null = null): LogChunk {
+  return { entries: [written(text)], end };
 }
 
 /** What a page lends to the sidebar. */

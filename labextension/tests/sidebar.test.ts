@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { afterEach, test } from 'node:test';
 import type { Entry, LogChunk } from '../src/api.ts';
 import type { Page } from '../src/sidebar/card.ts';
@@ -6,7 +7,7 @@ import { costOf, endOf, madeOf, span, totalOf, upOf } from '../src/sidebar/facts
 import { ClusterList } from '../src/sidebar/list.ts';
 import { setSentence } from '../src/sidebar/sentence.ts';
 import { english } from '../src/words.ts';
-import { document, frame, place, sample, sampleEntry, texts, textOf, tools, touched } from './page.ts';
+import { chunk, document, frame, place, sample, sampleEntry, texts, textOf, tools, touched } from './page.ts';
 
 const NOW = 1000 + 3723;
 
@@ -26,8 +27,8 @@ class Looker implements Page {
   act = (...done: unknown[]) => void this.did.push(done);
   go = (path: string) => void this.did.push(path);
 
-  follow = (cluster: string, rank: number, onChunk: (chunk: LogChunk, isFirst: boolean) => void) => {
-    const key = `${cluster}:${rank}`;
+  follow = (cluster: string, ranks: string, onChunk: (chunk: LogChunk, isFirst: boolean) => void) => {
+    const key = `${cluster}:${ranks}`;
     this.follows.set(key, onChunk);
     return () => void this.follows.delete(key);
   };
@@ -59,10 +60,10 @@ afterEach(() => {
 test('a cluster says in few words what it is, who has it, what it costs and when it ends', () => {
   const { host, show } = bound(new Looker(sampleEntry({ state: 'ready', note: 'Run `%sky gc`.' })));
   assert.equal(textOf(host, '.jsky-name'), 'demo');
-  assert.equal(textOf(host, '.jsky-card-made'), 'ready · 2 nodes × A100 · aws');
+  assert.equal(textOf(host, '.jsky-card-made'), 'idle · 2 nodes × A100 · aws');
   assert.equal(textOf(host, '.jsky-user'), 'train.ipynb');
   assert.match(textOf(host, '.jsky-card-facts'), /\$16\.40 an hour · \$2\.05 so far/);
-  assert.deepEqual(texts(host, '.jsky-fact'), ['up 1 h 02 min', 'ends in 4 min unless used']);
+  assert.deepEqual(texts(host, '.jsky-fact'), ['up 1 h 02 min', 'ends in 4 min if it stays idle']);
   assert.ok(host.querySelector('.jsky-fact[data-soon]'));
   assert.equal(textOf(host, '.jsky-note'), 'Run %sky gc.');
   assert.deepEqual(texts(host, '.jsky-note code'), ['%sky gc']);
@@ -87,7 +88,7 @@ test('the words for times and money', () => {
   assert.equal(costOf(english, { ...entry, price: null }), '$2.05 so far');
   assert.equal(endOf(english, entry), null, 'it does not end while it works');
   const idle = { timeout: 1800, left: null };
-  assert.equal(endOf(english, { ...entry, state: 'unknown', idle })!.text, 'ends 30 min after its last run');
+  assert.equal(endOf(english, { ...entry, state: 'unknown', idle })!.text, 'ends after it was idle for 30 min');
   assert.equal(totalOf(english, [entry, entry]), '2 clusters · $32.80 an hour');
   assert.equal(totalOf(english, [{ ...entry, price: null }]), '1 cluster');
 });
@@ -121,8 +122,8 @@ test('an opened cluster shows its ranks, and the output of the chosen one live',
   assert.deepEqual(looker.followed, ['c1:0']);
   assert.deepEqual(texts(host, '.jsky-text-line'), ['one', 'two'], 'of the snapshot meanwhile');
 
-  follows.get('c1:0')!({ text: 'two\nthr', end: null }, true);
-  follows.get('c1:0')!({ text: 'ee\n', end: null }, false);
+  follows.get('c1:0')!(chunk('two\nthr'), true);
+  follows.get('c1:0')!(chunk('ee\n'), false);
   await frame();
   assert.deepEqual(texts(host, '.jsky-text-line'), ['two', 'three']);
   looker.show(sampleEntry());
@@ -130,7 +131,7 @@ test('an opened cluster shows its ranks, and the output of the chosen one live',
 
   host.querySelector<HTMLElement>('[data-rank="2"]')!.click();
   assert.deepEqual(looker.followed, ['c1:2']);
-  follows.get('c1:2')!({ text: 'I am 2\n', end: 'The cluster has ended.' }, true);
+  follows.get('c1:2')!(chunk('I am 2\n', 'The cluster has ended.'), true);
   await frame();
   assert.deepEqual(texts(host, '.jsky-text-line'), ['I am 2']);
   assert.match(host.textContent!, /The cluster has ended/);
@@ -156,13 +157,22 @@ test('nothing is followed while the list is not visible, or once the cluster is 
   assert.deepEqual(looker.followed, []);
 });
 
-test('a cluster of which no ranks are known says so', () => {
-  const looker = new Looker(sampleEntry({ snapshot: null, state: 'unknown' }));
+test('where no kernel tells of the ranks, their log is shown', async () => {
+  const entry = sampleEntry({ snapshot: null, state: 'unknown' });
+  const looker = new Looker(entry);
   looker.toggle();
-  assert.match(looker.host.textContent!, /Nothing is known of its ranks now/);
-  assert.deepEqual(looker.followed, []);
+  assert.deepEqual(looker.followed, ['c1:all']);
+  looker.follows.get('c1:all')!(chunk('still here\n'), true);
+  await frame();
+  looker.show(entry);
+  assert.deepEqual(texts(looker.host, '.jsky-text-line'), ['0still here']);
+  assert.match(looker.host.textContent!, /No notebook is connected: this is its log/);
   looker.show(sampleEntry());
-  assert.doesNotMatch(looker.host.textContent!, /Nothing is known/);
+  assert.deepEqual(looker.followed, ['c1:0']);
+  assert.equal(texts(looker.host, '[role=option]').length, 4);
+  assert.doesNotMatch(looker.host.textContent!, /No notebook is connected/);
+  looker.show(sampleEntry({ snapshot: null, state: 'starting' }));
+  assert.deepEqual(looker.followed, []);
 });
 
 test('buttons do what they say, where it can be done', () => {
@@ -172,7 +182,7 @@ test('buttons do what they say, where it can be done', () => {
   looker.press('End this cluster…');
   looker.press('Go to a/train.ipynb (its kernel is busy)');
   looker.toggle();
-  for (const label of ['Restart all ranks…', 'Change the number of nodes…', 'Open the log of a rank']) {
+  for (const label of ['Restart all ranks…', 'Change the number of nodes…', 'Open the log']) {
     looker.press(label);
   }
   host.querySelector<HTMLElement>('.jsky-stop')!.click();
@@ -212,11 +222,19 @@ test('nothing that a rank, a kernel or a server says becomes markup', async () =
   const looker = new Looker(entry);
   looker.list.show([entry], bad, NOW);
   looker.toggle();
-  looker.follows.get('c1:0')!({ text: `${bad}\n`, end: bad }, true);
+  looker.follows.get('c1:0')!(chunk(`${bad}\n`, bad), true);
   await frame();
   assert.equal(looker.host.querySelectorAll('img, b, script').length, 0);
   assert.ok(looker.host.textContent!.includes('<img src=x onerror=alert(1)>'));
   assert.doesNotMatch(looker.host.innerHTML, /[\x00\x1b\u202e]/);
+});
+
+test('no icon means two things', () => {
+  const source = readFileSync(new URL('../src/lab/icons.ts', import.meta.url), 'utf8');
+  const table = source.slice(source.indexOf('const ICONS'));
+  const names = [...table.matchAll(/^  \w+: (\w+),?$/gm)].map(([, icon]) => icon);
+  assert.ok(names.length > 10);
+  assert.deepEqual(names, [...new Set(names)]);
 });
 
 test('a sentence with a lone backtick is shown as it is', () => {

@@ -31,7 +31,7 @@ test('the cluster and its run are shown', (t) => {
   const snapshot = sample();
   Object.assign(snapshot.cluster, { price: 16.4, cost: 0.5, note: 'joining' });
   show(snapshot);
-  assert.equal(textOf(host, '.jsky-cluster'), 'demoready2 nodes × A100 · local · generation 1joining');
+  assert.equal(textOf(host, '.jsky-cluster'), 'demoready2 nodes × A100 · localjoining');
   assert.equal(
     textOf(host, '.jsky-run'),
     'Running1:01train(3)ranks 0-3 · 1.23 MB sent · $16.40 an hour · $0.50 so far'

@@ -39,10 +39,13 @@ class Cells:
         names: Sequence[str] = (),
         values: Mapping[int, Sequence[str]] | None = None,
         show: Sequence[int] = (0,),
+        title: str = "",
     ) -> RunHandle:
         ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
         update = self.cluster.sync.update(names, self.namespace, ranks)
-        task = Task(ranks, code=code, update=update, values=values or {}, show=tuple(show))
+        task = Task(
+            ranks, code=code, update=update, values=values or {}, show=tuple(show), title=title
+        )
         run = self.cluster.run(task)
         run.begin()
         return run

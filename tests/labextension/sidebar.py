@@ -8,6 +8,14 @@ import urllib.request
 from typing import Any
 
 from tests.notebook.panel.jupyter import NotebookUser, Server
+from tests.paths import ROOT
+
+_AXE = ROOT / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
+_CHECK = """async place => {
+  const rules = { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] };
+  const { violations } = await axe.run(place, rules);
+  return violations.flatMap(({ help, nodes }) => nodes.map(({ html }) => `${help}: ${html}`));
+}"""
 
 
 def ask(server: Server, path: str, method: str = "GET") -> Any:
@@ -54,6 +62,11 @@ class SidebarUser(NotebookUser):
         """The sidebar."""
         return self.page.get_by_role("region", name="Clusters")
 
+    @property
+    def view_in_notebook(self) -> Any:
+        """The panel in the notebook."""
+        return self.page.locator(".jp-Notebook").get_by_role("region", name="Cluster")
+
     def card(self, name: str, state: str = "") -> Any:
         """The card of a cluster, which is in that state."""
         card = self.sidebar.get_by_role("listitem").filter(has_text=name)
@@ -64,6 +77,11 @@ class SidebarUser(NotebookUser):
         card = self.card(name)
         card.get_by_role("button", expanded=False).click()
         return card
+
+    def flaws(self, place: str) -> list[str]:
+        """What axe finds wrong there for those who use a screen reader, or no mouse."""
+        self.page.evaluate(_AXE.read_text())
+        return list(self.page.evaluate(_CHECK, place))
 
     def confirm(self, answer: str) -> None:
         """Answer the question that is asked."""

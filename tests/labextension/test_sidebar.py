@@ -55,7 +55,7 @@ def test_a_user_follows_a_cluster_and_stops_it(
 
     card.get_by_role("button", name="Stop", exact=True).click()
     cell.get_by_text("KeyboardInterrupt").first.wait_for()
-    user.card(name, "ready").wait_for()
+    user.card(name, "idle").wait_for()
     user.run("%%sky\nprint('goes on', epoch > 3)").get_by_text("goes on True").wait_for()
 
 
@@ -64,7 +64,7 @@ def test_two_notebooks_and_a_kernel_that_dies(open_notebook: Open, shots: Path) 
     for user, name in ((one, "first"), (two, "second")):
         user.run(f"{LOAD}\n%sky up --nodes 1 --cluster {name}")
     for name in ("first", "second"):
-        one.card(name, "ready").wait_for()
+        one.card(name, "idle").wait_for()
 
     # The cluster outlives its kernel, and can be ended without one.
     two.start("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
@@ -76,7 +76,7 @@ def test_two_notebooks_and_a_kernel_that_dies(open_notebook: Open, shots: Path) 
     one.page.screenshot(path=shots / "sidebar-end.png")
     one.confirm("End")
     gone.wait_for(state="detached")
-    one.card("first", "ready").wait_for()
+    one.card("first", "idle").wait_for()
 
 
 def test_a_page_that_is_loaded_again_shows_what_still_runs(open_notebook: Open) -> None:
@@ -88,7 +88,7 @@ def test_a_page_that_is_loaded_again_shows_what_still_runs(open_notebook: Open) 
     card = user.opened("lasting")
     card.get_by_role("log", name="Output of rank 0").get_by_text("epoch 2").first.wait_for()
     card.get_by_role("button", name="Stop", exact=True).click()
-    user.card("lasting", "ready").wait_for()
+    user.card("lasting", "idle").wait_for()
 
 
 def test_many_ranks_and_what_they_print_do_no_harm(open_notebook: Open, shots: Path) -> None:
@@ -107,13 +107,15 @@ def test_many_ranks_and_what_they_print_do_no_harm(open_notebook: Open, shots: P
     assert user.sidebar.evaluate(LEGIBLE) == {"outside": [], "faint": []}
     user.page.screenshot(path=shots / "sidebar-many.png")
 
-    card.get_by_role("button", name="Open the log of a rank").click()
-    user.page.get_by_role("combobox", name="Whose log").select_option("rank 62")
-    log = user.page.get_by_role("log", name="Output of rank 62")
+    card.get_by_role("button", name="Open the log").click()
+    user.page.get_by_role("textbox", name="Ranks, like").fill("62")
+    user.page.keyboard.press("Enter")
+    log = user.page.get_by_role("log", name="Log of rank 62")
     log.get_by_text("onerror=alert(1)").wait_for()
-    assert log.inner_text() == (
+    assert log.locator(".jsky-text-line").all_inner_texts() == [
         "rank 62 <img src=x onerror=alert(1)><script>alert(2)</script>redesrever &amp; </pre>"
-    )
+    ]
+    assert user.flaws(".jsky-log") == []
     user.page.screenshot(path=shots / "sidebar-log.png")
     assert user.page.locator(".jsky-ours").locator("img, script").count() == 0
     card.get_by_role("button", name="Go to many.ipynb").click()
@@ -124,7 +126,7 @@ def test_what_a_user_does_to_a_cluster(open_notebook: Open, shots: Path) -> None
     user = open_notebook("lab", "doing")
     user.run(f"{LOAD}\n%sky up --nodes 2 --cluster doing")
     user.run("%%sky\nkept = 1")
-    card = user.card("doing", "ready")
+    card = user.card("doing", "idle")
     card.get_by_role("button", expanded=False).focus()
     user.page.keyboard.press("Enter")
 
@@ -141,7 +143,7 @@ def test_what_a_user_does_to_a_cluster(open_notebook: Open, shots: Path) -> None
     user.page.get_by_role("dialog").get_by_role("spinbutton").fill("3")
     user.page.screenshot(path=shots / "sidebar-scale.png")
     user.confirm("Change")
-    card.get_by_text("ready · 3 nodes").wait_for()
+    card.get_by_text("idle · 3 nodes").wait_for()
     assert card.get_by_role("option").count() == 3
 
     user.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -152,31 +154,54 @@ def test_what_a_user_does_to_a_cluster(open_notebook: Open, shots: Path) -> None
     assert "%sky attach doing" in user.cells()
 
 
-def test_a_new_cluster_begins_with_a_line_in_the_notebook(open_notebook: Open, shots: Path) -> None:
+def test_a_new_cluster_starts_from_the_form(open_notebook: Open, shots: Path) -> None:
     user = open_notebook("lab", "begin")
     user.sidebar.get_by_text("No cluster is running.").wait_for()
+    user.sidebar.get_by_role("button", name="Load it").wait_for()
     user.page.screenshot(path=shots / "sidebar-empty.png")
     user.sidebar.get_by_role("button", name="New Cluster").click()
     form = user.sidebar.get_by_role("form", name="New cluster")
+    form.get_by_text("%sky up --nodes 2").wait_for()
+    assert user.flaws(".jsky-sidebar") == []
+    for theme in ("Dark", "Light"):
+        user.choose_theme(theme)
+        user.page.screenshot(path=shots / f"sidebar-form-{theme.lower()}.png")
+    # What is typed counts, though Enter follows at once.
     form.get_by_role("spinbutton", name="Nodes").fill("3")
-    form.get_by_text("%sky up --nodes 3").wait_for()
-    user.page.screenshot(path=shots / "sidebar-form.png")
-    form.get_by_role("button", name="New cell").click()
+    user.page.keyboard.press("Enter")
+    user.card("begin", "idle").get_by_text("3 nodes").wait_for()
     assert user.cells() == ["%load_ext jupyter_sky", "%sky up --nodes 3"]
-    user.page.evaluate("() => void jupyterapp.commands.execute('notebook:run-all-cells')")
-    user.card("begin", "ready").wait_for()
 
     # In Lab's own places: the status bar, and the panel of what is running.
     user.page.get_by_role("button", name="1 cluster").wait_for()
     user.page.evaluate("() => void jupyterapp.commands.execute('running:show-panel')")
     item = user.page.locator(".jp-RunningSessions-item").filter(
-        has_text=re.compile("^begin-.*ready")
+        has_text=re.compile("^begin-.*idle")
     )
     item.hover()
     user.page.screenshot(path=shots / "sidebar-running.png")
     item.locator(".jp-RunningSessions-itemShutdown").click()
     user.confirm("End")
     item.wait_for(state="detached")
+
+
+def test_who_has_not_loaded_it_is_helped(open_notebook: Open, shots: Path) -> None:
+    user = open_notebook("lab", "unloaded")
+    user.run("%%sky --nodes 1 --plugin none\nprint('it runs')")
+    user.page.locator(".jp-toastContainer").get_by_text("Load it and run the cell again").click()
+    cell = user.page.locator(".jp-CodeCell").filter(has_text="%%sky")
+    cell.locator("pre").get_by_text("it runs", exact=True).wait_for()
+    assert user.cells()[0] == "%load_ext jupyter_sky"
+
+    # From the launcher, without a notebook.
+    user.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+    user.page.evaluate("() => jupyterapp.shell.currentWidget.close()")
+    user.page.locator(".jp-LauncherCard", has_text="Cluster").click()
+    user.sidebar.get_by_text("It starts in a new notebook.").wait_for()
+    user.sidebar.get_by_role("button", name="Start").click()
+    user.card("Untitled", "idle").wait_for()
+    assert user.cells() == ["%load_ext jupyter_sky", "%sky up --nodes 2"]
+    user.page.screenshot(path=shots / "sidebar-launcher.png")
 
 
 def test_who_lacks_the_server_extension_is_told_what_to_type(open_notebook: Open) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -164,8 +165,14 @@ def test_a_flood_is_thinned_in_the_cell_and_complete_in_the_log(
         "%%sky\nfor number in range(200_000): print('line', number)\n"
         "print('x' * 50_000_000)\nos.write(1, bytes(range(256)) + b'\\n');"
     )
-    assert "`%sky logs 0 --save FILE` has all of them" in cell.stdout
-    assert len(cell.stdout) < 1_000_000
+    # The beginning as it came, and one display with the end.
+    assert cell.stdout.startswith("line 0\nline 1\n")
+    [end] = cell.shown
+    notice, _, shown = end.partition("\n")
+    assert re.fullmatch(r"\[… [\d,]+ lines, 5[\d.]+ MB not shown here: .* …\]", notice)
+    assert "`%sky logs 0 --save FILE` has all of them" in notice
+    assert shown.endswith("~\x7f" + 128 * "\N{REPLACEMENT CHARACTER}")
+    assert len(cell.stdout) + len(end) < 120_000
     log = tmp_path / "rank 0.log"
     saved = pair.succeed(f"%sky logs 0 --save '{log}'")
     data = log.read_bytes()

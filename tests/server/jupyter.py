@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class Answer:
 
     status: int
     body: bytes
+    headers: Message
 
     @property
     def json(self) -> Any:
@@ -74,9 +76,9 @@ class Server:
         )
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-                return Answer(response.status, response.read())
+                return Answer(response.status, response.read(), response.headers)
         except urllib.error.HTTPError as error:
-            return Answer(error.code, error.read())
+            return Answer(error.code, error.read(), error.headers)
 
     def wait(self) -> None:
         """Wait until it listens, which it does a moment after it has said where."""

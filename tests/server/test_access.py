@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from jupyter_server.auth.authorizer import Authorizer
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
+from jupyter_sky.server.handlers import add_routes
 from tests.server.jupyter import Server, serve
 
 NO_TOKEN = {"Accept": "application/json"}
-GETS = ["clusters", "clusters/0a/logs/0", "kernels/0a", "offers", "anything"]
+LOGS = ["clusters/0a/logs/0", "clusters/0a/logs/0/file"]
+GETS = ["clusters", *LOGS, "kernels/0a", "offers", "anything"]
 POSTS = [f"clusters/0a/{action}" for action in ("interrupt", "restart", "scale", "down")]
 
 
@@ -61,6 +66,25 @@ def test_no_log_is_followed_without_a_token_or_from_another_page(server: Server)
     assert live(server) == 403
     assert live(server, Cookie=cookies, Origin="http://elsewhere.example") == 403
     assert live(server, Cookie=cookies) == 404  # there is no such cluster
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_nothing_is_told_to_another_page(server: Server, path: str) -> None:
+    cookies, _ = server.cookies()
+    other = {"Cookie": cookies, "Origin": "http://elsewhere.example"}
+    assert server.sky(path, **other).status in (403, 404)
+    assert server.sky("clusters", Cookie=cookies).status == 200
+
+
+def test_each_route_is_among_those_that_are_tried() -> None:
+    added: list[str] = []
+    web_app = SimpleNamespace(
+        add_handlers=lambda host, rules: added.extend(pattern for pattern, *_ in rules)
+    )
+    add_routes(MagicMock(base_url="/", web_app=web_app))
+    tried = [f"/jupyter-sky/api/{path}" for path in (*GETS, *POSTS, "clusters/0a/live/0")]
+    first = {next(each for each in added if re.fullmatch(each, path)) for path in tried}
+    assert first == set(added)
 
 
 class DenyAll(Authorizer):

@@ -23,10 +23,10 @@ Open = Callable[[str], Kernel]
 
 
 async def follow(
-    server: Server, entry: dict[str, Any], rank: int, tail: str = ""
+    server: Server, entry: dict[str, Any], ranks: object, tail: str = ""
 ) -> WebSocketClientConnection:
-    """Open the live output of a rank."""
-    path = f"jupyter-sky/api/clusters/{entry['id']}/live/{rank}?tail={tail}"
+    """Open the live logs of ranks."""
+    path = f"jupyter-sky/api/clusters/{entry['id']}/live/{ranks}?tail={tail}"
     url = f"{server.address.replace('http', 'ws', 1)}{path}"
     return await websocket_connect(
         HTTPRequest(url, headers={"Authorization": f"token {server.token}"})
@@ -45,8 +45,12 @@ async def read(connection: WebSocketClientConnection, until: str) -> str:
     """What comes until it ends in a text."""
     text = ""
     while not text.endswith(until):
-        text += (await next_chunk(connection))["text"]
+        text += text_of(await next_chunk(connection))
     return text
+
+
+def text_of(chunk: dict[str, Any]) -> str:
+    return "".join(entry["text"] for entry in chunk["entries"])
 
 
 def followers(cluster: str) -> list[psutil.Process]:
@@ -99,13 +103,47 @@ def test_nothing_goes_on_when_the_page_is_gone(server: Server, alone: Cluster) -
     assert not followers(alone.name)
 
 
+def test_all_ranks_are_merged_with_the_runs_that_they_are_of(
+    server: Server, alone: Cluster
+) -> None:
+    alone.run(Task((0, 1), code="print('merged', flush=True)", title="a title")).follow()
+    entry = server.clusters()[alone.name]
+
+    async def look_in() -> list[dict[str, Any]]:
+        connection = await follow(server, entry, "0-1", "1")
+        entries: list[dict[str, Any]] = []
+        while len(entries) < 4:
+            entries += (await next_chunk(connection))["entries"]
+        connection.close()
+        return entries
+
+    entries = asyncio.run(look_in())
+    assert [each["time"] for each in entries] == sorted(each["time"] for each in entries)
+    for rank in (0, 1):
+        began, printed = (each for each in entries if each["rank"] == rank)
+        assert began["title"] == "a title"
+        assert began["run"]
+        assert (printed["text"], printed["stream"], printed["run"]) == ("merged\n", "stdout", None)
+
+
+def test_a_log_can_be_saved_as_a_file(server: Server, alone: Cluster) -> None:
+    alone.run(Task((0, 1), code="print('x' * 3_000_000)")).follow()
+    entry = server.clusters()[alone.name]
+    answer = server.sky(f"clusters/{entry['id']}/logs/1/file")
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="{alone.name}-1.log"'
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    assert answer.body.endswith(b"x" * 3_000_000 + b"\n")
+    assert server.sky(f"clusters/{entry['id']}/logs/12/file").status == 400
+
+
 def test_a_rank_that_is_not_there_is_named(server: Server, alone: Cluster) -> None:
     entry = server.clusters()[alone.name]
 
     async def look_in() -> dict[str, Any]:
         return await next_chunk(await follow(server, entry, 12))
 
-    assert asyncio.run(look_in()) == {"text": "", "end": "there is no rank 12: ranks 0-1."}
+    end = f"logs: there is no rank 12, {alone.name} has ranks 0-1."
+    assert asyncio.run(look_in()) == {"entries": [], "end": end}
 
 
 def test_a_tail_that_is_no_number_keeps_no_place(server: Server, alone: Cluster) -> None:
@@ -118,7 +156,7 @@ def test_a_tail_that_is_no_number_keeps_no_place(server: Server, alone: Cluster)
             assert await connection.read_message() is None
         return str(end)
 
-    assert asyncio.run(look_in()) == "there is no rank 12: ranks 0-1."
+    assert "there is no rank 12" in asyncio.run(look_in())
 
 
 def test_what_cannot_be_started_is_over_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

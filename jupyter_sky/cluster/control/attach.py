@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import scaling
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.state import ClusterPhase, reduce, running
 from jupyter_sky.providers.base import AgentGone, Machine
@@ -46,7 +49,7 @@ async def restore(
             raise AgentGone("the cluster is about to end")
         _restore_ranks(controller, connection, welcome)
     controller.shared = any(welcome["shared"] for welcome in welcomes)
-    _follow_from_unseen_run(controller, welcomes)
+    await _follow_from_unseen_run(controller, welcomes)
     if not controller.visits:
         controller.warnings = version_check.check(controller.versions)
     newest = max(rank.generation for rank in controller.state.ranks)
@@ -58,6 +61,8 @@ async def restore(
 def _restore_ranks(controller: Controller, connection: Connection, welcome: Welcome) -> None:
     for rank in welcome["ranks"]:
         number, state = rank["rank"], controller.state
+        if number not in connection.ranks:
+            continue  # of another node, or left by a kernel that was killed while it scaled
         controller.sync.remember(number, rank["names"])
         if rank["pid"]:
             state = reduce(state, RankStarted(number, rank["pid"]))
@@ -71,12 +76,17 @@ def _restore_ranks(controller: Controller, connection: Connection, welcome: Welc
         controller.on_event(connection, decode_event(welcome["leaving"]))
 
 
-def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Welcome]) -> None:
+async def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Welcome]) -> None:
     """Ask for events; those of a run whose end no notebook has seen come from its beginning."""
-    latest = [each["latest"] for each in welcomes if each["latest"]]
+    # A node's word on who takes part counts for its own ranks alone.
+    own: dict[Connection, dict[str, Any]] = {}
+    for connection, welcome in zip(controller.connections, welcomes, strict=True):
+        latest = welcome["latest"]
+        if latest and (ranks := sorted(connection.ranks.intersection(latest["ranks"]))):
+            own[connection] = {**latest, "ranks": ranks}
     unseen = [
         each
-        for each in latest
+        for each in own.values()
         if (each["unseen"] and not controller.visits)
         or any(rank.run == each["run"] for rank in controller.state.ranks)
     ]
@@ -84,9 +94,13 @@ def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Welcome])
     if run:
         began = decode_event(unseen[0])
         assert isinstance(began, RunBegan)
-        controller.listener.on_unseen_run(began)
+        told = {rank for each in own.values() if each["run"] == run for rank in each["ranks"]}
+        # Its kernel ended before it had told the others. A node that lies only ends its own run.
+        begun = [each["latest"] for each in welcomes if each["latest"]]
+        all_ranks = {rank for each in begun if each["run"] == run for rank in each["ranks"]}
+        untold = sorted(set(controller.ranks).intersection(all_ranks) - told)
+        asked = await asyncio.to_thread(asked_names.find, controller.id, run)
+        controller.listener.on_unseen_run(replace(began, ranks=sorted(told)), asked, untold)
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
-        since = welcome["last"]
-        if welcome["latest"] and welcome["latest"]["run"] == run:
-            since = welcome["latest"]["n"]
-        connection.follow(since)
+        is_of_run = connection in own and own[connection]["run"] == run
+        connection.follow(own[connection]["n"] if is_of_run else welcome["last"])

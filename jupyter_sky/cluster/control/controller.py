@@ -11,14 +11,16 @@ import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from jupyter_sky.cluster import version_check
+from jupyter_sky.cluster.control.listener import ClusterListener
 from jupyter_sky.cluster.control.preemption import PreemptionMonitor
 from jupyter_sky.cluster.cost_meter import CostMeter, total_price
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
+from jupyter_sky.cluster.network.foreign_ranks import ForeignRanks
 from jupyter_sky.cluster.network.health import LinkMonitor
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, reduce
@@ -35,48 +37,9 @@ from jupyter_sky.transport.protocol.events import (
     Lost,
     Prepared,
     RankExited,
-    RunBegan,
 )
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.tasks import BackgroundTasks
-
-
-class ClusterListener(Protocol):
-    """What a controller calls when something happens to its cluster: the scheduler of runs."""
-
-    def on_event(self, connection: Connection, event: Event) -> None:
-        """Handle an event of a node; the state has changed already."""
-
-    def on_notice(self, text: str) -> None:
-        """Handle what the user should know of links and nodes."""
-
-    def on_unseen_run(self, began: RunBegan) -> None:
-        """Handle a run that another kernel began, before its events come."""
-
-    def on_agent_lost(self, connection: Connection) -> None:
-        """Handle that an agent is gone for good, while the cluster is in use."""
-
-    def on_end(self, trouble: SkyError) -> None:
-        """Handle that the cluster is lost or was ended."""
-
-
-class NoRuns(ClusterListener):
-    """The listener of a cluster that is only ended: nothing runs on it that could be told."""
-
-    def on_event(self, connection: Connection, event: Event) -> None:
-        """Ignore it."""
-
-    def on_notice(self, text: str) -> None:
-        """Ignore it."""
-
-    def on_unseen_run(self, began: RunBegan) -> None:
-        """Ignore it."""
-
-    def on_agent_lost(self, connection: Connection) -> None:
-        """Ignore it."""
-
-    def on_end(self, trouble: SkyError) -> None:
-        """Ignore it."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +141,8 @@ class Controller(ConnectionListener):
         self.forming = asyncio.Lock()
         self.form_errors: dict[int, ErrorReport] = {}
         self.observers: list[Callable[[], None]] = []
-        self._links = LinkMonitor(self.spawn, self.notify)
+        self._links = LinkMonitor(self.spawn, self.notify, self._on_unreached)
+        self._foreign = ForeignRanks(self.notify)
         self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake)
         self._changed = asyncio.Event()
         self._tasks = BackgroundTasks()
@@ -213,7 +177,18 @@ class Controller(ConnectionListener):
     @property
     def note(self) -> str:
         """What it is doing, and what is wrong with its links and nodes; empty if nothing is."""
-        return "; ".join(filter(None, (self.activity, self._links.note, self._preemptions.note)))
+        notes = (self.activity, self._links.note, self._preemptions.note, self._foreign.note)
+        return "; ".join(filter(None, notes))
+
+    @property
+    def unreached(self) -> list[str]:
+        """The nodes that neither this process nor the other nodes reach."""
+        return [connection.name for connection in self._links.unreached]
+
+    @property
+    def link_note(self) -> str:
+        """What is wrong with its links, in words; empty if nothing is."""
+        return self._links.note
 
     def connection(self, rank: int) -> Connection:
         """Return the connection to the agent of a rank."""
@@ -313,9 +288,19 @@ class Controller(ConnectionListener):
         self.reports.update({entry["rank"]: entry for entry in usage})
         self.wake()
 
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Say that a node spoke for ranks of others; ranks that were removed may come late."""
+        if others := ranks.intersection(self.ranks):
+            self._foreign.report(connection.name, others)
+
     def on_link_changed(self, connection: Connection) -> None:
         """Watch a link that broke, or say that there is a new one."""
         self._links.on_link_changed(connection)
+        self.wake()
+
+    def _on_unreached(self, connection: Connection, seconds: float) -> None:
+        if self.state.phase not in (ClusterPhase.LOST, ClusterPhase.DOWN):
+            self.listener.on_unreached(connection, seconds)
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Leave it to the listener what becomes of a cluster that has lost an agent."""

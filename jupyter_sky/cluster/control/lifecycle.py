@@ -11,8 +11,8 @@ from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.control.shutdown import end, remove
-from jupyter_sky.cluster.inventory import probe, registry
+from jupyter_sky.cluster.control.shutdown import end
+from jupyter_sky.cluster.inventory import owed_ends, probe, registry
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.runtime_env import deadline
 from jupyter_sky.cluster.state import ClusterPhase
@@ -37,8 +37,8 @@ async def record(controller: Controller) -> None:
             "start one of another name with `--cluster NAME`."
         )
     if there and not await probe.has_agent(there, provider):
-        for machine in [*there.machines, *there.leaving]:
-            await provider.machine(machine).remove()
+        machines = [provider.machine(each) for each in [*there.machines, *there.leaving]]
+        await owed_ends.remove_machines(there.id, there.name, provider, machines)
         await _release(controller, there.id, there.spec.get("place"))
         registry.remove(there.id)
     row = registry.describe(spec, controller.runtime_env.plugins)
@@ -163,7 +163,7 @@ async def down(controller: Controller, machines: Sequence[Machine] = ()) -> list
     Returns
     -------
     list of str
-        The nodes that could not be reached; what is left there ends by itself.
+        The nodes that could not be told, which is owed to them from now on.
     """
     controller.listener.on_end(ClusterLost(f"cluster {controller.spec.name} was ended."))
     controller.state = replace(controller.state, phase=ClusterPhase.DOWN)
@@ -174,8 +174,7 @@ async def down(controller: Controller, machines: Sequence[Machine] = ()) -> list
         controller.launch.cancel()
         with contextlib.suppress(Exception, asyncio.CancelledError):
             machines = [*machines, *await controller.launch]
-    unreached = await asyncio.gather(*map(end, controller.connections))
-    unreached += await asyncio.gather(*map(remove, machines))
+    untold = await end(controller, controller.connections, machines)
     # The provider is told whatever becomes of the registry: its machines cost money.
     with contextlib.suppress(registry.RegistryError):
         registry.clear_starter(controller.id)
@@ -189,7 +188,7 @@ async def down(controller: Controller, machines: Sequence[Machine] = ()) -> list
             f"cluster {name} was ended, but it is still in the registry: {error} After that "
             f"`%sky down {name}` takes it from there."
         ) from None
-    return [host for hosts in unreached for host in hosts]
+    return untold
 
 
 async def _release(controller: Controller, identity: str, place: str | None) -> None:

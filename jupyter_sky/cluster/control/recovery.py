@@ -2,16 +2,96 @@
 
 from __future__ import annotations
 
-from jupyter_sky.cluster.control import scaling
+import asyncio
+import contextlib
+
+from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.control.shutdown import remove
+from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.formatting import format_ranks
+from jupyter_sky.errors import NoConnection
+from jupyter_sky.formatting import format_duration, format_ranks
 from jupyter_sky.providers.base import Scalable
 from jupyter_sky.transport.protocol.events import RankExited
 
 _TRIES = 3
 """How often it is begun anew because yet another node was lost meanwhile."""
+
+
+RUN_PATIENCE = 10.0
+"""Seconds after which a node that nobody reaches ends a run, if the user does not say otherwise.
+
+It takes about as long to find out that nobody does, after which it is known for sure.
+"""
+
+IDLE_PATIENCE = 600.0
+"""Seconds for which such a node is waited for where nothing runs."""
+
+
+async def make_whole(controller: Controller) -> None:
+    """Wait for all nodes, replace what is lost, and form the ranks' group if it is broken.
+
+    Raises
+    ------
+    SkyError
+        When the cluster is lost, or the group cannot be formed.
+    """
+    while True:
+        # Not only what is in the way now: a link may break while the group is formed.
+        await controller.until(
+            lambda: all(each.is_up or each.is_over for each in controller.connections)
+        )
+        if any(connection.is_over for connection in controller.connections):
+            controller.repair = asyncio.get_running_loop().create_task(replace_lost(controller))
+            await asyncio.gather(controller.repair, return_exceptions=True)
+            controller.repair = None
+            if not controller.alive:
+                raise controller.loss
+        with contextlib.suppress(NoConnection):
+            return await process_group.ensure_formed(controller)
+
+
+def unreached(
+    controller: Controller, connection: Connection, seconds: float, is_wanted: bool
+) -> str | None:
+    """Give up a node that nobody reaches, when it was waited for long enough.
+
+    Parameters
+    ----------
+    controller
+        The cluster.
+    connection
+        The connection to the node's agent.
+    seconds
+        For how long it is so.
+    is_wanted
+        Whether something runs there, or waits for it.
+
+    Returns
+    -------
+    str or None
+        Why runs on it are to be ended, if they are; the cluster goes on then when it is back.
+    """
+    patience = controller.spec.patience
+    is_over = seconds >= (patience or RUN_PATIENCE)
+    # Others can take its place; and what is about to start has nothing to lose.
+    is_replaced = is_wanted and is_over and _can_replace(controller)
+    if seconds >= (patience or IDLE_PATIENCE) or is_replaced or (is_over and not controller.alive):
+        connection.declare_lost(
+            "is gone: neither this notebook nor the other nodes reach it for "
+            f"{format_duration(seconds)}"
+        )
+        return None
+    if not is_over:
+        return None
+    left = format_duration((patience or IDLE_PATIENCE) - seconds)
+    return (
+        f"{format_ranks(connection.ranks)} on {connection.name} cannot be reached for "
+        f"{format_duration(seconds)}, neither by this notebook nor by the other nodes: the run was "
+        f"ended. The variables are kept, and the next cell goes on when {connection.name} is back; "
+        f"it is waited for {left} more (`--patience`), and `%sky restart` starts anew without it "
+        "being waited for."
+    )
 
 
 def agent_lost(controller: Controller, connection: Connection) -> bool:
@@ -64,10 +144,19 @@ async def _replace(controller: Controller, lost: list[Connection], names: str) -
     def progress(text: object) -> None:
         controller.notify(f"replacing {names}: {text}")
 
-    for connection in lost:
-        await remove(connection.machine)
+    machines = [connection.machine for connection in lost]
+    removed = await asyncio.gather(*map(owed_ends.try_to_remove, machines))
     await scaling.grow(controller, controller.spec, provider, progress, lost)
-    await provider.release_machines([connection.machine for connection in lost])
+    # A host that took its own place has ended the agent that was there before.
+    there = {node.host for node in controller.state.nodes}
+    left = [
+        machine
+        for machine, done in zip(machines, removed, strict=True)
+        if not done and there.isdisjoint(node.host for node in machine.nodes)
+    ]
+    owed_ends.record(controller.id, controller.spec.name, provider, left)
+    owed_ends.settle_in_background()
+    await provider.release_machines(machines)
     numbers = {node.node for connection in lost for node in connection.machine.nodes}
     hosts = [node.host for node in controller.state.nodes if node.node in numbers]
     controller.notify(f"{', '.join(hosts)} took the place of {names}")

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.control.shutdown import end, remove
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.control.shutdown import end
+from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.runtime_env import deadline
@@ -52,7 +52,7 @@ async def scale(
     Returns
     -------
     list of str
-        The nodes that left and could not be reached; what is left there ends by itself.
+        The nodes that left and could not be told, which is owed to them from now on.
 
     Raises
     ------
@@ -87,6 +87,7 @@ async def grow(
     lost
         Connections to agents that are gone, whose place others take.
     """
+    await owed_ends.settle_cluster(controller.id)
     there = [connection for connection in controller.connections if connection not in lost]
     running = RunningCluster(
         spec,
@@ -175,7 +176,7 @@ class _Expansion(ConnectionListener):
         controller = self._controller
         controller.set_connections([*self._with_machines(self._machines), *self._lost])
         controller.state = self._before.restored(controller.state, but=self._ranks)
-        await asyncio.gather(*map(end, self._new), _end_ranks(self._kept, self._ranks))
+        await asyncio.gather(end(controller, self._new), _end_ranks(self._kept, self._ranks))
         await self._provider.release_machines(self._growth.machines)
         controller.forget_ranks(self._ranks)
         if controller.state.generation > self._before.generation and not self._lost:
@@ -230,11 +231,12 @@ class _Expansion(ConnectionListener):
             "authority": growth.authority,
             "credentials": asdict(growth.credentials) if growth.credentials else None,
             "peer": new.addr,
+            "peers": [each.machine.nodes[0].fingerprint for each in self._new],
         }
         for connection in self._kept:
             answer = await connection.request("add_peers", **message)
             if "port" in answer:
-                where = {key: answer[key] for key in ("addr", "interface", "port")}
+                where = {key: answer[key] for key in ("addr", "interface", "port", "fingerprint")}
                 nodes = [replace(node, **where) for node in connection.machine.nodes]
                 connection.machine = connection.machine.with_nodes(nodes)
         self._controller.set_connections(self._controller.connections)
@@ -251,6 +253,10 @@ class _Expansion(ConnectionListener):
     def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
         """Pass it on."""
         self._controller.on_report(connection, usage)
+
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Pass it on."""
+        self._controller.on_foreign_ranks(connection, ranks)
 
     def on_link_changed(self, connection: Connection) -> None:
         """Pass it on."""
@@ -289,12 +295,12 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
     controller.set_connections(kept)
     controller.forget_ranks(gone := before - set(controller.ranks))
     # All leave the former group at the same time, as the plugin that made it may require.
-    ended, _, _ = await asyncio.gather(
-        asyncio.gather(*map(end, leaving)), _end_ranks(kept, gone), _form_again(controller)
+    untold, _, _ = await asyncio.gather(
+        end(controller, leaving), _end_ranks(kept, gone), _form_again(controller)
     )
     await provider.release_machines([connection.machine for connection in leaving])
     registry.record_size(controller.id, nodes, rows)
-    return [host for hosts in ended for host in hosts]
+    return untold
 
 
 async def _form_again(controller: Controller) -> None:
@@ -327,7 +333,12 @@ async def finish_interrupted(
     surplus = there - set(controller.ranks)
     if not surplus and not leaving:
         return False
-    await asyncio.gather(_end_ranks(controller.connections, surplus), *map(remove, leaving))
+    await asyncio.gather(
+        _end_ranks(controller.connections, surplus),
+        owed_ends.remove_machines(
+            controller.id, controller.spec.name, controller.provider, leaving
+        ),
+    )
     if isinstance(controller.provider, Scalable):
         await controller.provider.release_machines(leaving)
     controller.forget_ranks(surplus)

@@ -7,7 +7,6 @@ may be about to start is left alone, and what cannot be reached.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -21,17 +20,15 @@ from pathlib import Path
 
 import psutil
 
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.inventory.registry import START_WITHIN
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.paths import runtime
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.base import CloudProvider, Machine
+from jupyter_sky.providers.base import CloudProvider, Machine, Provider
 from jupyter_sky.providers.node_defaults import BLOBS_OF, SHARED_MEMORY
 from jupyter_sky.transport import event_loop
-
-_REMOVE_WITHIN = 15.0
 
 _FOLDER = re.compile(r"([0-9a-f]{8})-\d+")  # the cluster's id, and which of its agents
 _TASK = re.compile(r'"task_id": "[^"]*-([0-9a-f]{8})"')
@@ -54,8 +51,8 @@ class Orphan:
         Its folders: of its agents, and of its large data in shared memory.
     processes
         Its processes that have lost their agent.
-    machines
-        Other machines that it was on.
+    machines, provider
+        Other machines that it was on, and where they came from.
     """
 
     id: str
@@ -64,6 +61,7 @@ class Orphan:
     folders: list[Path] = field(default_factory=list)
     processes: list[psutil.Process] = field(default_factory=list)
     machines: list[Machine] = field(default_factory=list)
+    provider: Provider | None = None
 
     def __str__(self) -> str:
         parts = ["its entry in the registry"] if self.recorded else []
@@ -87,7 +85,10 @@ class Orphan:
                 process.kill()
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
-        event_loop.wait(_remove_all(self.machines))
+        if self.provider:
+            # What does not answer is owed: the row that says where it is goes with the rest.
+            name, machines = self.name or self.id, self.machines
+            event_loop.wait(owed_ends.remove_machines(self.id, name, self.provider, machines))
         registry.remove(self.id)
 
 
@@ -135,16 +136,8 @@ def _gone_elsewhere(rows: Sequence[registry.Row]) -> Iterator[Orphan]:
             machines = [
                 every[row.provider].machine(machine) for machine in [*row.machines, *row.leaving]
             ]
-            yield Orphan(row.id, row.name, recorded=True, machines=machines)
-
-
-async def _remove_all(machines: Sequence[Machine]) -> None:
-    async def remove(machine: Machine) -> None:
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(_REMOVE_WITHIN):
-                await machine.remove()
-
-    await asyncio.gather(*map(remove, machines))
+            provider = every[row.provider]
+            yield Orphan(row.id, row.name, recorded=True, machines=machines, provider=provider)
 
 
 def _folders(now: float) -> Iterator[tuple[str, Path]]:

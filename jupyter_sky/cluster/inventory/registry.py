@@ -18,7 +18,9 @@ from typing import Any
 import psutil
 
 from jupyter_sky.cluster.cost_meter import CostMeter, total_price
+from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.paths import home
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -30,6 +32,17 @@ CREATE TABLE IF NOT EXISTS clusters (
     spec TEXT NOT NULL,
     machines TEXT NOT NULL DEFAULT '[]',
     created REAL NOT NULL
+)
+"""
+
+_OWED_ENDS = """
+CREATE TABLE IF NOT EXISTS owed_ends (
+    number INTEGER PRIMARY KEY,
+    cluster TEXT NOT NULL,
+    name TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    since REAL NOT NULL
 )
 """
 
@@ -139,6 +152,7 @@ def describe(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
     accelerator = spec.accelerator
     row["accelerator"] = str(accelerator) if accelerator is not None else None
     row["idle_timeout"], row["replace"] = spec.idle_timeout, spec.replace
+    row["patience"], row["unattended"] = spec.patience, spec.unattended
     row["plugins"] = list(plugins)
     row["starter"] = starter()
     return row
@@ -152,7 +166,7 @@ def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> Non
     KeyError
         When a cluster of this name is there already.
     """
-    with _open() as database:
+    with opened() as database:
         try:
             database.execute(
                 "INSERT INTO clusters (id, name, provider, spec, created) VALUES (?, ?, ?, ?, ?)",
@@ -164,7 +178,7 @@ def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> Non
 
 def record_machines(identity: str, machines: Sequence[dict[str, Any]]) -> None:
     """Record the machines of a cluster."""
-    with _open() as database:
+    with opened() as database:
         database.execute(
             "UPDATE clusters SET machines = ? WHERE id = ?", (json.dumps(machines), identity)
         )
@@ -195,7 +209,7 @@ def record_size(
     meter = None if row is None or row.price is None else [row.cost(now), now]
     scaler = {**starter(), "since": now} if leaving else None
     changes = [nodes, *map(json.dumps, (leaving, meter, scaler))]
-    with _open() as database:
+    with opened() as database:
         database.execute(
             "UPDATE clusters SET machines = ?, spec = json_set(spec, '$.nodes', ?, "
             "'$.leaving', json(?), '$.meter', json(?), '$.scaler', json(?)) WHERE id = ?",
@@ -204,8 +218,9 @@ def record_size(
 
 
 def record_line(identity: str, line: str) -> None:
-    """Record the magic line that makes a cluster."""
-    with _open() as database:
+    """Record the magic line that makes a cluster, without the passwords of its addresses."""
+    line = without_secrets(line)
+    with opened() as database:
         database.execute(
             "UPDATE clusters SET spec = json_set(spec, '$.line', ?) WHERE id = ?", (line, identity)
         )
@@ -214,7 +229,7 @@ def record_line(identity: str, line: str) -> None:
 def clear_starter(identity: str) -> None:
     """Clear the starter of a cluster; resources of it may still exist."""
     no_process = json.dumps({"computer": socket.gethostname(), "pid": 0})
-    with _open() as database:
+    with opened() as database:
         database.execute(
             "UPDATE clusters SET spec = json_set(spec, '$.starter', json(?)) WHERE id = ?",
             (no_process, identity),
@@ -223,8 +238,9 @@ def clear_starter(identity: str) -> None:
 
 def remove(identity: str) -> None:
     """Remove the row of a cluster of which nothing is left."""
-    with _open() as database:
+    with opened() as database:
         database.execute("DELETE FROM clusters WHERE id = ?", (identity,))
+    asked_names.forget_all(identity)
 
 
 def find(name: str) -> Row | None:
@@ -244,7 +260,7 @@ def rows() -> list[Row]:
 
 def read() -> list[Row | Broken]:
     """Return all rows, oldest first, also those that cannot be read."""
-    with _open() as database:
+    with opened() as database:
         found = database.execute(
             "SELECT id, name, provider, spec, machines, created FROM clusters ORDER BY created"
         ).fetchall()
@@ -270,13 +286,15 @@ def _row(
 
 
 @contextlib.contextmanager
-def _open() -> Iterator[sqlite3.Connection]:
+def opened() -> Iterator[sqlite3.Connection]:
+    """Give the database; what is done in it is written together, or not at all."""
     path = home() / "registry.sqlite"
     try:
         database = sqlite3.connect(path, timeout=10)
         try:
             with database:
                 database.execute(_SCHEMA)
+                database.execute(_OWED_ENDS)
                 yield database
         finally:
             database.close()

@@ -174,6 +174,11 @@ class NamespaceSync:
         update.packed.append((group, plan.ranks))
         update.sizes.update({item.key: item.size(without=self._sent_blobs) for item in plan.items})
 
+    def names_of(self, rank: int) -> set[str]:
+        """Return the names that a rank has, as far as the notebook knows; for the user's thread."""
+        with self._lock.held():
+            return {name for name in self._remote_state.keys(rank) if name.isidentifier()}
+
     # What became of it: reported by the event loop, and by the user's thread that begins a run
 
     def sent(self, update: NamespaceUpdate) -> None:

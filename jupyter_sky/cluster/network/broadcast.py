@@ -6,9 +6,11 @@ One agent gets it from here and relays it to the others while it arrives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.transfer import HostTransfer, Transfer
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import Node
 
@@ -16,27 +18,20 @@ DIRECT = 1024 * 1024
 """Bytes, to all nodes together, up to which a blob goes to each from here: that is sooner."""
 
 _AT_ONCE = 4  # blobs
+_ASK_EVERY = 0.5  # seconds
 
-Progress = Callable[[int], None]
-"""Called for each piece that leaves with its size in bytes."""
-
-
-def bytes_to_send(blobs: Mapping[str, memoryview], connections: Sequence[Connection]) -> int:
-    """Return how many bytes will leave this process until every node has the blobs."""
-    return sum(
-        data.nbytes * (lacking if _goes_directly(data, lacking) else 1)
-        for key, data in blobs.items()
-        if (lacking := len(_lacking(key, connections)))
-        and (lacking == len(connections) or _goes_directly(data, lacking))
-    )
+_Hosts = Mapping[Connection, HostTransfer]
 
 
 async def send(
     blobs: Mapping[str, memoryview],
     connections: Sequence[Connection],
-    progress: Progress = lambda count: None,
+    transfer: Transfer | None = None,
 ) -> None:
     """Send blobs to every node that lacks them, and return when all have them.
+
+    Those that go to a node directly may still be on the way: what it is asked for next comes after
+    them.
 
     Parameters
     ----------
@@ -44,42 +39,47 @@ async def send(
         The blobs by their digests.
     connections
         The connections to the nodes' agents.
-    progress
-        Called for each piece that leaves with its size in bytes.
+    transfer
+        Told of what arrives where.
     """
+    transfer = transfer or Transfer()
+    hosts = {
+        each: transfer.add_host(
+            each.name,
+            [(key, data.nbytes) for key, data in blobs.items() if not each.uploads.has(key)],
+        )
+        for each in connections
+    }
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def send_in_turn(key: str, data: memoryview) -> None:
         async with turns:
-            await _send_one(key, data, connections, progress)
+            await _send_one(key, data, hosts)
 
     await asyncio.gather(*(send_in_turn(key, data) for key, data in blobs.items()))
 
 
-async def _send_one(
-    key: str, data: memoryview, connections: Sequence[Connection], progress: Progress
-) -> None:
-    lacking = _lacking(key, connections)
-    if not _goes_directly(data, len(lacking)):
-        lacking = await _send_through_relay(key, data, connections, lacking, progress)
-    await asyncio.gather(*(each.uploads.put({key: data}, progress) for each in lacking))
+async def _send_one(key: str, data: memoryview, hosts: _Hosts) -> None:
+    lacking = [each for each in hosts if not each.uploads.has(key)]
+    if len(lacking) > 1 and data.nbytes * len(lacking) > DIRECT:
+        lacking = await _send_through_relay(key, data, hosts, lacking)
+    await asyncio.gather(*(each.uploads.put({key: data}, hosts[each]) for each in lacking))
 
 
 async def _send_through_relay(
-    key: str,
-    data: memoryview,
-    connections: Sequence[Connection],
-    lacking: Sequence[Connection],
-    progress: Progress,
+    key: str, data: memoryview, hosts: _Hosts, lacking: Sequence[Connection]
 ) -> list[Connection]:
     """Send a blob to one agent that relays it; return those whom it did not reach."""
-    holders = [each for each in connections if each not in lacking and each.is_up]
+    holders = [each for each in hosts if each not in lacking and each.is_up]
     first = next(iter(holders), None) or next((each for each in lacking if each.is_up), lacking[0])
     others = [each for each in lacking if each is not first]
     about = {"blob": key, "size": data.nbytes, "to": [_node(each).peer() for each in others]}
-    passing_on = asyncio.ensure_future(first.request("pass_on", within=None, **about))
+    passing_on = asyncio.ensure_future(
+        first.request("pass_on", within=None, link_within=None, **about)
+    )
+    watching = [asyncio.ensure_future(_watch(key, each, hosts[each])) for each in others]
     try:
-        await first.uploads.put({key: data}, progress)
+        await first.uploads.put({key: data}, hosts[first])
         answer = await passing_on
     except ClusterLost:
         raise
@@ -87,20 +87,23 @@ async def _send_through_relay(
         return others
     finally:
         passing_on.cancel()
+        for task in watching:
+            task.cancel()
     failed = {int(node) for node in answer["failed"]}
     for each in others:
         if _node(each).node not in failed:
             each.uploads.note_arrived(key)
+            hosts[each].on_arrived(key)
     return [each for each in others if _node(each).node in failed]
+
+
+async def _watch(key: str, connection: Connection, host: HostTransfer) -> None:
+    """Ask a node now and then how much it has got from others; only that says how it gets on."""
+    while True:
+        await asyncio.sleep(_ASK_EVERY)
+        with contextlib.suppress(SkyError):
+            host.on_arrived(key, (await connection.request("arrived", blob=key))["size"])
 
 
 def _node(connection: Connection) -> Node:
     return connection.machine.nodes[0]
-
-
-def _lacking(key: str, connections: Sequence[Connection]) -> list[Connection]:
-    return [each for each in connections if not each.uploads.has(key)]
-
-
-def _goes_directly(data: memoryview, count: int) -> bool:
-    return count < 2 or data.nbytes * count <= DIRECT

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import jupyter_sky
+from jupyter_sky.cluster.network.download import Downloads
+from jupyter_sky.cluster.network.foreign_ranks import foreign_ranks
+from jupyter_sky.cluster.network.pending import PendingRequests
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone
@@ -31,6 +33,12 @@ from jupyter_sky.transport.protocol.messages import Hello, Welcome
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank; broken links do not count."""
 
+LINK_WITHIN = 10.0
+"""Seconds that a request waits for a link, in all, unless it is worth waiting for longer."""
+
+FETCH_LINK_WITHIN = 60.0
+"""Seconds without a link, in all, after which a value is given up: the rank still has it."""
+
 SILENCE = 5.0
 """Seconds without a sign of life after which a link is taken to be broken."""
 
@@ -46,6 +54,9 @@ class ConnectionListener(Protocol):
 
     def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
         """Handle what ranks use, as `node.agent.metrics` measures it while something runs."""
+
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Handle that the node spoke for ranks that are not its own; what it said was dropped."""
 
     def on_link_changed(self, connection: Connection) -> None:
         """Handle that the link broke, or that there is a new one; ``is_up`` says which."""
@@ -63,19 +74,14 @@ class IgnoreEvents(ConnectionListener):
     def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
         """Ignore it."""
 
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Ignore it."""
+
     def on_link_changed(self, connection: Connection) -> None:
         """Ignore it."""
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Ignore it; requests fail with `ClusterLost`."""
-
-
-@dataclass
-class _Fetch:
-    """A blob that is being received, and how much of it is there."""
-
-    whole: memoryview
-    received: int = 0
 
 
 class Connection:
@@ -114,13 +120,11 @@ class Connection:
         self._link: Link | None = None
         self._welcome: asyncio.Future[Welcome] | None = None
         self._up = False
-        self._breaks = 0
         self._over = False
         self._reconnecting: asyncio.Task[None] | None = None
         self._token = uuid.uuid4().hex
-        self._numbers = itertools.count(1)
-        self._unanswered: dict[int, tuple[Message, asyncio.Future[Message]]] = {}
-        self._fetches: dict[int, _Fetch] = {}
+        self._requests = PendingRequests(lambda: self._up, self._no_connection)
+        self._downloads = Downloads()
         self._acknowledges = False
         self._sent_before = 0
         self.uploads = Uploads(self.request, self._current_link)
@@ -196,10 +200,7 @@ class Connection:
             self._reconnecting.cancel()
         if self._link:
             self._link.close()
-        trouble = ClusterLost("the node's agent is gone")
-        for _, answer in self._unanswered.values():
-            if not answer.done():
-                answer.set_exception(trouble)
+        self._requests.fail(ClusterLost("the node's agent is gone"))
 
     def declare_lost(self, trouble: str) -> None:
         """Close the connection because the agent is gone for good, and tell the listener why."""
@@ -216,7 +217,9 @@ class Connection:
         if self._link:
             self._sent_before += self._link.sent_bytes
         self._welcome = asyncio.get_running_loop().create_future()
-        link = self._link = Link(sock, self._receive, self._link_closed, self._destination, SILENCE)
+        link = self._link = Link(
+            sock, self._receive, self._link_closed, self._downloads.destination, SILENCE
+        )
         hello: Hello = {
             "op": "hello",
             "since": since,
@@ -242,9 +245,9 @@ class Connection:
             self._welcome.set_exception(OSError("the link broke at once"))
         if self._up and not self._over:
             self._up = False
-            self._breaks += 1
             loop = asyncio.get_running_loop()
             self.broken_since = loop.time()
+            self._requests.on_link_changed()
             self._reconnecting = loop.create_task(self._reconnect())
             self._listener.on_link_changed(self)
 
@@ -271,17 +274,20 @@ class Connection:
                 continue
             self.trouble, self.broken_since = "", None
             self._up = True
-            for number, (message, _) in self._unanswered.items():
-                if number in self._fetches:
-                    message["offset"] = self._fetches[number].received
-                link.send(message)
+            for message in self._requests.on_link_changed():
+                link.send(self._downloads.resume(message))
             self._listener.on_link_changed(self)
             return
 
     # Requests
 
     async def request(
-        self, op: str, *, within: float | None = ANSWER_WITHIN, **fields: Any
+        self,
+        op: str,
+        *,
+        within: float | None = ANSWER_WITHIN,
+        link_within: float | None = LINK_WITHIN,
+        **fields: Any,
     ) -> Message:
         """Send a request and return the agent's answer.
 
@@ -291,6 +297,9 @@ class Connection:
             What is asked for.
         within
             Seconds for the answer, while there is a link; ``None`` for no limit.
+        link_within
+            Seconds without a link, in all, after which it is given up; ``None`` for no limit, where
+            the user sees what is waited for and can stop it.
         **fields
             The other fields of the request.
 
@@ -298,77 +307,62 @@ class Connection:
         ------
         SkyError
             With the agent's sentence, when it cannot do it.
+        NoConnection
+            When there is no link for too long.
         ClusterLost
             When the agent is gone, or does not answer in time.
         """
-        return await self._ask(next(self._numbers), {"op": op, **fields}, within)
+        return await self._ask(
+            self._requests.new_number(), {"op": op, **fields}, within, link_within
+        )
 
-    async def _ask(self, number: int, message: Message, within: float | None) -> Message:
+    async def _ask(
+        self, number: int, message: Message, within: float | None, link_within: float | None
+    ) -> Message:
         if self._over or self._link is None:
             raise ClusterLost("the node's agent is gone")
-        answer = asyncio.get_running_loop().create_future()
-        # The agent need not remember answers that have arrived.
-        message = {**message, "id": number, "settled": min(self._unanswered, default=number)}
-        self._unanswered[number] = (message, answer)
+        message = self._requests.add(number, message, within, link_within)
         if self._up:
             self._link.send(message)
-        try:
-            answered = await self._answer_within(answer, within)
-        finally:
-            self._unanswered.pop(number, None)
+        answered = await self._requests.answer(number)
         if "error" in answered:
             raise SkyError(answered["error"])
         return answered
 
-    async def _answer_within(
-        self, answer: asyncio.Future[Message], within: float | None
-    ) -> Message:
-        while True:
-            breaks = self._breaks
-            done, _ = await asyncio.wait({answer}, timeout=within)
-            if done:
-                return answer.result()
-            if self._up and self._breaks == breaks:
-                raise ClusterLost(f"the node's agent did not answer within {within:.0f} s")
+    def _no_connection(self) -> str:
+        why = f" ({self.trouble})" if self.trouble else ""
+        return f"there is no connection to {self.name}{why}"
 
     # Blobs
 
     async def fetch(self, key: str, size: int) -> memoryview:
         """Return a blob of the node, as memory that can be written to."""
-        number = next(self._numbers)
-        whole = memoryview(bytearray(size))
-        self._fetches[number] = _Fetch(whole)
+        number = self._requests.new_number()
         try:
-            message = {"op": "fetch", "blob": key, "size": size, "offset": 0}
-            await self._ask(number, message, None)
+            message = self._downloads.begin(number, key, size)
+            await self._ask(number, message, None, FETCH_LINK_WITHIN)
+            return self._downloads.end(number)
         finally:
-            del self._fetches[number]
-        return whole
+            self._downloads.give_up(number)
 
     # Received messages
-
-    def _destination(self, message: Message, size: int) -> memoryview:
-        fetch = self._fetches.get(message.get("piece", 0))
-        if fetch is None:
-            return memoryview(bytearray(size))
-        return fetch.whole[message["offset"] : message["offset"] + size]
 
     def _receive(self, message: Message, payload: memoryview) -> None:
         if "welcome" in message:
             if self._welcome and not self._welcome.done():
                 self._welcome.set_result(cast(Welcome, message))
         elif "re" in message:
-            _, answer = self._unanswered.get(message["re"], (None, None))
-            if answer and not answer.done():
-                answer.set_result(message)
+            self._requests.on_answer(message)
         elif "piece" in message:
-            if fetch := self._fetches.get(message["piece"]):
-                fetch.received = message["offset"] + payload.nbytes
+            self._downloads.on_piece(message, payload.nbytes)
         elif "report" in message:
-            self._listener.on_report(self, message["report"])
+            self._receive_report(message["report"])
         elif "event" in message and message["n"] > self.last:
             self.last = message["n"]
             event = decode_event(message)
+            if foreign := foreign_ranks(event, self.ranks):
+                self._listener.on_foreign_ranks(self, foreign)
+                return
             if isinstance(event, Forgotten):
                 self.uploads.note_missing(event.digests)
             self._listener.on_event(self, event)
@@ -386,3 +380,9 @@ class Connection:
         self._acknowledges = False
         if self._link:
             self._link.send({"op": "seen", "n": self.last})
+
+    def _receive_report(self, usage: list[dict[str, Any]]) -> None:
+        own = [entry for entry in usage if entry["rank"] in self.ranks]
+        if foreign := frozenset(entry["rank"] for entry in usage).difference(self.ranks):
+            self._listener.on_foreign_ranks(self, foreign)
+        self._listener.on_report(self, own)

@@ -1,12 +1,14 @@
-"""Broken links: what the user is told, and whether a node is gone or only out of reach from here.
+"""Broken links: what the user is told, and whether a node is out of reach from here alone.
 
 Where only this machine has lost a node, runs go on there, and the connection is made again. Where
-the other nodes do not reach it either, it is lost: its peers would wait for it forever.
+the other nodes do not reach it either, its peers would wait for it forever: how long is waited for
+it then is decided elsewhere, since it depends on what runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +24,10 @@ _ASK_WITHIN = 8.0  # seconds
 _TRY_WITHIN = 60.0  # seconds
 _MOST = 4  # unreachable nodes that an error names
 _WITNESSES = 3  # nodes that are asked
-_OPINIONS = 2  # one time after the other, before a node is given up
+_OPINIONS = 2  # one time after the other, before a node is taken to be out of reach
+
+Unreached = Callable[[Connection, float], None]
+"""Called again and again for a node that nobody reaches, with the seconds for which it is so."""
 
 
 class LinkMonitor:
@@ -34,17 +39,22 @@ class LinkMonitor:
         Runs a coroutine in the background.
     notify
         Called with what the user should know.
+    unreached
+        Told of nodes that the others do not reach either.
     """
 
     def __init__(
         self,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         notify: Callable[[str], None],
+        unreached: Unreached,
     ) -> None:
         self._connections: Sequence[Connection] = ()
         self._spawn = spawn
         self._notify = notify
+        self._on_unreached = unreached
         self._reported: dict[Connection, float] = {}
+        self._unreached: set[Connection] = set()
 
     def watch(self, connections: Sequence[Connection]) -> None:
         """Take these for the connections of the cluster, in place of those before."""
@@ -52,15 +62,35 @@ class LinkMonitor:
 
     @property
     def note(self) -> str:
-        """Which nodes have no link, in words; empty if all have."""
+        """Which nodes have no link, and since when, in words; empty if all have."""
         broken = [each for each in self._connections if each in self._reported]
-        if not broken:
-            return ""
-        if len(broken) == len(self._connections) > 1:
-            who = "any node"
-        else:
-            who = ", ".join(each.name for each in broken)
-        return f"no connection to {who}; what runs there goes on, and I keep trying"
+        gone = [each for each in broken if each in self._unreached]
+        parts = []
+        if gone:
+            parts.append(
+                f"{', '.join(each.name for each in gone)} cannot be reached since "
+                f"{self._since(gone)}, not by the other nodes either: it is waited for"
+            )
+        if cut := [each for each in broken if each not in self._unreached]:
+            everyone = len(cut) == len(self._connections) > 1
+            who = "any node" if everyone else ", ".join(each.name for each in cut)
+            parts.append(
+                f"no connection to {who} since {self._since(cut)}; what runs there goes on, and I "
+                "keep trying"
+            )
+        return "; ".join(parts)
+
+    def _since(self, connections: Sequence[Connection]) -> str:
+        """Return the time of day since when links are broken; from any thread."""
+        # The loop counts as the monotonic clock does.
+        now = time.monotonic()
+        seconds = now - min(self._reported.get(each, now) for each in connections)
+        return time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+
+    @property
+    def unreached(self) -> list[Connection]:
+        """The connections to nodes that nobody reaches."""
+        return [each for each in self._connections if each in self._unreached]
 
     def on_link_changed(self, connection: Connection) -> None:
         """Handle that a link broke, or that there is a new one."""
@@ -68,13 +98,14 @@ class LinkMonitor:
             self._spawn(self._watch_broken(connection))
             return
         since = self._reported.pop(connection, None)
+        self._unreached.discard(connection)
         if since is not None:
             seconds = asyncio.get_running_loop().time() - since
             more = f"; {self.note}" if self._reported else ""
             self._notify(f"connected to {connection.name} again after {seconds:.0f} s{more}")
 
     async def _watch_broken(self, connection: Connection) -> None:
-        """Report a link that stays broken, and give the node up if its peers do not reach it."""
+        """Report a link that stays broken, and whether its peers reach the node."""
         since = connection.broken_since
         await asyncio.sleep(_BRIEF)
         if since is None or connection.broken_since != since or connection.is_over:
@@ -84,12 +115,15 @@ class LinkMonitor:
         opinions = 0
         while connection.broken_since == since and not connection.is_over:
             opinions = opinions + 1 if await self._is_gone(connection) else 0
-            if opinions == _OPINIONS:
-                connection.declare_lost(
-                    "is gone: neither this notebook nor the other nodes reach it"
-                )
+            if connection.broken_since != since or connection.is_over:
                 return
-            if not opinions:
+            is_unreached = opinions >= _OPINIONS
+            if is_unreached != (connection in self._unreached):
+                self._unreached ^= {connection}
+                self._notify(self.note)
+            if is_unreached:
+                self._on_unreached(connection, asyncio.get_running_loop().time() - since)
+            if is_unreached or not opinions:
                 await asyncio.sleep(_ASK_EVERY)
 
     async def _is_gone(self, connection: Connection) -> bool:

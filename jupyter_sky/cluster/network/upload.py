@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from jupyter_sky.cluster.network.transfer import HostTransfer
 from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import format_bytes
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import Compressor, Rate
 from jupyter_sky.transport.frames import Message
@@ -21,13 +21,19 @@ from jupyter_sky.transport.tasks import BackgroundTasks
 
 _MOMENT = 0.5  # seconds of what a link carries that are in flight at most
 _LEAST, _MOST = 2 * PIECE, 32 * PIECE
-_SLOW = 50e6  # bytes a second; of faster links nothing is said
 
 
 class Request(Protocol):
     """Asks the agent for something, as `Connection.request` does."""
 
-    async def __call__(self, op: str, *, within: float | None = ..., **fields: Any) -> Message:
+    async def __call__(
+        self,
+        op: str,
+        *,
+        within: float | None = ...,
+        link_within: float | None = ...,
+        **fields: Any,
+    ) -> Message:
         """Return the agent's answer."""
 
 
@@ -51,7 +57,6 @@ class Uploads:
         self._in_flight = self._unacknowledged = 0
         self._since = 0.0
         self._was_idle = True
-        self._whole = self._packed = 0
         self._acknowledged = asyncio.Event()
         self._tasks = BackgroundTasks()
 
@@ -72,20 +77,8 @@ class Uploads:
         """Record that the node does not have these blobs."""
         self._known.difference_update(keys)
 
-    @property
-    def note(self) -> str:
-        """What was chosen for the data so far and why, in words; empty if it went at full speed."""
-        rate = self._rate.value
-        if rate is None or rate > _SLOW or not self._whole:
-            return ""
-        share = self._packed / self._whole
-        link = f"the connection takes {format_bytes(rate)} a second"
-        if share < 0.99:
-            return f"compressed to {share:.0%}, because {link}"
-        return f"{link}, and compression would not help"
-
     async def put(
-        self, blobs: Mapping[str, memoryview], progress: Callable[[int], None] = lambda count: None
+        self, blobs: Mapping[str, memoryview], transfer: HostTransfer | None = None
     ) -> None:
         """Send the blobs that the node does not have yet.
 
@@ -93,15 +86,16 @@ class Uploads:
         ----------
         blobs
             The blobs by their digests.
-        progress
-            Called for each piece with its size in bytes.
+        transfer
+            Told of what leaves and what has arrived.
         """
+        transfer = transfer or HostTransfer()
         for key, data in blobs.items():
             if key not in self._known:
-                await self._put(key, data, progress)
+                await self._put(key, data, transfer)
                 self._known.add(key)
 
-    async def _put(self, key: str, data: memoryview, progress: Callable[[int], None]) -> None:
+    async def _put(self, key: str, data: memoryview, transfer: HostTransfer) -> None:
         """Send a blob, over one link after the other if they break."""
         offset = 0
         link = None if key in self._begun else self._link()
@@ -109,10 +103,12 @@ class Uploads:
         while offset < data.nbytes:
             if link is None or link is not self._link():
                 # The agent says how much has arrived, as soon as there is a link to say it on.
-                offset = (await self._request("arrived", blob=key))["size"]
+                answer = await self._request("arrived", blob=key, link_within=None)
+                offset = answer["size"]
+                transfer.on_arrived(key, offset)
                 link = self._link()
             else:
-                offset = await self._send(link, key, data, offset, progress)
+                offset = await self._send(link, key, data, offset, transfer)
 
     async def _send(
         self,
@@ -120,7 +116,7 @@ class Uploads:
         key: str,
         data: memoryview,
         offset: int,
-        progress: Callable[[int], None],
+        transfer: HostTransfer,
     ) -> int:
         """Send a blob from an offset on, until all has left or the link breaks; return how far."""
         loop = asyncio.get_running_loop()
@@ -131,7 +127,7 @@ class Uploads:
             size = memoryview(packed).nbytes
             while self._in_flight and self._in_flight + size > self._room and not link.closed:
                 # Where the link got slower, no acknowledgement would come otherwise.
-                self._ask_for_acknowledgement(key)
+                self._ask_for_acknowledgement(key, transfer)
                 self._acknowledged.clear()
                 await self._acknowledged.wait()
             if link.closed:
@@ -142,33 +138,29 @@ class Uploads:
             link.send({**header, **about}, packed)
             await link.drain()
             offset += piece.nbytes
-            self._count(piece.nbytes, size)
+            self._in_flight += size
+            self._unacknowledged += size
+            transfer.on_left(piece.nbytes, size, self._rate.value)
             if self._unacknowledged >= self._room // 2:
-                self._ask_for_acknowledgement(key)
+                self._ask_for_acknowledgement(key, transfer)
                 await asyncio.sleep(0)  # so that it leaves now, and not behind the next piece
-            progress(piece.nbytes)
-        self._ask_for_acknowledgement(key)
+        self._ask_for_acknowledgement(key, transfer)
         return offset
 
     @property
     def _room(self) -> int:
         return int(min(max(_LEAST, _MOMENT * (self._rate.value or 0)), _MOST))
 
-    def _count(self, whole: int, packed: int) -> None:
-        self._whole += whole
-        self._packed += packed
-        self._in_flight += packed
-        self._unacknowledged += packed
-
-    def _ask_for_acknowledgement(self, key: str) -> None:
+    def _ask_for_acknowledgement(self, key: str, transfer: HostTransfer) -> None:
         count, self._unacknowledged = self._unacknowledged, 0
         if count:
-            self._tasks.spawn(self._wait_for_acknowledgement(key, count))
+            self._tasks.spawn(self._wait_for_acknowledgement(key, count, transfer))
 
-    async def _wait_for_acknowledgement(self, key: str, count: int) -> None:
+    async def _wait_for_acknowledgement(self, key: str, count: int, transfer: HostTransfer) -> None:
         """Wait until so many bytes have arrived: the agent answers in order."""
         try:
-            await self._request("arrived", blob=key, within=None)
+            answer = await self._request("arrived", blob=key, within=None, link_within=None)
+            transfer.on_arrived(key, answer["size"])
         except SkyError:
             return  # whoever sends the blob is told too
         finally:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.cluster.errors import Interrupted, TimedOut, remote_error
+from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.run import Run, Sink
 from jupyter_sky.cluster.runs.scheduler import Scheduler
-from jupyter_sky.cluster.runs.task import RunNotice, Task, UploadProgress
+from jupyter_sky.cluster.runs.task import RunNotice, Task
 from jupyter_sky.cluster.runs.values import load
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
@@ -60,7 +61,7 @@ class RunHandle:
         self,
         show: Sink = lambda event: None,
         timeout: float | None = None,
-        sending: Callable[[int, int], object] = lambda sent, total: None,
+        sending: Callable[[TransferProgress], object] = lambda progress: None,
         notice: Callable[[str], object] = lambda text: None,
         is_leaving: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -75,7 +76,7 @@ class RunHandle:
         timeout
             Seconds after which the run is stopped; by default it may take as long as it does.
         sending
-            Called in this thread with the bytes of data that have left so far, and of all.
+            Called in this thread with how much of its data has arrived, and where.
         notice
             Called in this thread with what else the user should know.
         is_leaving
@@ -190,8 +191,8 @@ class RunHandle:
 
     @property
     def seconds(self) -> float:
-        """Seconds since it was asked for."""
-        return time.monotonic() - self._run.started
+        """Seconds from when it was asked for to its end, or to now."""
+        return self._run.seconds
 
     @property
     def sent(self) -> bool:
@@ -282,13 +283,13 @@ class _Callbacks:
     """What `RunHandle.follow` calls for each kind of thing in the queue."""
 
     show: Sink
-    sending: Callable[[int, int], object]
+    sending: Callable[[TransferProgress], object]
     notice: Callable[[str], object]
 
-    def call(self, event: Output | Display | UploadProgress | RunNotice) -> None:
+    def call(self, event: Output | Display | TransferProgress | RunNotice) -> None:
         match event:
-            case UploadProgress():
-                self.sending(event.sent, event.total)
+            case TransferProgress():
+                self.sending(event)
             case RunNotice():
                 self.notice(event.text)
             case _:

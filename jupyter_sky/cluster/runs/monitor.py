@@ -39,7 +39,8 @@ class Monitor:
     def end(self, run: Run) -> None:
         """Show how long a run has taken that is over."""
         if run is self._run:
-            self._seconds = time.time() - self._began
+            took = run.took
+            self._seconds = time.time() - self._began if took is None else took
 
     def on_output(self, event: Output | Display) -> None:
         """Keep the end of what the run's first shown rank prints."""

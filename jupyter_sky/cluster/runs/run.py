@@ -12,10 +12,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster.errors import Failure, RankLost
-from jupyter_sky.cluster.runs.task import RunNotice, Task, UploadProgress
+from jupyter_sky.cluster.network.transfer import TransferProgress
+from jupyter_sky.cluster.runs.task import RunNotice, Task
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
@@ -40,8 +42,8 @@ class Run:
 
     Attributes
     ----------
-    started
-        When it was asked for, by the monotonic clock.
+    started, began
+        When it was asked for, and when ranks were told, by the monotonic clock.
     queue
         What the user's thread has to show, in order; ``None`` is the end.
     done
@@ -55,8 +57,6 @@ class Run:
         them too, before it asks the loop to stop the run.
     in_background
         Whether the kernel does not wait for it.
-    to_send
-        Bytes of its data that have to leave.
     left
         Set when its data has left.
     sent
@@ -74,8 +74,8 @@ class Run:
     ) -> None:
         self.id = identity or uuid.uuid4().hex[:12]
         self.task = task
-        self.started = time.monotonic()
-        self.queue: queue.SimpleQueue[Output | Display | UploadProgress | RunNotice | None]
+        self.started = self.began = time.monotonic()
+        self.queue: queue.SimpleQueue[Output | Display | TransferProgress | RunNotice | None]
         self.queue = queue.SimpleQueue()
         self.done: dict[int, RankDone] = {}
         self.failures: list[Failure] = []
@@ -83,14 +83,13 @@ class Run:
         self.stopped_by_user = False
         self.time_limit: float | None = None
         self.in_background = False
-        self.to_send = 0
         self.left = threading.Event()
         self.sent = False
         self.over = asyncio.Event()
         self._host_of = host_of
         self._on_finish = on_finish
         self._waiting = set(task.ranks)
-        self._sent_bytes = 0
+        self._ended: float | None = None
         self._sink: Sink | None = None
         self._on_end: Callable[[], None] | None = None
 
@@ -103,6 +102,23 @@ class Run:
     def finished(self) -> bool:
         """Whether it is over."""
         return self.over.is_set()
+
+    @property
+    def took(self) -> float | None:
+        """Seconds that its ranks took, as their nodes have measured; ``None`` if not known.
+
+        A notebook that had no connection hears of the end much later.
+        """
+        seconds = [event.seconds for event in self.done.values() if event.seconds is not None]
+        return max(seconds) if len(seconds) == len(self.task.ranks) else None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from when it was asked for to its end, or to now."""
+        if self._ended is None:
+            return time.monotonic() - self.started
+        took = self.took
+        return (self._ended if took is None else self.began + took) - self.started
 
     @property
     def stopped(self) -> bool:
@@ -133,6 +149,10 @@ class Run:
 
     def on_rank_done(self, event: RankDone) -> None:
         """Handle that a rank came to the end of its part."""
+        if event.values and not self.task.asks(event.rank):
+            # To unpickle a value is to run what its node put into it.
+            event = replace(event, values=None)
+            self.on_notice(f"rank {event.rank} sent a value that was not asked for: not opened")
         self.done[event.rank] = event
         if event.outcome == "error" and event.error is not None:
             error: Any = event.error
@@ -148,11 +168,10 @@ class Run:
             self._fail(event.rank, _rank_lost(event))
         self._settle(event.rank)
 
-    def on_sent(self, count: int) -> None:
-        """Handle that so many bytes of its data have left; tell the user each percent."""
-        before, self._sent_bytes = self._sent_bytes, self._sent_bytes + count
-        if not self._sink and 100 * before // self.to_send < 100 * self._sent_bytes // self.to_send:
-            self.queue.put(UploadProgress(self._sent_bytes, self.to_send))
+    def on_transfer(self, progress: TransferProgress) -> None:
+        """Handle that more of its data has arrived."""
+        if not self._sink:
+            self.queue.put(progress)
 
     def on_notice(self, text: str) -> None:
         """Tell the user something beside the output."""
@@ -174,6 +193,7 @@ class Run:
 
     def _finish(self) -> None:
         if not self.finished:
+            self._ended = time.monotonic()
             self.over.set()
             self.queue.put(None)
             if self._on_end:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jupyter_sky.cluster.control import process_group, recovery, scaling
-from jupyter_sky.cluster.control.controller import ClusterConfig, ClusterListener, Controller
+from jupyter_sky.cluster.control import recovery, scaling
+from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
+from jupyter_sky.cluster.control.listener import ClusterListener
+from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.transfer import Transfer
+from jupyter_sky.cluster.runs.dispatch import dispatch
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.cluster.state import not_begun, running
-from jupyter_sky.errors import ClusterLost, SkyError, UsageError
-from jupyter_sky.formatting import format_bytes, format_count, format_ranks
+from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
+from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Scalable
 from jupyter_sky.transport.protocol.events import (
     Display,
@@ -31,7 +35,9 @@ from jupyter_sky.transport.protocol.events import (
     RankExited,
     RunBegan,
 )
-from jupyter_sky.transport.protocol.messages import RunRequest
+
+_SETTLED_WITHIN = 1.0
+"""Seconds for word of the end of a run that another kernel began."""
 
 
 class Scheduler(ClusterListener):
@@ -69,7 +75,11 @@ class Scheduler(ClusterListener):
 
     def start(self, run: Run) -> None:
         """Carry a run out as soon as those before it are over."""
+        if run.finished:
+            return  # one of another kernel, which is over
         self._runs[run.id] = run
+        if note := self.controller.link_note:
+            run.on_notice(note)
         self.controller.spawn(self._carry_out(run))
 
     def stop(self, run: Run) -> None:
@@ -106,8 +116,10 @@ class Scheduler(ClusterListener):
                 f"cluster {name} is busy: scale it when the run is over, or stop that first with "
                 "`%sky interrupt`."
             )
+        if note := controller.link_note:
+            raise SkyError(f"cluster {name} cannot be scaled now: {note}.")
         async with self._turn:
-            await self._make_whole()
+            await recovery.make_whole(self.controller)
             controller.activity = f"scaling to {format_count(nodes, 'node')}"
             try:
                 return await scaling.scale(controller, nodes, provider, progress)
@@ -140,9 +152,7 @@ class Scheduler(ClusterListener):
         """Send the large parts of what a run needs to every node."""
         parts = {**run.task.update.blobs, **run.task.blobs}
         if parts:
-            connections = self.controller.connections
-            run.to_send = broadcast.bytes_to_send(parts, connections)
-            await broadcast.send(parts, connections, run.on_sent)
+            await broadcast.send(parts, self.controller.connections, Transfer(run.on_transfer))
 
     async def _run_in_turn(self, run: Run) -> None:
         """Wait for the run's turn, and keep the others waiting until it is over."""
@@ -153,24 +163,27 @@ class Scheduler(ClusterListener):
 
     async def _run_on_whole_cluster(self, run: Run) -> None:
         """Send the run to a cluster whose ranks are all there, in one group."""
+        with contextlib.suppress(TimeoutError, ClusterLost):
+            # What was busy when this kernel attached may be over, and word of it on the way.
+            async with asyncio.timeout(_SETTLED_WITHIN):
+                await self.controller.until(lambda: not self._foreign_runs)
         self._check(run)
         sync, update = self.controller.sync, run.task.update
-        await self._make_whole()
+        await recovery.make_whole(self.controller)
         while sync.is_outdated(update):  # something that ranks were sent before it was lost
             await sync.refresh(update)
-            await self._make_whole()
+            await recovery.make_whole(self.controller)
         if not run.finished:
             self.monitor.begin(run)
-            await self._dispatch(run)
+            run.began = time.monotonic()
+            await dispatch(self.controller, run)
 
     def _check(self, run: Run) -> None:
         """Refuse a run that the cluster, as it has become since it was asked for, cannot do."""
         controller, name = self.controller, self.controller.spec.name
         if not controller.alive:
             raise controller.loss
-        busy = {rank.run for rank in controller.state.ranks if rank.run}
-        ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
-        if busy - ours - self._interrupted:
+        if self._foreign_runs:
             raise SkyError(
                 f"cluster {name} is busy with a run that was started before this kernel: follow it "
                 "with `%sky attach`, or stop it with `%sky interrupt`."
@@ -182,89 +195,19 @@ class Scheduler(ClusterListener):
         if controller.outdated:
             raise SkyError(f"cluster {name} was changed by another kernel: run the cell again.")
 
-    async def _make_whole(self) -> None:
-        """Replace nodes that are lost, wait for all ranks, and form their group if it is broken."""
-        controller = self.controller
-        if any(connection.is_over for connection in controller.connections):
-            loop = asyncio.get_running_loop()
-            controller.repair = loop.create_task(recovery.replace_lost(controller))
-            await asyncio.gather(controller.repair, return_exceptions=True)
-            controller.repair = None
-            if not controller.alive:
-                raise controller.loss
-        await process_group.ensure_formed(controller)
-
-    async def _dispatch(self, run: Run) -> None:
-        """Send the request of a run to every agent that has ranks of it."""
-        controller, task = self.controller, run.task
-        update = task.update
-        controller.state = running(controller.state, task.ranks, run.id)
-        names: list[Any] = update.groups
-        request: RunRequest = {
-            "run": run.id,
-            "code": task.code,
-            "call": task.call,
-            "cells": dict(task.cells),
-            "place": (task.place.title, task.place.above),
-            "values": {rank: list(asked) for rank, asked in task.values.items()},
-            "watched": sorted(task.update.watched.union(*task.values.values())),
-            "outdated": task.update.outdated,
-            "names": names,
-            "show": list(task.show),
-            "title": task.title,
-            "everyone": list(task.ranks),
-            "ranks": list(task.ranks),
-            "together": controller.runtime_env.together and len(controller.ranks) > 1,
-            "deadline": controller.timeouts.stop,
-        }
-        blobs = {**update.blobs, **task.blobs}
-        await asyncio.gather(
-            *(self._send_request(each, run, request, blobs) for each in controller.connections)
-        )
-
-    async def _send_request(
-        self,
-        connection: Connection,
-        run: Run,
-        request: RunRequest,
-        blobs: Mapping[str, memoryview],
-    ) -> None:
-        """Send the request of a run to one agent, and again if that lacks some of the data."""
-        here = connection.ranks
-        if not (ranks := [rank for rank in request["ranks"] if rank in here]):
-            return
-        names = [group for group in request["names"] if not here.isdisjoint(group["ranks"])]
-        request = {**request, "ranks": ranks, "names": names}
-        run.sent = True
-        try:
-            await self._send_until_taken(connection, request, blobs)
-        except ClusterLost:
-            raise  # whether it has begun there is not known
-        except SkyError:
-            self.controller.state = not_begun(self.controller.state, run.id, ranks)
-            raise
-
-    async def _send_until_taken(
-        self, connection: Connection, request: RunRequest, blobs: Mapping[str, memoryview]
-    ) -> None:
-        for _ in range(2):
-            if blobs:
-                await connection.uploads.put(blobs)
-            answer = await connection.request("run", **request)
-            if "missing" not in answer:
-                return
-            connection.uploads.note_missing(answer["missing"])
-        size = sum(blob.nbytes for blob in blobs.values())
-        raise SkyError(
-            f"the {format_bytes(size)} that this run needs did not arrive: they were changed on "
-            "the way, or a node has no room for them in shared memory."
-        )
+    @property
+    def _foreign_runs(self) -> set[str]:
+        """What ranks are busy with that this kernel neither began nor follows."""
+        busy = {rank.run for rank in self.controller.state.ranks if rank.run}
+        ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
+        return busy - ours - self._interrupted
 
     def _fail(self, run: Run, trouble: SkyError | None) -> None:
         """End a run because one of its steps failed."""
         self.controller.sync.lost(run.task.update)
         if run.sent:
-            # Some nodes may have begun with it, which cannot come to an end without the others.
+            # Some nodes may have begun with it, which cannot come to an end without the others. A
+            # run that comes next waits for them.
             self._interrupted.add(run.id)
             self._request_interrupt(run.id)
         run.end(trouble)
@@ -275,15 +218,18 @@ class Scheduler(ClusterListener):
         """Tell the run that an event belongs to."""
         match event:
             case Output() | Display():
-                if run := self._runs.get(event.run or ""):
+                run = self._runs.get(event.run or "")
+                if run and event.rank in run.task.ranks:
                     self.monitor.on_output(event)
                     run.on_output(event)
             case RankDone():
-                if run := self._runs.get(event.run):
+                run = self._runs.get(event.run)
+                if run and event.rank in run.waiting:
                     self._on_rank_done(run, event)
                     self._interrupt_peers(run, connection)
             case RankExited():
-                if run := self._runs.get(event.run or ""):
+                run = self._runs.get(event.run or "")
+                if run and event.rank in run.waiting:
                     run.on_rank_exited(event)
                     self._interrupt_peers(run, connection)
             case Lost(others=others) if others:
@@ -319,11 +265,13 @@ class Scheduler(ClusterListener):
         for run in self._runs.values():
             run.on_notice(text)
 
-    def on_unseen_run(self, began: RunBegan) -> None:
+    def on_unseen_run(
+        self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
+    ) -> None:
         """Make a run of this kernel from one that another began, before its events come."""
         task = Task(
             tuple(began.ranks),
-            values={rank: tuple(names) for rank, names in began.asked.items()},
+            values=asked,
             show=tuple(began.show),
             title=began.title,
         )
@@ -333,6 +281,25 @@ class Scheduler(ClusterListener):
         run.sent = True
         run.left.set()
         self.monitor.begin(run)
+        if any(began.asked.values()) and not asked:
+            # A node's word is not enough to unpickle what it sends.
+            run.on_notice(
+                "the registry of this computer does not say what the run was asked for: get it "
+                "with `%sky pull NAMES` when the run is over"
+            )
+        if untold and not self.controller.visits:
+            # The others might wait for them for ever.
+            who = format_ranks(untold)
+            text = f"the kernel that began this run ended before it had told {who}: it was stopped."
+            self._fail(run, SkyError(text))
+
+    def on_unreached(self, connection: Connection, seconds: float) -> None:
+        """End the runs of a node that nobody reaches, or wait; the node may come back."""
+        is_wanted = any(not run.finished for run in self._runs.values())
+        reason = recovery.unreached(self.controller, connection, seconds, is_wanted)
+        for run in list(self._runs.values()):
+            if reason and run.sent and not run.waiting.isdisjoint(connection.ranks):
+                self._fail(run, NoConnection(reason))
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Replace the node, or end the runs with the cluster."""
@@ -349,6 +316,8 @@ class Scheduler(ClusterListener):
         controller = self.controller
         self.monitor.end(run)
         self._runs.pop(run.id, None)
+        if run.task.values and not run.waiting and not controller.visits:
+            controller.spawn(asyncio.to_thread(asked_names.forget, controller.id, run.id))
         controller.wake()
         if controller.alive and not controller.visits and not controller.state.group:
             # So that the next cell finds the group formed.
@@ -358,7 +327,7 @@ class Scheduler(ClusterListener):
         with contextlib.suppress(SkyError):
             async with self._turn:
                 if self.controller.alive:
-                    await self._make_whole()
+                    await recovery.make_whole(self.controller)
 
     # Requests whose answers are not waited for
 
@@ -375,4 +344,5 @@ class Scheduler(ClusterListener):
 async def _request_quietly(connection: Connection, op: str, **fields: Any) -> None:
     """Make a request; an agent that does not do it is noticed elsewhere."""
     with contextlib.suppress(SkyError):
-        await connection.request(op, **fields)
+        # A rank that is to stop has to hear of it, however late.
+        await connection.request(op, link_within=None, **fields)

@@ -61,17 +61,13 @@ class Task:
     show: tuple[int, ...] = (0,)
     title: str = ""
 
+    def asks(self, rank: int) -> bool:
+        """Return whether a rank is asked for a value: only that of such a rank is unpickled."""
+        return rank in self.ranks and (self.call is not None or bool(self.values.get(rank)))
+
 
 @dataclass(frozen=True)
 class RunNotice:
     """What the user should know while the run goes on."""
 
     text: str
-
-
-@dataclass(frozen=True)
-class UploadProgress:
-    """How many bytes of data have left, of how many."""
-
-    sent: int
-    total: int

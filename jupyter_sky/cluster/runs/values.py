@@ -6,7 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import psutil
+
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.serialization.pickling import load_with_memo
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.messages import Packed
@@ -27,7 +31,8 @@ def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]
         Called with the objects in it that have tokens.
     """
     parts: Sequence[Any] = [packed["stream"], *packed["buffers"]]
-    if any(isinstance(part, dict) for part in parts):
+    if sizes := [part["size"] for part in parts if isinstance(part, dict)]:
+        _check_room(sum(sizes))
         parts = event_loop.wait(_fetch(parts, connection))
     # A buffer has to be writable, as the array that it was.
     stream, *buffers = (bytearray(part) if isinstance(part, bytes) else part for part in parts)
@@ -35,6 +40,15 @@ def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]
     tokens: Mapping[Any, Any] = packed.get("tokens", {})
     learn({token: memo[place] for place, token in tokens.items()})
     return value
+
+
+def _check_room(size: int) -> None:
+    """Refuse what this computer has no memory for, before any of it is taken."""
+    if size > (free := psutil.virtual_memory().available):
+        raise SkyError(
+            f"what was asked for has {format_bytes(size)}, and {format_bytes(free)} of memory are "
+            "free here: ask for a part of it, or save it where the ranks are."
+        )
 
 
 async def _fetch(parts: Sequence[Any], connection: Connection) -> list[Any]:

@@ -18,18 +18,29 @@ _AGAIN_AFTER = 1.0  # seconds, at least, when another node is still needed
 
 @dataclass(frozen=True)
 class IdleTimes:
-    """For how many seconds a node had no client and no run (``unused``), and no run (``idle``)."""
+    """For how many seconds a node has not been needed.
+
+    Attributes
+    ----------
+    unused
+        It had no notebook and no run.
+    idle
+        It had no run.
+    unattended
+        It had no notebook.
+    """
 
     unused: float
     idle: float
+    unattended: float
 
     @classmethod
     def from_message(cls, message: Message) -> IdleTimes | None:
         """Return what another agent says, perhaps one of a newer version; ``None`` if nothing."""
-        unused, idle = message.get("unused"), message.get("idle")
-        if not (_is_time(unused) and _is_time(idle)):
+        unused, idle, unattended = map(message.get, ("unused", "idle", "unattended"))
+        if not (_is_time(unused) and _is_time(idle) and _is_time(unattended)):
             return None
-        return cls(float(unused), float(idle))
+        return cls(float(unused), float(idle), float(unattended))
 
 
 def _is_time(value: Any) -> TypeGuard[float]:
@@ -58,7 +69,8 @@ class IdleTimer:
     """Ends a node that nobody uses, or on which nothing runs.
 
     A node on which nothing runs may be needed all the same, for a run on other nodes: they are
-    asked before it ends.
+    asked before it ends. A run that nobody looks at may be one that nobody can end any more, where
+    the network of its machine is broken: it is ended as well, after a time that is much longer.
 
     Parameters
     ----------
@@ -66,18 +78,23 @@ class IdleTimer:
         Seconds without a client and without a run after which the node ends.
     timeout
         Seconds without a run after which it ends, also while there are clients; ``None`` for never.
+    unattended
+        Seconds without a notebook after which it ends although something runs; ``None`` for never.
     node
         The node's agent.
     """
 
-    def __init__(self, grace: float, timeout: float | None, node: NodeUse) -> None:
+    def __init__(
+        self, grace: float, timeout: float | None, unattended: float | None, node: NodeUse
+    ) -> None:
         self._grace = grace
         self._limit = timeout
+        self._unattended = unattended
         self._timeout: float | None = None
         self._node = node
         self._loop = asyncio.get_running_loop()
-        self._used = self._worked = self._loop.time()
-        self._was_used = self._was_busy = self._had_client = False
+        self._used = self._worked = self._attended = self._loop.time()
+        self._was_used = self._was_busy = self._was_attended = self._had_client = False
         self._timer: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
 
@@ -95,7 +112,9 @@ class IdleTimer:
             self._worked = now
         if busy or used or self._was_used:
             self._used = now
-        self._was_busy, self._was_used = busy, busy or used
+        if used or self._was_attended:
+            self._attended = now
+        self._was_busy, self._was_used, self._was_attended = busy, busy or used, used
         self._had_client = self._had_client or used
         self._arm(self._seconds_left(self.times))
 
@@ -103,16 +122,19 @@ class IdleTimer:
     def times(self) -> IdleTimes:
         """How long nobody has needed this node."""
         now = self._loop.time()
-        busy = self._node.is_busy
+        busy, used = self._node.is_busy, self._node.is_used
         return IdleTimes(
-            0.0 if busy or self._node.is_used else now - self._used,
+            0.0 if busy or used else now - self._used,
             0.0 if busy else now - self._worked,
+            0.0 if used else now - self._attended,
         )
 
     def _seconds_left(self, times: IdleTimes) -> float | None:
         """Return in how many seconds the node ends if nothing happens; ``None`` for never."""
         if self._node.is_busy:
-            return None
+            if self._unattended is None or self._node.is_used:
+                return None
+            return self._unattended - times.unattended
         grace = self._grace if self._had_client else FIRST_GRACE
         left = [] if self._node.is_used else [grace - times.unused]
         if self._timeout is not None:
@@ -135,6 +157,7 @@ class IdleTimer:
         times = IdleTimes(
             min([mine.unused, *(each.unused for each in others)]),
             min([mine.idle, *(each.idle for each in others)]),
+            min([mine.unattended, *(each.unattended for each in others)]),
         )
         left = self._seconds_left(times)
         if left is None:
@@ -142,7 +165,10 @@ class IdleTimer:
         if left > 0:
             self._arm(max(left, _AGAIN_AFTER))
             return
-        if self._timeout is not None and times.idle >= self._timeout:
+        if self._node.is_busy:
+            limit = format_duration(self._unattended or 0.0)
+            self._node.end_because(f"a run went on for {limit} without a notebook")
+        elif self._timeout is not None and times.idle >= self._timeout:
             self._node.end_because(f"nothing ran on it for {format_duration(self._timeout)}")
         else:
             self._node.end_because(f"no notebook used it for {format_duration(self._grace)}")

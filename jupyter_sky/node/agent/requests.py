@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from jupyter_sky.node.agent.event_publisher import EventPublisher
 from jupyter_sky.node.agent.idle import IdleTimer
@@ -15,6 +15,7 @@ from jupyter_sky.node.network import interfaces, port_check
 from jupyter_sky.node.network.peers import Peers
 from jupyter_sky.node.supervisor.supervisor import Supervisor
 from jupyter_sky.serialization import blobs
+from jupyter_sky.transport.certificates import fingerprint
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
     AbandonRequest,
@@ -22,8 +23,10 @@ from jupyter_sky.transport.protocol.agent_requests import (
     AddRanksRequest,
     ArrivedRequest,
     ConnectRequest,
+    EndPeersRequest,
     InterruptRequest,
     ListenRequest,
+    LogAnswer,
     LogRequest,
     PassOnRequest,
     RanksRequest,
@@ -102,6 +105,7 @@ class RequestHandlers:
             "connect_to_test_ports": self._on_connect_to_test_ports,
             "authority": self._on_authority,
             "add_peers": self._on_add_peers,
+            "end_peers": self._on_end_peers,
             # the agent itself
             "end": self._on_end,
         }
@@ -176,10 +180,19 @@ class RequestHandlers:
         if process is None:
             return {"error": f"there is no rank {request['rank']} here"}
         process.drain()
+        log, start = process.log, request["offset"]
         if request["tail"] is not None:
-            return {"data": process.log.tail(request["tail"]), "size": process.log.size}
-        data = process.log.read(request["offset"], request["limit"])
-        return {"data": data, "size": process.log.size}
+            start = log.tail_start(request["tail"], request["limit"])
+        data = log.read(start, request["limit"])
+        end = start + len(data)
+        answer: LogAnswer = {
+            "data": data,
+            "start": start,
+            "size": log.size,
+            "pieces": log.index.pieces(start, end),
+            "runs": log.index.runs(start, end),
+        }
+        return cast(Message, answer)
 
     # Blobs
 
@@ -207,7 +220,7 @@ class RequestHandlers:
 
     async def _on_add_peers(self, request: AddPeersRequest) -> Message:
         if self._peers.authority:
-            self._peers.trust(request["authority"])
+            self._peers.trust(request["authority"], request["peers"])
             return self._own_address
         if request["credentials"] is None:
             raise ValueError("an agent that was alone needs credentials")
@@ -215,8 +228,19 @@ class RequestHandlers:
         addr, interface = interfaces.local_address(request["peer"], self._spec.interface)
         self._peers.set_credentials(request["credentials"])
         port = await self._peers.listen(addr)
-        self._own_address = {"addr": addr, "interface": interface, "port": port}
+        shown = fingerprint(request["credentials"]["certificate"])
+        self._own_address = {
+            "addr": addr,
+            "interface": interface,
+            "port": port,
+            "fingerprint": shown,
+        }
         return self._own_address
+
+    async def _on_end_peers(self, request: EndPeersRequest) -> Message:
+        if not request["peers"]:
+            return {"failed": {}}
+        return {"failed": await self._peers.tell(request["peers"], {"op": "ended"})}
 
     # The agent itself
 

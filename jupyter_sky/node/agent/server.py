@@ -91,7 +91,7 @@ class Agent:
         self.journal = Journal(folder, logs.read)
         self.store = _blob_store(folder, spec)
         self._sessions = ClientSessions()
-        self._idle = IdleTimer(spec.grace, spec.idle_timeout, self)
+        self._idle = IdleTimer(spec.grace, spec.idle_timeout, spec.unattended, self)
         self._events = EventPublisher(self.journal, self.store, self._sessions, self._idle)
         self._supervisor = Supervisor(
             spec.ranks, fork_server, logs, self._events.publish, on_lost=self.end
@@ -203,8 +203,14 @@ class Agent:
             case "idle_times":
                 await stream.send(asdict(self._idle.times))
             case "leaving":
-                self._supervisor.announce_leaving(message)
+                # A node speaks for its own ranks alone.
+                own = self._peers.ranks_of(stream.peer)
+                ranks = [rank for rank in message["ranks"] if rank in own]
+                self._supervisor.announce_leaving({**message, "ranks": ranks})
                 await stream.send({"op": "hello"})
+            case "ended":
+                await stream.send({"op": "hello"})
+                self.end_because("its notebook ended it, and another node passed that on")
             case _:
                 await stream.send({"op": "hello"})
 

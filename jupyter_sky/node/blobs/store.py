@@ -137,7 +137,14 @@ class BlobStore:
                 waiter.set_result(None)
 
     def adopt(self, key: str, size: int) -> None:
-        """Count a blob from now on that a rank of this node has written into the folder."""
+        """Count a blob from now on that a rank of this node has written into the folder.
+
+        Raises
+        ------
+        ProtocolError
+            When the key would name a file elsewhere.
+        """
+        file_name(key)
         if key not in self._spill.sizes:
             self._sizes[key] = size
         self.touch([key])

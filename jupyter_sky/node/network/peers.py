@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jupyter_sky.node.network.acceptor import Acceptor
+from jupyter_sky.transport.certificates import fingerprint_of_der
 from jupyter_sky.transport.frames import (
     LARGEST_MESSAGE,
     PREFIX,
@@ -20,7 +23,7 @@ from jupyter_sky.transport.frames import (
     decode_message,
     encode,
 )
-from jupyter_sky.transport.protocol.topology import AgentAddress
+from jupyter_sky.transport.protocol.topology import AgentAddress, NodePlace
 
 REACH_WITHIN = 3.0
 """Seconds for a connection to a peer."""
@@ -38,11 +41,19 @@ _BUFFER = 4 * 1024 * 1024
 
 
 class Stream:
-    """A connection to another agent, which carries frames."""
+    """A connection to another agent, which carries frames.
+
+    Attributes
+    ----------
+    peer
+        The fingerprint of the certificate that the other agent has shown.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        self.peer = fingerprint_of_der(shown)
 
     async def send(self, message: Message, payload: memoryview | None = None) -> None:
         """Send a frame; returns when there is room for the next."""
@@ -115,28 +126,31 @@ class Peers:
         self._connected: set[asyncio.Task[None]] = set()
         self._acceptor: Acceptor | None = None
         self._contexts: _Contexts | None = None
-        self._others: list[AgentAddress] = []
+        self._others: list[NodePlace] = []
+        self._members: set[str] = set()
 
     # Who may connect
 
-    def set_credentials(self, credentials: Mapping[str, str]) -> None:
-        """Take ``authority``, ``certificate`` and ``key`` of this agent, as PEM."""
+    def set_credentials(self, credentials: Mapping[str, Any]) -> None:
+        """Take what `jupyter_sky.providers.mtls.Credentials` says for this agent."""
         # The ssl module reads certificates from files only.
         path = self._folder / "peers.pem"
         with open(path, "w", opener=_private) as file:
             file.write(credentials["certificate"] + credentials["key"])
         self.authority = credentials["authority"]
+        self._members.update(credentials["peers"])
         self._contexts = _Contexts(
             server=_context(ssl.PROTOCOL_TLS_SERVER, path, self.authority),
             client=_context(ssl.PROTOCOL_TLS_CLIENT, path, self.authority),
         )
 
-    def trust(self, authority: str) -> None:
-        """Trust those agents as well for whom another authority has signed."""
+    def trust(self, authority: str, peers: Iterable[str]) -> None:
+        """Let in further agents, for whom another authority has signed."""
         contexts = self._known_contexts()
         for context in (contexts.server, contexts.client):
             context.load_verify_locations(cadata=authority)
         self.authority += authority
+        self._members.update(peers)
 
     async def listen(self, addr: str) -> int:
         """Listen to other agents at a free port, and return it."""
@@ -180,7 +194,9 @@ class Peers:
                 self._strangers.pop(_this_task(), None)
             self._connected.add(_this_task())
             try:
-                await self._serve(stream)
+                # The authority has signed for peers as well that have left.
+                if stream.peer in self._members:
+                    await self._serve(stream)
             finally:
                 stream.close()
 
@@ -207,16 +223,23 @@ class Peers:
 
     # Talking to them
 
-    def set_others(self, nodes: Iterable[AgentAddress]) -> None:
-        """Say which nodes of the cluster are those of other agents."""
-        # A machine can stand for several nodes; its agent is asked once.
-        self._others = [*{(node["addr"], node["port"]): node for node in nodes}.values()]
+    def set_others(self, nodes: Iterable[NodePlace]) -> None:
+        """Say which nodes of the cluster are those of other agents; no others are let in then."""
+        self._others = list(nodes)
+        self._members = {node["fingerprint"] for node in self._others}
+
+    def ranks_of(self, peer: str) -> frozenset[int]:
+        """Return the ranks of the agent that is known by a fingerprint."""
+        theirs = (node["ranks"] for node in self._others if node["fingerprint"] == peer)
+        return frozenset(itertools.chain.from_iterable(theirs))
 
     async def ask_all(self, message: Message) -> list[Message]:
         """Ask all other agents the same, and return the answers of those that can be reached."""
         if self._contexts is None:
             return []
-        answers = await asyncio.gather(*(self._try_to_ask(node, message) for node in self._others))
+        # A machine can stand for several nodes; its agent is asked once.
+        agents = {node["fingerprint"]: node for node in self._others}.values()
+        answers = await asyncio.gather(*(self._try_to_ask(node, message) for node in agents))
         return [answer for answer in answers if answer]
 
     async def reach(self, peers: Sequence[AgentAddress]) -> dict[int, str]:
@@ -227,11 +250,21 @@ class Peers:
         ConnectionError
             When this agent is alone, so that it cannot tell.
         """
+        return await self.tell(peers, {"op": "hello"})
+
+    async def tell(self, peers: Sequence[AgentAddress], message: Message) -> dict[int, str]:
+        """Tell peers something, and return for the node of each that did not hear it why.
+
+        Raises
+        ------
+        ConnectionError
+            When this agent is alone, so that it cannot tell.
+        """
         self._known_contexts()
 
         async def attempt(peer: AgentAddress) -> str:
             try:
-                await self._ask(peer, {"op": "hello"})
+                await self._ask(peer, message)
             except (OSError, ProtocolError, TimeoutError) as error:
                 return getattr(error, "strerror", None) or str(error) or "no answer"
             return ""
@@ -265,6 +298,8 @@ class Peers:
             raise OSError(f"no answer within {REACH_WITHIN:.0f} s") from None
         stream = Stream(reader, writer)
         try:
+            if stream.peer != peer["fingerprint"]:
+                raise OSError("another agent answers there")
             yield stream
         finally:
             stream.close()
@@ -287,7 +322,7 @@ def _this_task() -> asyncio.Task[None]:
 def _context(protocol: int, path: Path, authority: str) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # Any agent with a certificate of the cluster will do, at whatever address it is.
+    # An agent is known by its certificate, at whatever address it is.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=authority)

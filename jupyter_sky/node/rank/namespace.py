@@ -130,7 +130,7 @@ class Namespace:
             return None
         if missing := [name for name in wanted if name not in self.names]:
             names = ", ".join(missing)
-            raise NameError(f"{names} was asked for, but the cell has left no such name")
+            raise NameError(f"{names} was asked for, but there is no such name on this rank")
         values = {name: self.names[name] for name in wanted}
         pickled = pickling.dump(values, names=wanted, to_notebook=True)
         tokens = received_objects.tokens(pickled.memo)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 from jupyter_sky.formatting import format_bytes
+from jupyter_sky.node.supervisor.log_index import LogIndex
 
 
 class LogFile:
@@ -16,12 +18,15 @@ class LogFile:
     ----------
     size
         Bytes in it.
+    index
+        What stands where in it.
     """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.size = os.fstat(self._fd).st_size
         self._missing = 0
+        self.index = LogIndex(path.with_suffix(".index"))
 
     def append(self, data: bytes) -> int | None:
         """Write ``data`` and return the offset at which it stands.
@@ -55,10 +60,28 @@ class LogFile:
         """Return up to ``size`` bytes from ``offset`` on."""
         return os.pread(self._fd, size, offset)
 
-    def tail(self, lines: int, limit: int = 256 * 1024) -> bytes:
-        """Return the last lines, at most ``limit`` bytes of them."""
-        data = self.read(max(0, self.size - limit), limit)
-        return b"".join(data.splitlines(keepends=True)[-lines:])
+    def tail_start(self, lines: int, limit: int) -> int:
+        """Return where the last lines begin, at most ``limit`` bytes before the end.
+
+        A line ends where a terminal begins the next one: all states of a progress bar are one.
+        """
+        start = max(0, self.size - limit)
+        data = self.read(start, self.size - start)
+        at = len(data) - data.endswith(b"\n")
+        for _ in range(lines):
+            at = data.rfind(b"\n", 0, at)
+            if at < 0:
+                return start
+        return start + at + 1
+
+    def tail(self, lines: int, limit: int) -> bytes:
+        """Return the last lines as a terminal shows them, from at most ``limit`` bytes."""
+        start = self.tail_start(lines, limit)
+        return _OVERWRITTEN.sub(b"", self.read(start, self.size - start))
+
+
+# What a carriage return overwrites: the earlier states of a progress bar.
+_OVERWRITTEN = re.compile(rb"[^\r\n]*\r+(?=[^\r\n])")
 
 
 def _gap(size: int) -> bytes:

@@ -51,6 +51,8 @@ class RankProcess:
         Its process id, also that of its process group; ``None`` until it is forked.
     run
         The run that it is busy with, if any.
+    run_began
+        When it was told of its latest run, as the loop counts.
     run_offset
         Where in its log the run that it did last begins.
     limiters
@@ -70,6 +72,7 @@ class RankProcess:
         self.log = log
         self.pid: int | None = None
         self.run: str | None = None
+        self.run_began = 0.0
         self.run_offset = 0
         self.limiters: dict[str, RateLimiter] = {}
         self.displays: DisplayLimiter | None = None
@@ -149,7 +152,9 @@ class RankProcess:
     def send_run(self, request: RunRequest) -> None:
         """Let the rank carry out its part of a run."""
         self.run = request["run"]
+        self.run_began = asyncio.get_running_loop().time()
         self.run_offset = self.log.size
+        self.log.index.begin_run(self.run, request["title"], self.log.size)
         is_shown = self.rank in request["show"]
         self.limiters = {"stdout": RateLimiter(), "stderr": RateLimiter()} if is_shown else {}
         self.displays = DisplayLimiter() if is_shown else None
@@ -222,6 +227,7 @@ class RankProcess:
             self._close_pipe(fd)
             return False
         offset = self.log.append(data)
+        self.log.index.add(self._pipes[fd], offset)
         self._on_output(self, self._pipes[fd], data, offset)
         return True
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-BURST = 256 * 1024
+BURST = 64 * 1024
 """Bytes that are shown at once, whatever the rate."""
 
 RATE = 16 * 1024

@@ -16,7 +16,7 @@ from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.node.supervisor.stop import Stopper
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
-from jupyter_sky.transport.protocol.events import Event, Prepared, RankExited, RankStarted
+from jupyter_sky.transport.protocol.events import Event, Output, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunRequest
 from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
 
@@ -75,6 +75,7 @@ class Supervisor:
         self._on_lost = on_lost
         self._removed: list[RankProcess] = []
         self._killed: set[int] = set()
+        self._forgers: set[int] = set()
         self._failed_starts: dict[int, int] = {}
         self._failed_forks: dict[int, int] = {}
         self._exit_reasons = ExitReasons()
@@ -207,6 +208,9 @@ class Supervisor:
     # What they say
 
     def _on_message(self, process: RankProcess, message: Message) -> None:
+        if not _speaks_for_itself(process, message):
+            self._report_forgery(process)
+            return
         if "reserved" in message:
             if self._reserved and not self._reserved.done():
                 self._reserved.set_result(message["reserved"])
@@ -225,8 +229,18 @@ class Supervisor:
                 return
         self._publish(message, None)
 
+    def _report_forgery(self, process: RankProcess) -> None:
+        """Say, once for each process, that it spoke for another rank or for the agent."""
+        if process.pid in self._forgers:
+            return
+        self._forgers.add(process.pid or 0)
+        text = f"rank {process.rank} sent a message that is not its to send: it was dropped\n"
+        process.log.append(text.encode())
+        self._publish_event(Output(process.rank, process.run, "stderr", text.encode()))
+
     def _on_done(self, process: RankProcess, message: Message) -> None:
         self._output.flush(process)
+        message["seconds"] = asyncio.get_running_loop().time() - process.run_began
         process.run = None
         if message["arrived"] is not None:
             process.confirm_names(message["arrived"])
@@ -310,3 +324,15 @@ class Supervisor:
 
     def _publish_event(self, event: Event) -> None:
         self._publish(event.message(), None)
+
+
+def _speaks_for_itself(process: RankProcess, message: Message) -> bool:
+    """Return whether a message on the socket of a rank is one that this rank may send."""
+    match message:
+        case {"reserved": int()}:
+            return process.rank == 0
+        case {"event": "rank_done", "rank": process.rank, "run": process.run}:
+            return process.run is not None
+        case {"event": "formed" | "display", "rank": process.rank}:
+            return True
+    return False

@@ -16,7 +16,7 @@ from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.output.progress import ProgressLine
-from jupyter_sky.notebook.session import Session, describe
+from jupyter_sky.notebook.session import Session, describe, when_told
 from jupyter_sky.notebook.validation import choose_ranks
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.ssh.connection.targets import parse
@@ -112,7 +112,7 @@ def scale_cluster(
     assert nodes
     warnings = cluster.warnings
     try:
-        unreachable = cluster.scale(nodes, session.factory.provider(options), progress)
+        untold = cluster.scale(nodes, session.factory.provider(options), progress)
     except KeyboardInterrupt:
         raise _interrupted(cluster, has) from None
     finally:
@@ -121,8 +121,8 @@ def scale_cluster(
     registry.record_line(cluster.id, as_line(options))
     for warning in cluster.warnings[len(warnings) :]:
         print(f"{cluster.name}: {warning}", file=sys.stderr)
-    if unreachable:
-        print(f"{', '.join(unreachable)} could not be reached: what is left there ends by itself")
+    if untold:
+        print(when_told(untold, cluster.spec.unattended))
     return describe(cluster)
 
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from jupyter_sky.cluster.inventory import cloud_resources, orphans
+from jupyter_sky.cluster.inventory import cloud_resources, orphans, owed_ends
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.providers.ssh.connection.connection import pool
@@ -15,9 +15,19 @@ from jupyter_sky.providers.ssh.setup import prune as ssh
 
 
 def gc(context: CommandContext, options: Namespace) -> None:
-    """Remove what dead clusters have left, and unused environments of hosts."""
+    """End what is owed, remove what dead clusters have left, and unused environments of hosts."""
+    _settle_owed_ends()
     _remove_orphans(options.name)
     _prune_environments(context.hosts(options.hosts), options.unused_for)
+
+
+def _settle_owed_ends() -> None:
+    """End what could not be told that its cluster was ended, and print what that was."""
+    for owed, done in owed_ends.settle_now():
+        if done:
+            print(f"ended what was left of {owed.name} on {owed.hosts}")
+        else:
+            print(f"{owed}; it is tried again as long as a notebook uses clusters")
 
 
 def _remove_orphans(identity: str | None) -> None:

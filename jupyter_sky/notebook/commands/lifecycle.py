@@ -38,5 +38,6 @@ def attach(context: CommandContext, options: Namespace) -> None:
 def _follow_unseen(context: CommandContext, cluster: Cluster, run: RunHandle) -> None:
     """Show what a run of another kernel has printed and prints, and bind its values."""
     print(f"{cluster.name}: `{run.task.title or 'a run'}` was begun before this kernel")
-    follow(context.shell, context.session.panels, cluster, run)
+    is_safe = context.session.settings.display == "safe"
+    follow(context.shell, context.session.panels, cluster, run, is_safe=is_safe)
     bind(context.shell, cluster, run, select_requested(run.values(), run.task))

@@ -1,85 +1,193 @@
-"""``%sky logs``: the end of a rank's log, and what is added to it."""
+"""``%sky logs``: the end of the logs of ranks, and what is added to them."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import json
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.rank_log import LogEntry
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.validation import choose_ranks
 
 _LINES = 1000
-_POLL_INTERVAL = 0.1  # seconds, while a log is followed
+_POLL_INTERVAL = 0.1  # seconds, while logs are followed
 
 
 def logs(context: CommandContext, options: Namespace) -> None:
-    """Print a rank's log, or save it to a file."""
+    """Print the logs of ranks, merged if there are several, or save one to a file."""
     with context.visited_cluster(options.cluster) as cluster:
-        rank = options.rank or 0
-        if rank not in cluster.all_ranks:
-            raise UsageError(f"there is no rank {rank}: {format_ranks(cluster.all_ranks)}.")
+        ranks = choose_ranks(cluster, options.ranks or "head", "logs")
         if options.save:
-            print(_save_log(cluster, rank, options.save))
+            print(_save_log(cluster, ranks, options.save))
+            return
+        printer: _Printer
+        if options.json:
+            printer = _JsonPrinter()
+        elif len(ranks) > 1:
+            printer = _LabelledPrinter(ranks)
         else:
-            _show_log(cluster, rank, options.tail, options.follow)
+            printer = _PlainPrinter(ranks[0], options.tail)
+        _show_logs(cluster, ranks, options.tail or _LINES, printer, options.follow)
 
 
-def _show_log(cluster: Cluster, rank: int, tail: int | None, follow: bool) -> None:
-    """Print the end of a rank's log.
+def _show_logs(
+    cluster: Cluster, ranks: Sequence[int], tail: int, printer: _Printer, follow: bool
+) -> None:
+    """Print the ends of logs.
 
     Parameters
     ----------
     cluster
         The cluster.
-    rank
-        The rank.
+    ranks
+        The ranks.
     tail
-        How many lines; None stands for `_LINES`.
+        How many lines of each.
+    printer
+        Prints them.
     follow
         Whether to go on with what is added, until Ctrl-C, which stops nothing else.
     """
     # Ctrl-C ends the following, wherever it comes.
     with contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext():
-        data, offset = cluster.log(rank, tail=tail or _LINES)
-        left_out = offset - len(data)
-        if left_out and (tail is None or data.count(b"\n") < tail):
-            print(
-                f"[{left_out:,} bytes of this log come before: `%sky logs {rank} --save FILE` has "
-                "all of it]"
-            )
-        # A character can be cut in two by the end of what was written so far.
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        sys.stdout.write(decoder.decode(data))
-        while follow:
+        parts = [cluster.log(rank, tail=tail) for rank in ranks]
+        for part in parts:
+            printer.left_out(part.start, part.data.count(b"\n"))
+        while True:
+            entries = [entry for part in parts for entry in part.entries()]
+            # Ranks are merged in the order in which their clocks say that it was written.
+            for entry in sorted(entries, key=lambda entry: entry.time):
+                printer.print(entry)
             sys.stdout.flush()
-            data, size = cluster.log(rank, offset=offset)
-            offset += len(data)
-            sys.stdout.write(decoder.decode(data))
-            if offset >= size:
+            is_behind = any(part.end < part.size for part in parts)
+            if not follow and not is_behind:
+                break
+            if not is_behind:
                 time.sleep(_POLL_INTERVAL)
+            parts = [cluster.log(part.rank, offset=part.end) for part in parts]
+        printer.finish()
 
 
-def _save_log(cluster: Cluster, rank: int, path: str) -> str:
+class _Printer(Protocol):
+    """Prints entries of logs."""
+
+    def left_out(self, size: int, lines: int) -> None:
+        """Take notice of how many bytes come before the first of ``lines`` lines."""
+
+    def print(self, entry: LogEntry) -> None:
+        """Print an entry; of a run it is its beginning."""
+
+    def finish(self) -> None:
+        """Print what is left of unfinished lines."""
+
+
+class _PlainPrinter:
+    """Prints what one rank wrote, as it wrote it."""
+
+    def __init__(self, rank: int, asked: int | None) -> None:
+        self._rank = rank
+        self._asked = asked
+        # A character can be cut in two by the end of what was written so far.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def left_out(self, size: int, lines: int) -> None:
+        if size and (self._asked is None or lines < self._asked):
+            print(
+                f"[{size:,} bytes of this log come before: `%sky logs {self._rank} --save FILE` "
+                "has all of it]"
+            )
+
+    def print(self, entry: LogEntry) -> None:
+        sys.stdout.write(self._decoder.decode(entry.data))
+
+    def finish(self) -> None:
+        sys.stdout.write(self._decoder.decode(b"", True))
+
+
+class _LabelledPrinter:
+    """Prints what several ranks wrote, line by line, each with its rank."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self._width = len(str(max(ranks)))
+        self._unfinished: dict[tuple[int, str], bytes] = {}
+
+    def left_out(self, size: int, lines: int) -> None:
+        pass
+
+    def print(self, entry: LogEntry) -> None:
+        key = (entry.rank, entry.stream)
+        *lines, rest = (self._unfinished.get(key, b"") + entry.data).split(b"\n")
+        self._unfinished[key] = rest
+        for line in lines:
+            self._write(entry.rank, line)
+
+    def finish(self) -> None:
+        for (rank, _), line in self._unfinished.items():
+            if line:
+                self._write(rank, line)
+
+    def _write(self, rank: int, line: bytes) -> None:
+        # Bars of several ranks would draw over each other: the last state of each is shown.
+        text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+        sys.stdout.write(f"{rank:>{self._width}} │ {text}\n")
+
+
+class _JsonPrinter:
+    """Prints each entry as a line of JSON: `LogEntry` of the server's ``schema.json``."""
+
+    def __init__(self) -> None:
+        self._decoders: dict[int, Any] = {}
+
+    def left_out(self, size: int, lines: int) -> None:
+        pass
+
+    def print(self, entry: LogEntry) -> None:
+        new = codecs.getincrementaldecoder("utf-8")
+        decoder = self._decoders.setdefault(entry.rank, new("replace"))
+        said = {
+            "rank": entry.rank,
+            "time": entry.time,
+            "stream": entry.stream,
+            "text": decoder.decode(entry.data),
+            "run": entry.run,
+            "title": entry.title,
+        }
+        sys.stdout.write(json.dumps(said) + "\n")
+
+    def finish(self) -> None:
+        pass
+
+
+def _save_log(cluster: Cluster, ranks: Sequence[int], path: str) -> str:
     """Write all of a rank's log to a file, and return a sentence about it.
 
     Raises
     ------
     UsageError
-        When the file cannot be written.
+        When the file cannot be written, or when several ranks are named.
     """
+    rank, *others = ranks
+    if others:
+        raise UsageError(
+            f"--save writes the log of one rank: name one, as in `%sky logs {rank} --save {path}`."
+        )
     written = 0
     try:
         with Path(path).expanduser().open("wb") as file:
-            _, size = cluster.log(rank)
+            size = cluster.log(rank, offset=0, limit=0).size
             while written < size:
-                data, size = cluster.log(rank, offset=written)
-                written += file.write(data)
+                part = cluster.log(rank, offset=written)
+                written += file.write(part.data)
+                size = part.size
     except OSError as error:
         raise UsageError(f"--save {path}: {error.strerror}; name another file.") from None
     return f"{path} has all that rank {rank} wrote, {written:,} bytes"

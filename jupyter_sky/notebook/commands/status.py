@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, ProbeResult, probe
 from jupyter_sky.cluster.snapshot import RunState
 from jupyter_sky.cluster.state import ClusterState
@@ -19,7 +19,9 @@ from jupyter_sky.formatting import aligned, format_dollars, format_duration, for
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.providers import providers
 
-_HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "running")
+_HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "run")
+_STATES = {ProbePhase.BUSY: "running"}
+"""Phases that a user knows by another word, as in the sidebar."""
 
 
 class StatusEntry(TypedDict):
@@ -53,6 +55,9 @@ def status(context: CommandContext, options: Namespace) -> None:
         return
     session.find()
     print(_table(session.connected_clusters(), session.current_name))
+    for owed in owed_ends.read():
+        print(owed)
+    owed_ends.settle_in_background()
 
 
 def panel(context: CommandContext, options: Namespace) -> None:
@@ -108,7 +113,7 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
             row.name,
             row.provider,
             _size(row),
-            statuses[row.id].phase,
+            _STATES.get(statuses[row.id].phase, statuses[row.id].phase),
             format_duration(now - row.created)
             if statuses[row.id].phase is not ProbePhase.GONE
             else "",
@@ -119,7 +124,10 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
     ]
     text = "\n".join(aligned([_HEAD, *lines]))
     here = next((each for each in known.values() if each.name == current), None)
-    return "\n".join([text, *_ranks(here.state)]) if here else text
+    if here is None:
+        return text
+    note = here.snapshot()["cluster"]["note"]
+    return "\n".join([text, *_ranks(here.state), *([f"   {note}"] if note else [])])
 
 
 def _statuses(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[ProbeResult]:

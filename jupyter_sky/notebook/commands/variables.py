@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.errors import check_pulled
 from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.results import bind, requested_names, select
 from jupyter_sky.notebook.validation import check_names, choose_ranks
@@ -14,11 +16,11 @@ from jupyter_sky.notebook.validation import check_names, choose_ranks
 def push(context: CommandContext, options: Namespace) -> None:
     """Send variables to all ranks, also those that have not changed."""
     cluster, namespace = context.cluster(), context.shell.user_ns
-    check_names(options.names, namespace, "%sky push")
+    check_names(options.names, namespace, "%sky push", cluster)
     update = cluster.sync.update(
         options.names, namespace, cluster.all_ranks, force=True, limit=None
     )
-    sending = SendingLine(context.shell, cluster, update.sizes)
+    sending = SendingLine(context.shell, cluster.name, update.sizes)
     run = cluster.run(Task(cluster.all_ranks, code="", update=update))
     run.follow(sending=sending.update)
     run.values()
@@ -35,4 +37,9 @@ def pull(context: CommandContext, options: Namespace) -> None:
     update = cluster.sync.update((), context.shell.user_ns, ranks)
     run = cluster.run(Task(ranks, code="", values=requested, update=update))
     run.follow()
-    bind(context.shell, cluster, run, select(run.values(), ranks, options.names, gathered))
+    try:
+        values = run.values()
+    except RemoteError as error:
+        check_pulled(error, cluster)
+        raise
+    bind(context.shell, cluster, run, select(values, ranks, options.names, gathered))

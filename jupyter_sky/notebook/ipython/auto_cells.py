@@ -73,7 +73,8 @@ def runs_locally(cell: str) -> bool:
             tree = ast.parse(TransformerManager().transform_cell(cell))
     except SyntaxError:
         return True  # IPython shows best what is wrong
-    if any(_is_magic_call(node, "sky") for node in ast.walk(tree)):
+    # A `%%sky` below other lines is taken for a line magic of the name `%sky`.
+    if any(_is_magic_call(node, name) for node in ast.walk(tree) for name in ("sky", "%sky")):
         return True
     return all(isinstance(each, ast.Expr) and _is_magic_call(each.value) for each in tree.body)
 

@@ -77,6 +77,13 @@ CLUSTER_OPTIONS = tuple(
         ),
         (("--replace",), "", None, "", "have another node take the place of one that is lost"),
         (
+            ("--patience",),
+            "TIME",
+            types.TIME,
+            "1h",
+            "how long to wait for a node that nobody reaches (10m, 15s in a run)",
+        ),
+        (
             ("--max-cost",),
             "DOLLARS",
             types.DOLLARS,
@@ -90,6 +97,13 @@ RUN_OPTIONS = tuple(
     for row in [
         (("--ranks",), "RANKS", types.RANKS, "0,2-3", "where the cell runs (all)"),
         (("--stdout",), "RANKS", types.SHOWN, "all", "whose output is shown (the head's)"),
+        (
+            ("--display",),
+            "HOW",
+            types.DISPLAY,
+            "safe",
+            "rich, or safe: no scripts of nodes in this page (rich)",
+        ),
         (
             ("--in",),
             "NAME",
@@ -123,7 +137,7 @@ _UNKNOWN_ID = Argument(
 _REMOVE = Argument(("--remove",), "NAME", types.WORD, "jupyter-sky-0f1e", "remove this one")
 _NAMES = Argument(("names",), "NAME", types.NAMES, "model", "which variables", required=True)
 _SOURCE_RANKS = Argument(("--ranks",), "RANKS", types.RANKS, "0,2-3", "from which ranks (the head)")
-_RANK = Argument(("rank",), "RANK", types.RANK, "3", "which rank (the head)")
+_LOG_RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "which ranks (the head)")
 _RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "which ranks (all)")
 _HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "machines to look at as well")
 _NODES = Argument(("nodes",), "N", types.NODES, "8", "how many it shall have; the last ones leave")
@@ -151,7 +165,10 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "up": ("start a cluster, without running anything", CLUSTER_OPTIONS),
     "down": ("end a cluster", (_NAME,)),
     "status": ("show the clusters and what they do", (_JSON,)),
-    "logs": ("show what a rank wrote", (_RANK, _FOLLOW, _TAIL, _SAVE, _CLUSTER)),
+    "logs": (
+        "show what ranks wrote",
+        (_LOG_RANKS, _FOLLOW, _TAIL, _SAVE, _JSON, _CLUSTER),
+    ),
     "push": ("send variables to all ranks", (_NAMES,)),
     "pull": ("bring back the values of variables", (_NAMES, _SOURCE_RANKS)),
     "attach": ("connect to a cluster that is up", (_NAME,)),
@@ -183,9 +200,11 @@ class CellOptions:
         None means the head, or the first rank of a run without the head.
     plugin
         Empty for ``none``.
+    display
+        Whether what ranks display may be all that a page can show.
     in_names
         Empty for ``none``; None for the names that the cell reads.
-    timeout, idle_timeout
+    timeout, idle_timeout, patience
         Seconds.
     max_price, max_cost
         Dollars an hour, and dollars.
@@ -209,9 +228,11 @@ class CellOptions:
     idle_timeout: float | None = None
     max_price: float | None = None
     replace: bool = False
+    patience: float | None = None
     max_cost: float | None = None
     ranks: RankSelection = "all"
     stdout: RankSelection | Literal["none"] | None = None
+    display: Literal["rich", "safe"] = "rich"
     in_names: tuple[str, ...] | None = None
     allow_large: bool = False
     out: tuple[str, ...] = ()

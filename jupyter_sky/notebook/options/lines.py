@@ -74,7 +74,7 @@ def parse_words(given: Sequence[str]) -> tuple[str, CellOptions | Namespace]:
     if command in ("-h", "--help"):
         raise HelpRequested(_overview())
     if command not in COMMANDS:
-        raise UsageError(_unknown_command(command, shlex.join(given)))
+        raise UsageError(_unknown_command(command, words))
     help, arguments = COMMANDS[command]
     values = Parser(f"%sky {command}", help, arguments).read(words)
     if command == "up":
@@ -126,9 +126,14 @@ def _overview() -> str:
     return f"{parser.format_help()}\n%sky COMMAND (`%sky COMMAND -h` for more):\n{commands}"
 
 
-def _unknown_command(word: str, line: str) -> str:
+def _unknown_command(word: str, words: Sequence[str]) -> str:
     if word.startswith("-"):
+        line = shlex.join([word, *words])
         return f"options go above a cell or behind a command: `%%sky {line}` or `%sky up {line}`."
     near = difflib.get_close_matches(word, COMMANDS, 1)
-    instead = f"did you mean `%sky {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}."
+    if near:
+        examples = [each.example for each in COMMANDS[near[0]][1] if each.required]
+        instead = f"did you mean `%sky {shlex.join([*near, *(words or examples)])}`?"
+    else:
+        instead = f"there are {', '.join(COMMANDS)}."
     return f"%sky has no command {word}: {instead}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.options.types import InvalidValue, OptionType
 
 _DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")  # an editor may have made one dash of two hyphens
@@ -154,7 +155,8 @@ class Parser(argparse.ArgumentParser):
         try:
             return argument.type.convert(texts)
         except InvalidValue as wrong:
-            raise UsageError(self._takes(argument, f'"{wrong}" is not one')) from None
+            text = without_secrets(str(wrong))
+            raise UsageError(self._takes(argument, f'"{text}" is not one')) from None
 
     def _takes(self, argument: Argument, but: str) -> str:
         name = argument.name if argument.is_option else self.prog

@@ -17,6 +17,7 @@ from jupyter_sky.errors import UsageError
 
 _SWITCHES = ("on", "off", "status")
 _PROVIDERS = ("local", "ssh", "aws")
+_DISPLAYS = ("rich", "safe")
 _IPYTHON_NAMES = {"In", "Out", "exit", "get_ipython", "open", "quit"}
 
 
@@ -122,10 +123,6 @@ def _whole(text: str) -> int:
     return int(_matching(r"0*[1-9]\d*", text)[0])
 
 
-def _rank(text: str) -> int:
-    return int(_matching(r"\d{1,6}", text)[0])
-
-
 def _word(text: str) -> str:
     return _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)[0]
 
@@ -174,6 +171,12 @@ def _package(text: str) -> str:
 
 def _provider(text: str) -> str:
     if text not in _PROVIDERS:
+        raise ValueError(text)
+    return text
+
+
+def _display(text: str) -> str:
+    if text not in _DISPLAYS:
         raise ValueError(text)
     return text
 
@@ -267,7 +270,6 @@ def _rank_lists(context: CompletionContext) -> Iterator[str]:
 
 WHOLE = OptionType("a whole number of at least 1", _whole)
 NODES = OptionType("a whole number of at least 1 (`%sky down` ends the cluster)", _whole)
-RANK = OptionType("the number of a rank", _rank, completions=_rank_numbers)
 SWITCH = OptionType("`on`, `off` or `status`", _switch, completions=lambda context: _SWITCHES)
 AMOUNT = OptionType('a number, with a + for "or more"', _amount)
 TIME = OptionType("a time in seconds, or with s, m, h or d behind it", _seconds)
@@ -280,6 +282,7 @@ GPU = OptionType(
     "the name of a GPU, with :COUNT behind it for more than one", _gpu, completions=_gpu_names
 )
 PROVIDER = OptionType("local, ssh or aws", _provider, completions=lambda context: _PROVIDERS)
+DISPLAY = OptionType("rich or safe", _display, completions=lambda context: _DISPLAYS)
 HOSTS = OptionType("names of machines", _host, many=True, combine=_distinct)
 PACKAGES = OptionType(
     "packages as pip writes them",

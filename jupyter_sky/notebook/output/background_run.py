@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import html
-import time
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
@@ -51,7 +50,6 @@ class BackgroundRun:
         self._output: deque[bytes] = deque()
         self._size = 0
         self._handles: list[DisplayHandle] = []
-        self._ended: float | None = None
         self._throttle = Throttle(
             self._update, interval=0.0, delay=_UPDATE_DELAY, later=call_in_loop
         )
@@ -120,7 +118,6 @@ class BackgroundRun:
         self._throttle.request()
 
     def _on_end(self) -> None:
-        self._ended = time.monotonic()
         self._future.set_result(None)
         self._update()
 
@@ -131,7 +128,7 @@ class BackgroundRun:
     # What it shows
 
     def _state(self) -> str:
-        seconds = (self._ended or time.monotonic()) - self._run.started
+        seconds = self._run.seconds
         if not self.done:
             return f"running for {seconds:.0f} s" if self._run.sent else "waiting for its turn"
         if self._run.trouble:

@@ -8,6 +8,7 @@ from functools import partial
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.notebook.kernel import is_ending
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
@@ -23,6 +24,7 @@ def follow(
     timeout: float | None = None,
     sending: SendingLine | None = None,
     leaves_on_interrupt: Callable[[], bool] | None = None,
+    is_safe: bool = False,
 ) -> None:
     """Follow a run, and render what comes.
 
@@ -39,10 +41,12 @@ def follow(
     timeout
         Seconds after which it is stopped.
     sending
-        Shows how much data has left.
+        Shows how much data has arrived.
     leaves_on_interrupt
         Returns after Ctrl-C whether the run goes on without us; by default whether the kernel is
         ending.
+    is_safe
+        Whether nothing is displayed that could act in the page.
 
     Raises
     ------
@@ -51,7 +55,7 @@ def follow(
     TimedOut
         When ``timeout`` was over.
     """
-    renderer = Renderer(shell, run.task.show)
+    renderer = Renderer(shell, run.task.show, is_safe)
     try:
         run.follow(
             lambda event: renderer.render(event, flush=run.nothing_waits),
@@ -65,5 +69,5 @@ def follow(
         panels.finish(cluster, run)
 
 
-def _show_no_sending(sent: int, total: int) -> None:
+def _show_no_sending(progress: TransferProgress) -> None:
     """Do nothing: the run that is followed has sent its data before."""

@@ -12,7 +12,7 @@ from types import TracebackType
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
-from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.progress import Preparation
 
@@ -150,38 +150,60 @@ class _TerminalDisplay:
 
 _LARGE = 32_000_000  # bytes from which on an upload is shown
 _STEPS = 10
+_MOST = 3  # hosts that are named
 
 
 class SendingLine:
-    """Shows which names are being sent, how large they are, and how much of them has left.
+    """Shows which names are being sent, how large they are, and how much has arrived where.
 
     Parameters
     ----------
     shell
         The shell of the notebook.
-    cluster
-        The cluster.
+    title
+        What the line begins with.
     sizes
-        The bytes that leave for each name; if they are few in all, nothing is shown.
+        The bytes that are sent for each name; if they are few in all, nothing is shown.
     """
 
-    def __init__(self, shell: InteractiveShell, cluster: Cluster, sizes: Mapping[str, int]) -> None:
+    def __init__(self, shell: InteractiveShell, title: str, sizes: Mapping[str, int]) -> None:
         total = sum(sizes.values())
-        self._cluster = cluster
-        self._line = ProgressLine(shell, cluster.name) if total >= _LARGE else None
+        self._line = ProgressLine(shell, title) if total >= _LARGE else None
         largest = sorted(sizes, key=lambda name: -sizes[name])
         # Names that are small beside the rest are not what takes the time.
         named = [name for name in largest if sizes[name] >= total / 20]
         self._names = ", ".join(f"{name} ({format_bytes(sizes[name])})" for name in named)
-        self._step = -1
-        self.update(0, total)
+        self._done = ""
+        self._show("0%")
 
-    def update(self, sent: int, total: int) -> None:
-        """Show how many bytes of ``total`` have left; cheap enough to be called for each part."""
-        step = _STEPS * sent // total if total else _STEPS
-        if self._line is None or step == self._step:
+    def update(self, progress: TransferProgress) -> None:
+        """Show how far it has come; cheap enough to be called for each percent."""
+        if self._line is None:
             return
-        self._step = step
-        done = f"sent in {self._line.seconds:.1f} s" if sent >= total else f"{sent / total:.0%}"
-        note = self._cluster.upload_note
-        self._line.update(f"sending {self._names}: {done}{f' ({note})' if note else ''}")
+        if progress.arrived >= progress.total:
+            done = f"sent in {self._line.seconds:.1f} s"
+        else:
+            done = _shares(progress)
+        if done != self._done:
+            self._show(done, progress.note)
+
+    def _show(self, done: str, note: str = "") -> None:
+        self._done = done
+        if self._line is not None:
+            self._line.update(f"sending {self._names}: {done}{f' ({note})' if note else ''}")
+
+
+def _shares(progress: TransferProgress) -> str:
+    """Say how much has arrived: one number, or host by host where that differs."""
+    steps = {name: int(_STEPS * share) for name, share in progress.shares.items()}
+    if len(set(steps.values())) < 2:
+        return f"{min(steps.values(), default=0) * 100 // _STEPS}%"
+    slowest = sorted(steps, key=lambda name: steps[name])
+    there = [name for name in slowest if steps[name] == _STEPS]
+    late = [name for name in slowest if steps[name] < _STEPS]
+    parts = [f"{steps[name] * 100 // _STEPS}% on {name}" for name in late[:_MOST]]
+    if len(late) > _MOST:
+        parts.append(f"more on {len(late) - _MOST} others")
+    if there:
+        parts.append(f"all of it on {', '.join(there) if len(there) <= _MOST else len(there)}")
+    return ", ".join(parts)

@@ -6,13 +6,15 @@ import base64
 import codecs
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.formatting import format_bytes, format_count
+from jupyter_sky.formatting import format_count
+from jupyter_sky.notebook.output.flood import FloodEnd, gap_notice
 from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
+from jupyter_sky.notebook.output.safe_display import safe_data, safe_metadata
 from jupyter_sky.transport.protocol.events import Display, Output
 
 _LONGEST_LINE = 1000  # characters of an unfinished line that are kept, in case a bar begins with it
@@ -27,14 +29,21 @@ class Renderer:
         The shell of the notebook.
     ranks
         The ranks whose output is shown. If there are several, each line begins with its rank.
+    is_safe
+        Whether nothing is displayed that could act in the page.
     """
 
-    def __init__(self, shell: InteractiveShell, ranks: Sequence[int]) -> None:
+    def __init__(
+        self, shell: InteractiveShell, ranks: Sequence[int], is_safe: bool = False
+    ) -> None:
         self._shell = shell
+        self._is_safe = is_safe
+        self._left_out: set[str] = set()
         self._width = len(str(max(ranks, default=0))) if len(ranks) > 1 else 0
         self._decoders: dict[tuple[int, str], Any] = {}
         self._unfinished: dict[tuple[int, str], str] = {}
         self._bars: dict[str, InPlaceLines] = {}
+        self._floods: dict[tuple[int, str], FloodEnd] = {}
         self._unflushed = False
 
     def render(self, event: Output | Display, flush: bool = True) -> None:
@@ -42,7 +51,7 @@ class Renderer:
         if isinstance(event, Display):
             self._display(event)
         else:
-            self._write(event, f"{_gap(event)}{_overwritten(self._decode(event))}")
+            self._print(event, _overwritten(self._decode(event)))
         self._unflushed = True
         if flush:
             self.flush()
@@ -58,12 +67,15 @@ class Renderer:
             bars.show()
         self._bars.clear()
         self.flush()
+        self._floods.clear()
 
     def flush(self) -> None:
         """Flush stdout and stderr, if anything was written since the last time."""
         if self._unflushed:
             sys.stdout.flush()
             sys.stderr.flush()
+            for flood in self._floods.values():
+                flood.show()
         self._unflushed = False
 
     def _decode(self, event: Output) -> str:
@@ -73,6 +85,19 @@ class Renderer:
         if decoder is None:
             decoder = self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
         return str(decoder.decode(event.data))
+
+    def _print(self, event: Output, text: str) -> None:
+        key = (event.rank, event.stream)
+        flood = self._floods.get(key)
+        # A terminal cannot replace what it has shown: it gets a notice for each gap.
+        if flood is None and event.skipped_bytes and hasattr(self._shell, "kernel"):
+            self._write(event, "\n")  # ends the line in which the gap began
+            self.flush()
+            flood = self._floods[key] = FloodEnd(self._shell, self._label(event.rank))
+        if flood is not None:
+            flood.add(event, text)
+        else:
+            self._write(event, f"{_gap(event)}{text}")
 
     def _write(self, event: Output, text: str) -> None:
         key = (event.rank, event.stream)
@@ -136,22 +161,38 @@ class Renderer:
                 return
             sys.stdout.write(f"{self._label(event.rank)}\n")
             self.flush()
+        data, metadata = event.data, event.metadata
+        if self._is_safe:
+            data, metadata = safe_data(data), safe_metadata(metadata)
+            self._report_left_out(event.data.keys() - data.keys())
+            if not data:
+                return
         self._shell.display_pub.publish(
-            data={mime: _as_text(value) for mime, value in event.data.items()},
-            metadata=event.metadata,
-            transient=event.transient,
+            data={mime: _as_text(value) for mime, value in data.items()},
+            metadata=metadata,
+            transient=_transient(event.transient),
             update=event.kind == "update",
         )
+
+    def _report_left_out(self, kinds: Collection[str]) -> None:
+        """Say once of each kind of data that it is not shown."""
+        if new := sorted(set(kinds) - self._left_out):
+            self._left_out.update(new)
+            sys.stdout.write(f"[{', '.join(new)}: not shown with `--display safe`]\n")
+            self.flush()
+
+
+def _transient(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the place of a display: a rank's are its own, and none of the notebook or a panel."""
+    place = said.get("display_id")
+    return {"display_id": f"sky-rank-{place}"} if place else {}
 
 
 def _gap(event: Output) -> str:
     """Return a line in place of output that was skipped before this event."""
     if not event.skipped_bytes:
         return ""
-    lines, size = event.skipped_lines, event.skipped_bytes
-    what = f"{lines:,} lines, " if lines else ""
-    where = f"`%sky logs {event.rank} --save FILE` has all of them"
-    return f"\n[… {what}{format_bytes(size)} not shown here: {where} …]\n"
+    return f"\n{gap_notice(event.rank, event.skipped_lines, event.skipped_bytes)}\n"
 
 
 def _overwritten(text: str) -> str:

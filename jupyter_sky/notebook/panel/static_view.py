@@ -61,8 +61,6 @@ def _heading(snapshot: Snapshot) -> str:
     nodes = f"{format_count(count, cluster['provider'] + ' node')}"
     made = f"{nodes} × {cluster['gpu']}" if cluster["gpu"] else f"{nodes}, CPU"
     parts = [f"{cluster['name']}: {cluster['phase']}", made]
-    if cluster["generation"]:
-        parts.append(f"generation {cluster['generation']}")
     if cluster["price"] is not None and cluster["cost"] is not None:
         parts += [
             f"{format_dollars(cluster['price'])} an hour",

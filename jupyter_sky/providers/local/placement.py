@@ -42,7 +42,7 @@ def place_new_nodes(running: RunningCluster, gpus: Sequence[GPU]) -> tuple[list[
         node = lost.get(number)
         if node is None:
             ranks = tuple(range(next_rank, next_rank + len(like.ranks)))
-            node = replace(like, node=number, ranks=ranks, port=0)
+            node = replace(like, node=number, ranks=ranks, port=0, fingerprint="")
             next_rank += len(ranks)
         new.append(node)
     enough = len(gpus) >= like.accelerators * (len(there) + len(new))

@@ -102,12 +102,14 @@ class Local:
         ]
         if len(machines) >= self.machines:
             *others, last = machines
-            enlarged = last.with_nodes([*last.nodes, *new])
+            port, shown = last.nodes[0].port, last.nodes[0].fingerprint
+            added = [replace(node, port=port, fingerprint=shown) for node in new]
+            enlarged = last.with_nodes([*last.nodes, *added])
             return AddedNodes([], [*others, enlarged], rank_specs(new, visible_gpus()))
         shares = _shares(new, self.machines - len(machines))
         names = [f"machine {len(machines) + index}" for index in range(len(shares))]
         alone, *credentials = issue_credentials(["machine 0", *names])
-        trusting = [each.trusting(running.authority) for each in credentials]
+        trusting = [each.trusting(running.authority, running.fingerprints) for each in credentials]
         started = await self._start_agents(running, _unused_index(), shares, trusting)
         return AddedNodes(started, machines, (), alone.authority, alone)
 
@@ -171,6 +173,7 @@ class Local:
                 credentials=asdict(credentials) if credentials else None,
                 grace=self.grace,
                 idle_timeout=cluster.spec.idle_timeout,
+                unattended=cluster.spec.unattended,
                 preload=tuple(cluster.preload),
                 cwd=str(_working_folder() if self.shares_files else folder),
                 sys_path=tuple(self._import_paths()),
@@ -181,7 +184,9 @@ class Local:
         except BaseException:
             machine.remove_now()
             raise
-        listening = tuple(replace(node, port=ready["port"]) for node in nodes)
+        listening = tuple(
+            replace(node, port=ready["port"], fingerprint=ready["fingerprint"]) for node in nodes
+        )
         return replace(machine, pid=ready["pid"], nodes=listening)
 
     def _import_paths(self) -> list[str]:

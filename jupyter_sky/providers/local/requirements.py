@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.providers.spec import Image
 
 
@@ -46,7 +47,7 @@ def _packages(image: Image) -> Iterator[str]:
     has = [f"lacks {', '.join(lacking)}"] if lacking else []
     has += [f"has {here} where {text} was asked for" for text, here in other]
     fix = shlex.join([*lacking, *(text for text, _ in other)])
-    yield (
+    yield without_secrets(
         f"local nodes use this notebook's environment, which {' and '.join(has)}: "
         f"`%pip install {fix}` makes it fit, from the next start on."
     )

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import format_count
+from jupyter_sky.formatting import as_sentence, format_count
 from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.providers.spec import ClusterSpec
@@ -146,7 +146,7 @@ class SSH:
         targets = free[:count]
         names = [str(target) for target in targets]
         alone, *credentials = issue_credentials([running.nodes[0].host, *names])
-        trusting = [each.trusting(running.authority) for each in credentials]
+        trusting = [each.trusting(running.authority, running.fingerprints) for each in credentials]
         machines = await self._start_nodes(targets, running, trusting, progress)
         return AddedNodes(machines, running.machines, (), alone.authority, alone)
 
@@ -228,6 +228,7 @@ class SSH:
             credentials=asdict(credentials) if credentials else None,
             grace=self.grace,
             idle_timeout=spec.idle_timeout,
+            unattended=spec.unattended,
             preload=tuple(cluster.preload),
             cwd=work_folder(spec.name, host.facts),
             python_path=host.code,
@@ -240,7 +241,11 @@ class SSH:
             remove_agent(host.connection, *folders)
         ready = start_agent(host.connection, folders.folder, agent, host.python, host.code)
         node = replace(
-            placed.node, addr=ready["addr"], interface=ready["interface"], port=ready["port"]
+            placed.node,
+            addr=ready["addr"],
+            interface=ready["interface"],
+            port=ready["port"],
+            fingerprint=ready["fingerprint"],
         )
         return SSHMachine(host.name, *folders, host.python, host.code, (node,))
 
@@ -281,7 +286,7 @@ async def _on_each(
 
 def _sentence(failed: Sequence[str], count: int) -> str:
     if len(failed) == 1:
-        return f"{failed[0].rstrip('.')}."
+        return as_sentence(failed[0])
     lines = "".join(f"\n  {each.rstrip('.')}" for each in failed)
     return f"{len(failed)} of {count} hosts cannot be used:{lines}"
 
@@ -291,7 +296,7 @@ async def _undo(targets: Sequence[Target], folders: Sequence[AgentFolders]) -> N
 
     def undo(number: int) -> None:
         connection = pool.get(targets[number])
-        connection.close_if_unused()
+        connection.abort()
         if folders:
             remove_agent(connection, *folders[number])
             connection.close_if_unused()

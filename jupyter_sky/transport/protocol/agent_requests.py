@@ -6,7 +6,7 @@ Each class is a request by the name that its text begins with; `messages` says w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from jupyter_sky.transport.protocol.topology import AgentAddress
 
@@ -53,19 +53,46 @@ class AddRanksRequest(TypedDict):
     ranks: list[RankEnvironment]
 
 
+LoggedPiece = tuple[int, float, str]
+"""Where a piece of a log begins, when it was written, and to which stream."""
+
+LoggedRun = tuple[int, float, str, str]
+"""Where a run begins in a log, when it began, its id, and its title."""
+
+
 class LogRequest(TypedDict):
-    """``log``: read a rank's log; the answer has ``data``, and ``size``, the bytes in all.
+    """``log``: read a part of a rank's log, at most ``limit`` bytes; answered by `LogAnswer`.
 
     Attributes
     ----------
     tail
-        Number of last lines to read; with ``None``, up to ``limit`` bytes from ``offset`` on.
+        Number of last lines to read; with ``None`` it is read from ``offset`` on.
     """
 
     rank: int
     tail: int | None
-    offset: NotRequired[int]
-    limit: NotRequired[int]
+    offset: int
+    limit: int
+
+
+class LogAnswer(TypedDict):
+    """A part of a rank's log.
+
+    Attributes
+    ----------
+    data, start
+        The bytes, and where they stand in the log.
+    size
+        The bytes of the log in all.
+    pieces, runs
+        What stands there; the first of each may begin before.
+    """
+
+    data: bytes
+    start: int
+    size: int
+    pieces: list[LoggedPiece]
+    runs: list[LoggedRun]
 
 
 # Blobs
@@ -106,6 +133,15 @@ class ReachRequest(TypedDict):
     peers: list[AgentAddress]
 
 
+class EndPeersRequest(TypedDict):
+    """``end_peers``: tell other agents that they were ended; the answer has ``failed``, as above.
+
+    With no ``peers`` it asks for nothing but a sign of life.
+    """
+
+    peers: list[AgentAddress]
+
+
 class ListenRequest(TypedDict):
     """``listen_on_test_port``: listen for ``callers`` connections; the answer has the ``port``."""
 
@@ -129,7 +165,7 @@ class AddPeersRequest(TypedDict):
     """``add_peers``: trust agents that join the cluster.
 
     The answer has ``addr``, ``interface`` and ``port`` where the agent listens to others from now
-    on, if it was alone so far.
+    on, and the ``fingerprint`` of what it shows them, if it was alone so far.
 
     Attributes
     ----------
@@ -139,8 +175,11 @@ class AddPeersRequest(TypedDict):
         For an agent that was alone so far: what it shows to other agents.
     peer
         The address of one of them.
+    peers
+        Their fingerprints.
     """
 
     authority: str
-    credentials: Mapping[str, str] | None
+    credentials: Mapping[str, Any] | None
     peer: str
+    peers: list[str]

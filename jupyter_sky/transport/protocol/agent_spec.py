@@ -46,6 +46,8 @@ class AgentSpec:
     idle_timeout
         Seconds without a run after which it ends, also while clients are connected; ``None`` for
         never.
+    unattended
+        Seconds without a notebook after which it ends although something runs; ``None`` for never.
     preload
         Modules that are imported before ranks are forked.
     cwd
@@ -68,9 +70,10 @@ class AgentSpec:
     blob_limit: int | None = None
     peer: str | None = None
     interface: str | None = None
-    credentials: Mapping[str, str] | None = None
+    credentials: Mapping[str, Any] | None = None
     grace: float
     idle_timeout: float | None = None
+    unattended: float | None = None
     preload: tuple[str, ...] = ()
     cwd: str
     sys_path: tuple[str, ...] = ()
@@ -105,9 +108,12 @@ class AgentStarted(TypedDict):
         The address at which other nodes reach the node, and its network interface.
     port
         Where the agent listens to other agents; 0 for one that is alone.
+    fingerprint
+        Of the certificate that it shows to them; empty for one that is alone.
     """
 
     pid: int
     addr: str
     interface: str
     port: int
+    fingerprint: str

@@ -181,6 +181,8 @@ class RankDone(Event):
         the rank was told to watch and that stand for the same object.
     arrived
         The shipments of names that the rank did bind for the run; ``None`` if it cannot say.
+    seconds
+        How long it took, as its node has measured; ``None`` if that is not known.
     """
 
     rank: int
@@ -191,6 +193,7 @@ class RankDone(Event):
     broken: bool = False
     bound: dict[str, bool] = field(default_factory=dict)
     arrived: list[str] | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,16 @@ from typing import TypedDict
 
 
 class AgentAddress(TypedDict):
-    """Where other agents reach the agent of a node."""
+    """Where other agents reach the agent of a node, and by which certificate they know it."""
 
     node: int
     addr: str
     port: int
+    fingerprint: str
 
 
 class NodePlace(TypedDict):
-    """A node, as `jupyter_sky.providers.base.Node` describes it; ``port`` is its agent's."""
+    """A node, as `jupyter_sky.providers.base.Node` describes it; the last two are its agent's."""
 
     node: int
     addr: str
@@ -26,6 +27,7 @@ class NodePlace(TypedDict):
     name: str | None
     price: float | None
     port: int
+    fingerprint: str
 
 
 class Topology(TypedDict):

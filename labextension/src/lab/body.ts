@@ -4,6 +4,7 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { element, setShown, setText } from '../dom.ts';
+import { keepKeys } from '../keys.ts';
 import { totalOf } from '../sidebar/facts.ts';
 import { NewCluster } from '../sidebar/form.ts';
 import { ClusterList } from '../sidebar/list.ts';
@@ -26,6 +27,7 @@ export class SidebarBody extends Widget {
   readonly #list: ClusterList;
   readonly #form: NewCluster;
   readonly #environment: EnvironmentNote;
+  readonly #notebooks: Notebooks;
   #wanted: string | null = null;
 
   constructor(
@@ -34,14 +36,14 @@ export class SidebarBody extends Widget {
     notebooks: Notebooks,
     tools: Tools
   ) {
-    const environment = new EnvironmentNote(clusters, notebooks);
+    const environment = new EnvironmentNote(clusters, notebooks, tools.trans);
     const closeForm = () => setShown(form.element, false);
     const form = new NewCluster(
       tools,
       {
         offers: (wanted) => clusters.client.offers(wanted),
         insert: (words, place) => {
-          notebooks.insert(place === 'cell' ? `up ${words}` : words, place);
+          void notebooks.insert(place === 'above' ? words : `up ${words}`, place);
           closeForm();
         }
       },
@@ -50,7 +52,7 @@ export class SidebarBody extends Widget {
     const list = new ClusterList(tools, {
       act: (action, cluster) => void commands.execute(commandOf(action), { cluster }),
       go: (path) => notebooks.go(path),
-      follow: (cluster, rank, onChunk) => follow(clusters.client, cluster, rank, TAIL, onChunk)
+      follow: (cluster, ranks, onChunk) => follow(clusters.client, cluster, ranks, TAIL, onChunk)
     });
     closeForm();
     super({
@@ -61,13 +63,15 @@ export class SidebarBody extends Widget {
     this.#list = list;
     this.#form = form;
     this.#environment = environment;
+    this.#notebooks = notebooks;
+    keepKeys(this.node);
     clusters.changed.connect(() => this.#show());
   }
 
   /** Shows the form for a new cluster. */
   openForm(): void {
     setShown(this.#form.element, true);
-    this.#form.open(this.#clusters.settings.values);
+    this.#form.open(this.#clusters.settings.values, this.#notebooks.current?.title.label ?? null);
   }
 
   /** Opens the card of a cluster, as soon as it is there. */

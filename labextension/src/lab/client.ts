@@ -3,7 +3,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { ActionResult, Clusters, Environment, Log, Offers } from '../api.ts';
+import type { ActionResult, Clusters, Environment, Offers } from '../api.ts';
 import type { Wanted } from '../sidebar/form.ts';
 
 /** What went wrong, as a sentence for the user. */
@@ -39,10 +39,6 @@ export class Client {
     return this.#request('POST', ['clusters', cluster, 'down']);
   }
 
-  log(cluster: string, rank: number): Promise<Log> {
-    return this.#request('GET', ['clusters', cluster, 'logs', String(rank)]);
-  }
-
   environment(kernel: string): Promise<Environment> {
     return this.#request('GET', ['kernels', kernel]);
   }
@@ -53,13 +49,21 @@ export class Client {
     return this.#request('GET', ['offers'], undefined, query);
   }
 
-  /** Opens the live log of a rank, from its last `tail` lines on. */
-  live(cluster: string, rank: number, tail: number): WebSocket {
+  /** Opens the live logs of ranks, which are named as in `0,2-3`, from their last `tail` lines on. */
+  live(cluster: string, ranks: string, tail: number): WebSocket {
     const { wsUrl, token, appendToken, WebSocket } = this.#settings;
     const query = { tail: String(tail), ...(appendToken && token ? { token } : {}) };
-    const parts = ['clusters', cluster, 'live', String(rank)].map(encodeURIComponent);
+    const parts = ['clusters', cluster, 'live', ranks].map(encodeURIComponent);
     const url = URLExt.join(wsUrl, 'jupyter-sky', 'api', ...parts);
     return new WebSocket(url + URLExt.objectToQueryString(query));
+  }
+
+  /** Returns where all that a rank wrote can be saved from. */
+  logFile(cluster: string, rank: number): string {
+    const { baseUrl, token, appendToken } = this.#settings;
+    const parts = ['clusters', cluster, 'logs', String(rank), 'file'].map(encodeURIComponent);
+    const url = URLExt.join(baseUrl, 'jupyter-sky', 'api', ...parts);
+    return appendToken && token ? url + URLExt.objectToQueryString({ token }) : url;
   }
 
   async #request<Answer>(

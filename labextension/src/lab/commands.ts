@@ -40,7 +40,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jupyter_sky');
-    const notebooks = new Notebooks(app, tracker, trans);
+    const notebooks = new Notebooks(app, clusters.client, tracker, trans);
     const actions = new Actions(app, clusters, notebooks, trans);
     for (const action of ACTIONS) {
       const command = commandOf(action);

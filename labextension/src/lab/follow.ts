@@ -1,4 +1,4 @@
-/* Follows the live log of a rank; a connection that breaks is opened again. */
+/* Follows the live logs of ranks; a connection that breaks is opened again. */
 
 import type { LogChunk } from '../api.ts';
 import type { Client } from './client.ts';
@@ -6,12 +6,13 @@ import type { Client } from './client.ts';
 /** Milliseconds before a connection is opened again. */
 const PAUSE = 2000;
 
-/** Follows a rank from its last `tail` lines on, until the function that is returned is called. After
-    a break the last lines come again; the chunk that `isFirst` begins with them. */
+/** Follows ranks from their last `tail` lines on, until the function that is returned is called. They
+    are named as in `0,2-3`. After a break the last lines come again; the chunk that `isFirst` begins
+    with them. */
 export function follow(
   client: Client,
   cluster: string,
-  rank: number,
+  ranks: string,
   tail: number,
   onChunk: (chunk: LogChunk, isFirst: boolean) => void
 ): () => void {
@@ -20,7 +21,7 @@ export function follow(
   let ended = false;
   const open = () => {
     let isFirst = true;
-    socket = client.live(cluster, rank, tail);
+    socket = client.live(cluster, ranks, tail);
     socket.onmessage = ({ data }) => {
       const chunk: LogChunk = JSON.parse(data);
       ended ||= chunk.end !== null;

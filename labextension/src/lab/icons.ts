@@ -2,10 +2,12 @@
 
 import {
   addIcon,
+  caretDownEmptyIcon,
   caretDownIcon,
   caretRightIcon,
   closeIcon,
   copyIcon,
+  downloadIcon,
   LabIcon,
   linkIcon,
   listIcon,
@@ -31,6 +33,16 @@ export const skyIcon = new LabIcon({
 </svg>`
 });
 
+/* Off: it ends a cluster. A cross closes what is shown, and ends nothing. */
+const offIcon = new LabIcon({
+  name: 'jupyter-sky:off',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 24 24">
+  <g class="jp-icon3" stroke="#616161" stroke-width="2" stroke-linecap="round">
+    <path style="fill: none" d="M12 4v8M7.5 6.8a7 7 0 1 0 9 0"/>
+  </g>
+</svg>`
+});
+
 /* More, or fewer. */
 const scaleIcon = new LabIcon({
   name: 'jupyter-sky:scale',
@@ -41,13 +53,16 @@ const scaleIcon = new LabIcon({
 </svg>`
 });
 
+/* No icon means two things: a test holds that. */
 const ICONS: Record<IconName, LabIcon> = {
   add: addIcon,
   attach: linkIcon,
+  choose: caretDownEmptyIcon,
   close: closeIcon,
   collapsed: caretRightIcon,
   copy: copyIcon,
-  down: closeIcon,
+  down: offIcon,
+  download: downloadIcon,
   expanded: caretDownIcon,
   interrupt: stopIcon,
   log: listIcon,

@@ -1,4 +1,4 @@
-/* The log of a rank in a tab of its own, live. */
+/* The log of a cluster in a tab of its own, live. */
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { MainAreaWidget } from '@jupyterlab/apputils';
@@ -7,11 +7,12 @@ import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import type { Entry } from '../api.ts';
 import { element } from '../dom.ts';
+import { keepKeys } from '../keys.ts';
 import { LogPane } from '../sidebar/log.ts';
 import { plain } from '../text.ts';
 import type { Client } from './client.ts';
 import { follow } from './follow.ts';
-import { icon, skyIcon } from './icons.ts';
+import { icon, iconOf } from './icons.ts';
 
 const opened = new Set<string>();
 
@@ -27,7 +28,7 @@ export function openLog(
     const widget = new MainAreaWidget({ content: new Log(client, entry, trans) });
     widget.id = id;
     widget.title.label = trans.__('Log of %1', plain(entry.name));
-    widget.title.icon = skyIcon;
+    widget.title.icon = iconOf('log');
     widget.title.closable = true;
     shell.add(widget, 'main');
     // The main area of Notebook 7 has room for the notebook alone.
@@ -42,14 +43,22 @@ export function openLog(
 
 class Log extends Widget {
   readonly #pane: LogPane;
+  readonly #giveKeysBack: () => void;
 
   constructor(client: Client, entry: Entry, trans: TranslationBundle) {
     const ranks = entry.snapshot?.ranks.map(({ rank }) => rank) ?? [0];
-    const pane = new LogPane({ trans, icon }, ranks, (rank, take) =>
-      follow(client, entry.id, rank, LogPane.lines, take)
-    );
+    const pane = new LogPane({ trans, icon }, ranks, {
+      follow: (named, onChunk) => follow(client, entry.id, named, LogPane.lines, onChunk),
+      download: (rank) => save(client.logFile(entry.id, rank))
+    });
     super({ node: element('div', 'jsky-log jsky-ours', {}, pane.element) });
     this.#pane = pane;
+    this.#giveKeysBack = keepKeys(this.node);
+  }
+
+  override dispose(): void {
+    this.#giveKeysBack();
+    super.dispose();
   }
 
   protected override onAfterAttach(message: Message): void {
@@ -61,4 +70,12 @@ class Log extends Widget {
     this.#pane.release();
     super.onBeforeDetach(message);
   }
+}
+
+/** Saves what is behind an address as a file, as a link does. */
+function save(href: string): void {
+  const link = element('a', '', { href, download: '' });
+  document.body.append(link);
+  link.click();
+  link.remove();
 }

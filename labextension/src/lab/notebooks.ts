@@ -1,23 +1,39 @@
-/* The user's current notebook: where lines are inserted, and its kernel. */
+/* The user's current notebook: where lines are inserted and run, and its kernel. */
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { Clipboard, Notification } from '@jupyterlab/apputils';
-import { NotebookActions, type INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
+import {
+  NotebookActions,
+  type INotebookTracker,
+  type Notebook,
+  type NotebookPanel
+} from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 import type { Place } from '../sidebar/form.ts';
+import type { Client } from './client.ts';
 
-const LOAD = '%load_ext jupyter_sky';
+type Cell = NonNullable<Notebook['activeCell']>;
+
+/** The line that loads the extension in a kernel. */
+export const LOAD = '%load_ext jupyter_sky';
 
 export class Notebooks {
   /** Emitted when the current notebook changes, and when its kernel changes or becomes idle. */
   readonly kernelChanged = new Signal<this, void>(this);
   readonly #app: JupyterFrontEnd;
+  readonly #client: Client;
   readonly #tracker: INotebookTracker | null;
   readonly #trans: TranslationBundle;
 
-  constructor(app: JupyterFrontEnd, tracker: INotebookTracker | null, trans: TranslationBundle) {
+  constructor(
+    app: JupyterFrontEnd,
+    client: Client,
+    tracker: INotebookTracker | null,
+    trans: TranslationBundle
+  ) {
     this.#app = app;
+    this.#client = client;
     this.#tracker = tracker;
     this.#trans = trans;
     const changed = () => this.kernelChanged.emit();
@@ -42,9 +58,10 @@ export class Notebooks {
     void this.#app.commands.execute('docmanager:open', { path });
   }
 
-  /** Inserts `%sky` or `%%sky` with these words into the notebook, for the user to run. */
-  insert(words: string, place: Place): void {
-    const panel = this.current;
+  /** Inserts `%sky` or `%%sky` with these words into the notebook, or into a new one where none is
+      open, and runs it if it is to start; loads the extension before, where that is missing. */
+  async insert(words: string, place: Place): Promise<void> {
+    const panel = this.current ?? (await this.#create());
     if (!panel) {
       const line = `${place === 'above' ? '%%sky' : '%sky'} ${words}`;
       Clipboard.copyToSystem(line);
@@ -57,25 +74,71 @@ export class Notebooks {
       const code = source.getSource().replace(/^%%sky\b.*\n?/, '');
       source.setSource(`%%sky ${words}\n${code}`);
     } else {
-      NotebookActions.insertBelow(content);
+      if (!isEmpty(content.activeCell)) {
+        NotebookActions.insertBelow(content);
+      }
       content.activeCell?.model.sharedModel.setSource(
         place === 'above' ? `%%sky ${words}\n` : `%sky ${words}`
       );
     }
-    this.#loadBefore(panel);
+    const load = this.#loadBefore(panel);
     this.#app.shell.activateById(panel.id);
-    content.mode = 'edit';
-  }
-
-  /** Inserts a cell that loads the extension above the active cell, unless a cell does so. */
-  #loadBefore({ content }: NotebookPanel): void {
-    const loads = content.widgets.some(({ model }) =>
-      model.sharedModel.getSource().includes(LOAD)
-    );
-    if (!loads) {
-      NotebookActions.insertAbove(content);
-      content.activeCell?.model.sharedModel.setSource(LOAD);
-      NotebookActions.selectBelow(content);
+    if (place === 'start') {
+      const cell = content.activeCell!;
+      await this.#run(panel, [...((await this.#isLoaded(panel)) ? [] : [load]), cell]);
+    } else {
+      content.mode = 'edit';
     }
   }
+
+  /** Loads the extension in the current notebook, and runs the active cell then if it is `again`. */
+  async load(again: boolean): Promise<void> {
+    const panel = this.current;
+    if (panel) {
+      const load = this.#loadBefore(panel);
+      await this.#run(panel, again ? [load, panel.content.activeCell!] : [load]);
+    }
+  }
+
+  /** Returns the cell that loads the extension; if there is none, one is inserted above the active
+      cell, which stays active. */
+  #loadBefore({ content }: NotebookPanel): Cell {
+    const loads = content.widgets.find(({ model }) =>
+      model.sharedModel.getSource().includes(LOAD)
+    );
+    if (loads) {
+      return loads;
+    }
+    NotebookActions.insertAbove(content);
+    const inserted = content.activeCell!;
+    inserted.model.sharedModel.setSource(LOAD);
+    NotebookActions.selectBelow(content);
+    return inserted;
+  }
+
+  async #isLoaded({ sessionContext }: NotebookPanel): Promise<boolean> {
+    await sessionContext.ready;
+    const kernel = sessionContext.session?.kernel?.id;
+    const found = kernel && (await this.#client.environment(kernel).catch(() => null));
+    return Boolean(found && found.loaded);
+  }
+
+  async #run({ content, sessionContext }: NotebookPanel, cells: Cell[]): Promise<void> {
+    await sessionContext.ready;
+    await NotebookActions.runCells(content, cells, sessionContext);
+  }
+
+  /** Makes a notebook; returns null on a page that opens one elsewhere, as Notebook 7 does. */
+  async #create(): Promise<NotebookPanel | null> {
+    const { commands, serviceManager } = this.#app;
+    await serviceManager.kernelspecs.ready;
+    const kernelName = serviceManager.kernelspecs.specs?.default;
+    await commands.execute('notebook:create-new', kernelName ? { kernelName } : {});
+    await this.current?.context.ready;
+    return this.current;
+  }
+}
+
+function isEmpty(cell: Cell | null): boolean {
+  return cell?.model.type === 'code' && cell.model.sharedModel.getSource().trim() === '';
 }

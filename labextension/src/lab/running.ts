@@ -37,7 +37,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
           madeOf(trans, entry),
           stateWord(trans, entry.state),
           entry.price !== null && trans.__('%1 an hour', money(entry.price)),
-          left !== null && trans.__('ends in %1 unless used', span(trans, left))
+          left !== null && trans.__('ends in %1 if it stays idle', span(trans, left))
         ];
         return parts.filter(Boolean).join(' · ');
       },

@@ -8,7 +8,7 @@ import {
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
-import { addIcon, CommandToolbarButton, refreshIcon, SidePanel } from '@jupyterlab/ui-components';
+import { addIcon, CommandToolbarButton, SidePanel } from '@jupyterlab/ui-components';
 import { Panel } from '@lumino/widgets';
 import { IClusters } from './clusters.ts';
 import { icon, skyIcon } from './icons.ts';
@@ -35,7 +35,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const { commands, shell } = app;
     const trans = (translator ?? nullTranslator).load('jupyter_sky');
-    const notebooks = new Notebooks(app, tracker, trans);
+    const notebooks = new Notebooks(app, clusters.client, tracker, trans);
     const body = new SidebarBody(commands, clusters, notebooks, { trans, icon });
     const content = new Panel();
     content.addWidget(body);
@@ -80,15 +80,11 @@ const plugin: JupyterFrontEndPlugin<void> = {
     });
     commands.addCommand(REFRESH, {
       label: trans.__('Refresh Clusters'),
-      icon: refreshIcon,
       describedBy: { args },
       execute: () => clusters.refresh()
     });
     sidebar.toolbar.addItem('total', body.total);
-    for (const command of [NEW, REFRESH]) {
-      const button = new CommandToolbarButton({ commands, id: command, label: '' });
-      sidebar.toolbar.addItem(command, button);
-    }
+    sidebar.toolbar.addItem(NEW, new CommandToolbarButton({ commands, id: NEW, label: '' }));
     for (const command of [SHOW, NEW, REFRESH]) {
       palette?.addItem({ command, category: trans.__('Clusters') });
     }

@@ -4,7 +4,8 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
-import { element, OWN_KEYS, setAttribute, setText } from '../dom.ts';
+import { element, setAttribute, setText } from '../dom.ts';
+import { keepKeys } from '../keys.ts';
 import { leftOf, span, totalOf } from '../sidebar/facts.ts';
 import { plain } from '../text.ts';
 import { IClusters } from './clusters.ts';
@@ -48,8 +49,9 @@ class Status extends Widget {
   readonly #text = element('span', 'jsky-status-text');
 
   constructor(clusters: IClusters, trans: TranslationBundle, open: () => void) {
-    const button = element('button', 'jsky-status', { ...OWN_KEYS, type: 'button' }, icon('sky'));
+    const button = element('button', 'jsky-status', { type: 'button' }, icon('sky'));
     button.addEventListener('click', open);
+    keepKeys(button);
     super({ node: element('div', '', {}, button) });
     button.append(this.#text);
     this.#button = button;

@@ -30,7 +30,7 @@ export function labelOf(trans: Translation, action: Action): string {
     case 'attach':
       return trans.__('Attach it to this notebook');
     case 'log':
-      return trans.__('Open the log of a rank');
+      return trans.__('Open the log');
     case 'copy':
       return trans.__('Copy the line that makes this cluster');
     default:

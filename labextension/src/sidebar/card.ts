@@ -1,7 +1,7 @@
 /* One cluster: how it is in a few lines, and below them, once it is opened, the view of its ranks. */
 
 import type { Entry } from '../api.ts';
-import { element, OWN_KEYS, setAttribute, setOptional, setShown, setText } from '../dom.ts';
+import { element, setAttribute, setOptional, setShown, setText } from '../dom.ts';
 import { plain } from '../text.ts';
 import { ActionBar, actionButton, type Action } from './actions.ts';
 import { costOf, endOf, madeOf, stateWord, upOf } from './facts.ts';
@@ -47,7 +47,7 @@ export class Card {
     this.#actions = new ActionBar(tools, act);
     this.#ranks = new Ranks(tools.trans, entry.id, page.follow, () => act('interrupt'));
     this.#body = element('div', 'jsky-card-body', {}, this.#actions.element, this.#ranks.element);
-    this.#opener = element('button', 'jsky-opener', { ...OWN_KEYS, type: 'button' });
+    this.#opener = element('button', 'jsky-opener', { type: 'button' });
     this.#opener.append(this.#caret, this.#dot, this.#name);
     this.#opener.addEventListener('click', () => {
       this.open = !this.#open;
@@ -72,6 +72,11 @@ export class Card {
       ),
       this.#body
     );
+    this.element.addEventListener('keydown', ({ key, target }) => {
+      if (key === 'Escape' && this.#body.contains(target as Node)) {
+        this.#opener.focus();
+      }
+    });
     this.open = false;
   }
 
@@ -142,7 +147,6 @@ export class Card {
     }
     const label = trans.__('Go to %1', title);
     const link = element('button', 'jsky-user jsky-link', {
-      ...OWN_KEYS,
       type: 'button',
       'aria-label': label,
       title: label

@@ -1,6 +1,6 @@
 /* A choice of names, to which names can be added later. */
 
-import { element, OWN_KEYS } from '../dom.ts';
+import { element } from '../dom.ts';
 import { plain } from '../text.ts';
 import type { Tools } from './tools.ts';
 
@@ -10,10 +10,10 @@ export class Choice {
 
   /** `label` is what a screen reader says of it. */
   constructor({ icon }: Tools, label: string, changed: () => void) {
-    const attributes = { ...OWN_KEYS, 'aria-label': label };
+    const attributes = { 'aria-label': label };
     this.#select = element('select', 'jp-mod-styled', attributes) as HTMLSelectElement;
     this.#select.addEventListener('change', changed);
-    this.element = element('span', 'jsky-choice', {}, this.#select, icon('expanded'));
+    this.element = element('span', 'jsky-choice', {}, this.#select, icon('choose'));
   }
 
   get value(): string {

@@ -39,11 +39,11 @@ export function upOf(trans: Translation, { created, state }: Entry, now: number)
 export function endOf(trans: Translation, entry: Entry): { text: string; soon: boolean } | null {
   const left = leftOf(entry);
   if (left !== null) {
-    return { text: trans.__('ends in %1 unless used', span(trans, left)), soon: left < SOON };
+    return { text: trans.__('ends in %1 if it stays idle', span(trans, left)), soon: left < SOON };
   }
   if (entry.idle && entry.state !== 'running') {
     const timeout = span(trans, entry.idle.timeout);
-    return { text: trans.__('ends %1 after its last run', timeout), soon: false };
+    return { text: trans.__('ends after it was idle for %1', timeout), soon: false };
   }
   return null;
 }
@@ -58,7 +58,7 @@ export function stateWord(trans: Translation, state: Entry['state']): string {
     case 'starting':
       return trans.__('starting');
     case 'ready':
-      return trans.__('ready');
+      return trans.__('idle');
     case 'running':
       return trans.__('running');
     case 'lost':

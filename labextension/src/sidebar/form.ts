@@ -1,8 +1,8 @@
 /* "New cluster": a form for what it is made of, offers with prices, and the line that starts it. The
-   line goes into the notebook, where the user sees it, can change it, and runs it. */
+   line goes into the notebook, where the user sees it, and can change it and run it again. */
 
 import type { Offers } from '../api.ts';
-import { element, OWN_KEYS, setOptional } from '../dom.ts';
+import { element, setAttribute, setOptional, setText } from '../dom.ts';
 import { plain } from '../text.ts';
 import { iconButton, wordButton } from './button.ts';
 import { Choice } from './choice.ts';
@@ -17,14 +17,18 @@ export interface Wanted {
   gpu: string;
 }
 
-/** Where the line goes: into a cell of its own, or above the code of the present one. */
-export type Place = 'cell' | 'above';
+/** Where the line goes: into a cell of its own, which is run at once or not, or above the code of the
+    present cell. */
+export type Place = 'start' | 'cell' | 'above';
 
 /** What the form asks of the page. */
 export interface Desk {
   offers(wanted: Wanted): Promise<Offers>;
   insert(line: string, place: Place): void;
 }
+
+/** Milliseconds without a key, after which offers are asked for. */
+const PAUSE = 300;
 
 export class NewCluster {
   readonly element: HTMLElement;
@@ -33,7 +37,6 @@ export class NewCluster {
   readonly #provider: Choice;
   readonly #gpu: Choice;
   readonly #nodes = element('input', 'jp-mod-styled', {
-    ...OWN_KEYS,
     type: 'number',
     min: '1',
     max: '1000'
@@ -41,31 +44,32 @@ export class NewCluster {
   readonly #offers: OfferList;
   readonly #notes = element('div', 'jsky-form-notes jsky-quiet', { role: 'status' });
   readonly #line = element('code', 'jsky-form-line');
-  readonly #insert: HTMLButtonElement;
-  readonly #above: HTMLButtonElement;
-  #asked = 0;
+  readonly #where = element('div', 'jsky-quiet');
+  readonly #buttons: readonly HTMLButtonElement[];
   #later: ReturnType<typeof setTimeout> | undefined;
+  /** The offers for what is typed; null while they have not been asked for. */
+  #asking: Promise<void> | null = null;
 
   constructor(tools: Tools, desk: Desk, close: () => void) {
     const { trans } = tools;
     this.#tools = tools;
     this.#desk = desk;
-    const ask = () => this.#ask();
-    this.#provider = new Choice(tools, trans.__('Provider'), ask);
+    const changed = () => this.#onChange();
+    this.#provider = new Choice(tools, trans.__('Provider'), changed);
     this.#provider.add('', trans.__('any'));
-    this.#gpu = new Choice(tools, trans.__('GPU'), ask);
+    this.#gpu = new Choice(tools, trans.__('GPU'), changed);
     this.#gpu.add('', trans.__('any or none'));
-    this.#nodes.addEventListener('input', () => {
-      clearTimeout(this.#later);
-      this.#later = setTimeout(ask, 300);
-    });
+    this.#nodes.addEventListener('input', () => this.#onChange(PAUSE));
     this.#offers = new OfferList(trans, () => this.#showLine());
-    this.#insert = wordButton(trans.__('New cell'), true, () => this.#put('cell'));
-    this.#above = wordButton(trans.__('This cell'), false, () => this.#put('above'));
+    const start = wordButton(trans.__('Start'), true, () => {});
+    start.type = 'submit';
+    const cell = wordButton(trans.__('New cell'), false, () => void this.#put('cell'));
+    const above = wordButton(trans.__('This cell'), false, () => void this.#put('above'));
+    this.#buttons = [start, cell, above];
     this.element = element(
       'form',
       'jsky-form',
-      { 'aria-label': trans.__('New cluster') },
+      { 'aria-label': trans.__('New cluster'), novalidate: '' },
       element(
         'div',
         'jsky-form-head',
@@ -84,41 +88,86 @@ export class NewCluster {
       this.#offers.element,
       this.#notes,
       this.#line,
+      this.#where,
+      start,
       element(
         'div',
         'jsky-form-buttons',
-        { role: 'group', 'aria-label': trans.__('Write it into') },
-        element('span', 'jsky-quiet', {}, trans.__('Write it into')),
-        this.#above,
-        this.#insert
+        { role: 'group', 'aria-label': trans.__('Only write the line into') },
+        element('span', 'jsky-quiet', {}, trans.__('Only write the line into')),
+        cell,
+        above
       )
     );
-    this.element.addEventListener('submit', (event) => event.preventDefault());
+    this.element.addEventListener('submit', (event) => {
+      event.preventDefault();
+      void this.#put('start');
+    });
     this.element.addEventListener('keydown', ({ key }) => key === 'Escape' && close());
     this.#showLine();
   }
 
-  /** Shows the form with the user's defaults for a new cluster. */
-  open(wanted: Wanted): void {
+  /** Shows the form with the user's defaults for a new cluster; `notebook` is where it starts, null
+      for a new one. */
+  open(wanted: Wanted, notebook: string | null): void {
+    const { trans } = this.#tools;
     this.#nodes.value = String(wanted.nodes);
     this.#provider.choose(wanted.provider);
     this.#gpu.choose(wanted.gpu);
-    this.#ask();
+    setText(
+      this.#where,
+      notebook ? trans.__('It starts in %1.', plain(notebook)) : trans.__('It starts in a new notebook.')
+    );
+    this.#onChange();
     this.#nodes.focus();
+    this.#nodes.select();
   }
 
-  #ask(): void {
+  /** What is typed; null if it cannot be. */
+  get #wanted(): Wanted | null {
     const nodes = Number(this.#nodes.value);
-    if (!Number.isInteger(nodes) || nodes < 1) {
-      this.#show({ offers: [], notes: [this.#tools.trans.__('Nodes is a number from 1 on.')] });
-      return;
+    return Number.isInteger(nodes) && nodes >= 1
+      ? { provider: this.#provider.value, nodes, gpu: this.#gpu.value }
+      : null;
+  }
+
+  #onChange(pause = 0): void {
+    clearTimeout(this.#later);
+    this.#asking = null;
+    if (!this.#wanted) {
+      const note = this.#tools.trans.__('Nodes has to be a whole number, 1 or more.');
+      this.#show({ offers: [], notes: [note] });
+    } else if (pause) {
+      // What is shown is for what was typed before; a button waits for what is right.
+      this.#setBusy();
+      this.#later = setTimeout(() => void this.#ask(), pause);
+    } else {
+      void this.#ask();
     }
-    const asked = ++this.#asked;
-    const wanted = { provider: this.#provider.value, nodes, gpu: this.#gpu.value };
-    const show = (found: Offers) => asked === this.#asked && this.#show(found);
-    this.#desk.offers(wanted).then(show, (trouble: Error) =>
-      show({ offers: [], notes: [trouble.message] })
-    );
+  }
+
+  /** Asks for offers for what is typed, once; resolves when they are shown. */
+  #ask(): Promise<void> {
+    clearTimeout(this.#later);
+    const wanted = this.#wanted;
+    if (!this.#asking && wanted) {
+      this.#setBusy();
+      const asking = this.#desk
+        .offers(wanted)
+        .catch(({ message }: Error): Offers => ({ offers: [], notes: [message] }))
+        .then((found) => {
+          if (this.#asking === asking) {
+            this.#show(found);
+          }
+        });
+      this.#asking = asking;
+    }
+    return this.#asking ?? Promise.resolve();
+  }
+
+  #setBusy(): void {
+    this.#enable(true);
+    setAttribute(this.element, 'aria-busy', 'true');
   }
 
   #show({ offers, notes }: Offers): void {
@@ -132,18 +181,28 @@ export class NewCluster {
         return line;
       })
     );
+    setAttribute(this.element, 'aria-busy', null);
     this.#showLine();
   }
 
   #showLine(): void {
     const offer = this.#offers.chosen;
     setOptional(this.#line, offer && `%sky up ${plain(offer.line)}`);
-    this.#insert.disabled = this.#above.disabled = !offer;
+    this.#enable(offer !== null);
   }
 
-  #put(place: Place): void {
+  #enable(enabled: boolean): void {
+    for (const button of this.#buttons) {
+      button.disabled = !enabled;
+    }
+  }
+
+  async #put(place: Place): Promise<void> {
+    const asking = this.#ask();
+    await asking;
     const offer = this.#offers.chosen;
-    if (offer) {
+    // Who goes on typing meanwhile does not mean what was there before.
+    if (offer && asking === this.#asking) {
       this.#desk.insert(plain(offer.line), place);
     }
   }

@@ -1,69 +1,236 @@
-/* The live log of a rank that the user chooses. */
+/* The log of a cluster: one rank, several beside each other, or all merged in order; with search. */
 
-import type { LogChunk } from '../api.ts';
-import { element } from '../dom.ts';
-import { OutputPane } from '../output.ts';
+import type { LogChunk, LogEntry } from '../api.ts';
+import { element, setAttribute, setOptional, setShown } from '../dom.ts';
+import { span, type Translation } from '../words.ts';
+import { iconButton, wordButton } from './button.ts';
 import { Choice } from './choice.ts';
+import { LogColumn } from './log_column.ts';
 import { setSentence } from './sentence.ts';
 import type { Tools } from './tools.ts';
 
-/** Characters that are kept, at most. */
-const MOST = 1_000_000;
+/** Columns beside each other, at most: more are too narrow to be read. */
+const MOST_COLUMNS = 8;
 
-type Follow = (rank: number, onChunk: (chunk: LogChunk, isFirst: boolean) => void) => () => void;
+/** What the log needs of the page. */
+export interface LogPage {
+  /** Follows the logs of ranks, which are named as in `0,2-3`, until the function that it returns is
+      called. */
+  follow(ranks: string, onChunk: (chunk: LogChunk, isFirst: boolean) => void): () => void;
+  /** Saves all that a rank wrote as a file. */
+  download(rank: number): void;
+}
 
 export class LogPane {
-  /** How many lines are shown. */
+  /** How many lines of each rank come first. */
   static readonly lines = 2000;
 
   readonly element: HTMLElement;
-  readonly #follow: Follow;
-  readonly #rank: Choice;
+  readonly #trans: Translation;
+  readonly #known: readonly number[];
+  readonly #page: LogPage;
+  readonly #which: HTMLInputElement;
+  readonly #layout: Choice;
+  readonly #query: HTMLInputElement;
+  readonly #hits = element('span', 'jsky-log-hits jsky-quiet', { role: 'status' });
+  readonly #following: HTMLElement;
+  readonly #columns = element('div', 'jsky-log-columns');
   readonly #end = element('div', 'jsky-nothing jsky-quiet', { role: 'status' });
-  readonly #output: OutputPane;
-  #text = '';
+  #shown: { ranks: number[]; column: LogColumn }[] = [];
+  #at = -1;
   #unfollow: (() => void) | null = null;
 
-  constructor(tools: Tools, ranks: readonly number[], follow: Follow) {
+  /** Shows one of the `ranks` first. */
+  constructor(tools: Tools, ranks: readonly number[], page: LogPage) {
     const { trans } = tools;
-    this.#follow = follow;
-    this.#output = new OutputPane(trans, LogPane.lines);
-    this.#rank = new Choice(tools, trans.__('Whose log'), () => this.follow());
-    for (const rank of ranks) {
-      this.#rank.add(String(rank), trans.__('rank %1', rank));
-    }
-    this.#output.tools.append(this.#rank.element);
-    this.element = element('div', 'jsky-log-pane', {}, this.#output.element, this.#end);
+    this.#trans = trans;
+    this.#known = ranks;
+    this.#page = page;
+    this.#which = textField(trans.__('Ranks, like 0,2-3 or all'), 'text');
+    this.#which.value = String(ranks[0] ?? 0);
+    this.#which.addEventListener('change', () => this.follow());
+    this.#layout = new Choice(tools, trans.__('How several ranks are shown'), () => this.follow());
+    this.#layout.add('merged', trans.__('merged in order'));
+    this.#layout.add('beside', trans.__('side by side'));
+    this.#query = textField(trans.__('Search the log'), 'search');
+    this.#query.placeholder = trans.__('Search');
+    this.#query.addEventListener('input', () => this.#search());
+    this.#query.addEventListener('keydown', (event) => this.#onSearchKey(event));
+    this.#following = wordButton(trans.__('Follow'), false, () => this.#toggleFollowing());
+    const save = iconButton(tools, 'download', trans.__('Save the whole log as a file'), () =>
+      this.#chosen?.slice(0, MOST_COLUMNS).forEach((rank) => page.download(rank))
+    );
+    this.element = element(
+      'div',
+      'jsky-log-pane',
+      {},
+      element(
+        'div',
+        'jsky-log-tools',
+        { role: 'toolbar', 'aria-label': trans.__('What is shown of the log') },
+        element('span', '', { 'aria-hidden': 'true' }, trans.__('Ranks')),
+        this.#which,
+        this.#layout.element,
+        this.#query,
+        this.#hits,
+        this.#following,
+        save
+      ),
+      this.#columns,
+      this.#end
+    );
     setSentence(this.#end, null);
   }
 
-  /** Follows the rank that is chosen. */
+  /** Follows the ranks that are chosen, from their last lines on. */
   follow(): void {
     this.release();
-    const rank = Number(this.#rank.value);
-    let drawing = false;
-    const draw = () => {
-      drawing = false;
-      this.#output.show(rank, { rank, text: this.#text }, '');
-    };
-    const unfollow = this.#follow(rank, ({ text, end }, isFirst) => {
-      if (this.#unfollow !== unfollow) {
-        return;
-      }
-      this.#text = (isFirst ? text : this.#text + text).slice(-MOST);
-      setSentence(this.#end, end);
-      if (!drawing) {
-        drawing = true;
-        requestAnimationFrame(draw);
+    const ranks = this.#chosen;
+    if (!ranks) {
+      setSentence(this.#end, this.#wrong());
+      return;
+    }
+    this.#arrange(ranks);
+    const named = span([...ranks]).replaceAll(' ', '');
+    const unfollow = this.#page.follow(named, ({ entries, end }, isFirst) => {
+      if (this.#unfollow === unfollow) {
+        this.#add(entries, isFirst);
+        setSentence(this.#end, end);
       }
     });
     this.#unfollow = unfollow;
-    draw();
   }
 
   release(): void {
     this.#unfollow?.();
     this.#unfollow = null;
-    this.#text = '';
   }
+
+  /** The ranks that are typed; null if there are no such ranks. */
+  get #chosen(): readonly number[] | null {
+    const text = this.#which.value.replace(/\s/g, '');
+    if (text === 'all') {
+      return this.#known;
+    }
+    if (!/^\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*$/.test(text)) {
+      return null;
+    }
+    const within = (rank: number) =>
+      text.split(',').some((part) => {
+        const [from, to = from] = part.split('-').map(Number);
+        return from! <= rank && rank <= to!;
+      });
+    const ranks = this.#known.filter(within);
+    return ranks.length > 0 ? ranks : null;
+  }
+
+  #wrong(): string {
+    return this.#trans.__(
+      'This cluster has ranks %1: type some of them, like `0,2-3`, or `all`.',
+      span([...this.#known])
+    );
+  }
+
+  /** Makes a column for all of the ranks, or for each of them. */
+  #arrange(ranks: readonly number[]): void {
+    const several = ranks.length > 1;
+    setShown(this.#layout.element, several);
+    const beside = several && this.#layout.value === 'beside';
+    const groups = beside ? ranks.slice(0, MOST_COLUMNS).map((rank) => [rank]) : [[...ranks]];
+    this.#shown = groups.map((group) => {
+      const label =
+        group.length > 1
+          ? this.#trans.__('Log of ranks %1', span(group))
+          : this.#trans.__('Log of rank %1', group[0]);
+      const column = new LogColumn(this.#trans, label, group.length > 1, () => this.#showFollowing());
+      if (beside) {
+        column.element.prepend(
+          element('div', 'jsky-log-head', {}, this.#trans.__('rank %1', group[0]))
+        );
+      }
+      return { ranks: group, column };
+    });
+    this.#columns.replaceChildren(...this.#shown.map(({ column }) => column.element));
+    this.#search();
+    this.#showFollowing();
+  }
+
+  #add(entries: readonly LogEntry[], isFirst: boolean): void {
+    for (const { ranks, column } of this.#shown) {
+      if (isFirst) {
+        column.clear();
+      }
+      column.add(ranks.length > 1 ? entries : entries.filter(({ rank }) => rank === ranks[0]));
+    }
+    if (this.#query.value) {
+      requestAnimationFrame(() => this.#showHits());
+    }
+  }
+
+  // Search
+
+  #search(): void {
+    this.#at = -1;
+    for (const { column } of this.#shown) {
+      column.search(this.#query.value);
+    }
+    this.#showHits();
+  }
+
+  #onSearchKey(event: KeyboardEvent): void {
+    if (event.key === 'Enter') {
+      this.#jump(event.shiftKey ? -1 : 1);
+      event.preventDefault();
+    } else if (event.key === 'Escape') {
+      this.#query.value = '';
+      this.#search();
+    }
+  }
+
+  #jump(step: number): void {
+    const hits = this.#hitsThere;
+    if (hits.length > 0) {
+      const from = this.#at < 0 && step < 0 ? 0 : this.#at;
+      this.#at = (from + step + hits.length) % hits.length;
+      hits.forEach((hit, at) => hit.classList.toggle('jsky-found-now', at === this.#at));
+      this.#setFollowing(false);
+      hits[this.#at]!.scrollIntoView({ block: 'center' });
+      this.#showHits();
+    }
+  }
+
+  get #hitsThere(): readonly Element[] {
+    return this.#shown.flatMap(({ column }) => column.found);
+  }
+
+  #showHits(): void {
+    const count = this.#hitsThere.length;
+    const words =
+      this.#at >= 0
+        ? this.#trans.__('%1 of %2', this.#at + 1, count)
+        : this.#trans._n('%1 line', '%1 lines', count);
+    setOptional(this.#hits, this.#query.value ? words : null);
+  }
+
+  // Following
+
+  #setFollowing(following: boolean): void {
+    for (const { column } of this.#shown) {
+      column.following = following;
+    }
+    this.#showFollowing();
+  }
+
+  #toggleFollowing(): void {
+    this.#setFollowing(this.#following.getAttribute('aria-pressed') !== 'true');
+  }
+
+  #showFollowing(): void {
+    const following = this.#shown.every(({ column }) => column.following);
+    setAttribute(this.#following, 'aria-pressed', String(following));
+  }
+}
+
+function textField(label: string, type: string): HTMLInputElement {
+  return element('input', 'jp-mod-styled', { type, 'aria-label': label }) as HTMLInputElement;
 }

@@ -1,7 +1,7 @@
 /* What a new cluster can be made of, with prices: a list in which one is chosen. */
 
 import type { Offer } from '../api.ts';
-import { element, OWN_KEYS, setShown } from '../dom.ts';
+import { element, setShown } from '../dom.ts';
 import { plain } from '../text.ts';
 import { money, type Translation } from '../words.ts';
 
@@ -32,14 +32,16 @@ export class OfferList {
   }
 
   show(offers: readonly Offer[]): void {
+    // The kind that was chosen stays chosen, for another number of nodes too.
+    const before = this.chosen;
     this.#offers = offers.slice(0, MOST);
-    this.#chosen = 0;
+    this.#chosen = Math.max(0, this.#offers.findIndex((offer) => before && isSame(offer, before)));
     this.element.replaceChildren(...this.#offers.map((offer, at) => this.#row(offer, at)));
     setShown(this.element, this.#offers.length > 0);
   }
 
   #row({ provider, description, price }: Offer, at: number): HTMLElement {
-    const attributes = { ...OWN_KEYS, type: 'radio', name: 'jsky-offer', value: String(at) };
+    const attributes = { type: 'radio', name: 'jsky-offer', value: String(at) };
     const radio = element('input', '', attributes) as HTMLInputElement;
     radio.checked = at === this.#chosen;
     const cost = price === null ? '' : ` · ${this.#trans.__('%1 an hour', money(price))}`;
@@ -52,4 +54,8 @@ export class OfferList {
       element('span', 'jsky-offer-cost jsky-quiet', {}, `${plain(provider)}${cost}`)
     );
   }
+}
+
+function isSame(one: Offer, other: Offer): boolean {
+  return one.provider === other.provider && one.description === other.description;
 }

@@ -5,16 +5,19 @@ import { element } from '../dom.ts';
 import type { Action } from '../snapshot.ts';
 import { release, render } from '../view.ts';
 import type { Translation } from '../words.ts';
+import { isPossible } from './actions.ts';
+import { LogColumn } from './log_column.ts';
 import { setSentence } from './sentence.ts';
 
 /** Characters of output that are kept; the log has all of it. */
 const MOST = 100_000;
 
-/** Follows a rank's log until the function that it returns is called. A chunk that `isFirst` comes
-    after a (re)connection, and begins with lines that may have come before. */
+/** Follows the logs of ranks, which are named as in `0,2-3`, until the function that it returns is
+    called. A chunk that `isFirst` comes after a (re)connection, and begins with lines that may have
+    come before. */
 export type Follow = (
   cluster: string,
-  rank: number,
+  ranks: string,
   onChunk: (chunk: LogChunk, isFirst: boolean) => void
 ) => () => void;
 
@@ -27,6 +30,7 @@ export class Ranks {
   readonly #view = element('div', 'jsky-card-view');
   readonly #note = element('div', 'jsky-nothing jsky-quiet');
   #entry: Entry | null = null;
+  #log: LogColumn | null = null;
   #rank: number | null = null;
   #text = '';
   #end: string | null = null;
@@ -47,15 +51,37 @@ export class Ranks {
     if (entry?.snapshot) {
       const run = entry.snapshot.run?.id;
       // A log that has ended is followed again when the next run begins.
-      if (!this.#unfollow || (this.#end !== null && run !== this.#run)) {
+      if (!this.#unfollow || this.#log || (this.#end !== null && run !== this.#run)) {
         this.#startFollowing(this.#rank ?? entry.snapshot.output.rank);
       }
       this.#run = run;
       this.#draw();
     } else {
+      this.#showLog(entry && isPossible('log', entry) ? entry : null);
+    }
+  }
+
+  /** Shows what ranks print where no kernel tells how they are; with null it shows nothing. */
+  #showLog(entry: Entry | null): void {
+    if (!entry) {
       this.#stopFollowing();
       release(this.#view);
-      setSentence(this.#note, entry && this.#trans.__('Nothing is known of its ranks now.'));
+      setSentence(this.#note, null);
+    } else if (!this.#log) {
+      this.#stopFollowing();
+      const log = new LogColumn(this.#trans, this.#trans.__('Log of all ranks'), true);
+      release(this.#view);
+      this.#view.append(log.element);
+      this.#log = log;
+      this.#unfollow = this.#follow(this.#cluster, 'all', ({ entries, end }, isFirst) => {
+        if (this.#log === log) {
+          if (isFirst) {
+            log.clear();
+          }
+          log.add(entries);
+          setSentence(this.#note, end ?? this.#trans.__('No notebook is connected: this is its log.'));
+        }
+      });
     }
   }
 
@@ -84,10 +110,11 @@ export class Ranks {
     this.#stopFollowing();
     this.#rank = rank;
     let drawing = false;
-    const unfollow = this.#follow(this.#cluster, rank, ({ text, end }, isFirst) => {
+    const unfollow = this.#follow(this.#cluster, String(rank), ({ entries, end }, isFirst) => {
       if (this.#unfollow !== unfollow) {
         return;
       }
+      const text = entries.map((entry) => entry.text).join('');
       this.#text = (isFirst ? text : this.#text + text).slice(-MOST);
       this.#end = end;
       if (!drawing) {
@@ -104,6 +131,8 @@ export class Ranks {
   #stopFollowing(): void {
     this.#unfollow?.();
     this.#unfollow = null;
+    this.#log?.element.remove();
+    this.#log = null;
     this.#text = '';
     this.#end = null;
   }

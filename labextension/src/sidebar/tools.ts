@@ -5,10 +5,12 @@ import type { Translation } from '../words.ts';
 export type IconName =
   | 'add'
   | 'attach'
+  | 'choose'
   | 'close'
   | 'collapsed'
   | 'copy'
   | 'down'
+  | 'download'
   | 'expanded'
   | 'interrupt'
   | 'log'

@@ -210,6 +210,18 @@ def test_an_idle_cluster_ends_as_a_whole(new) -> None:
         cells.run("pass")
 
 
+def test_an_endless_run_that_no_notebook_looks_at_ends_after_its_time(new) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), unattended=2)
+    folders = [Path(machine["folder"]) for machine in registry.find(cells.cluster.name).machines]
+    cells.run("import time\ntime.sleep(3)")  # as long as a notebook is there it may take its time
+    cells.start("print('here', flush=True)\nwhile True: time.sleep(0.1)")
+    while "here" not in cells.cluster.snapshot()["output"]["text"]:
+        time.sleep(0.01)
+    cells.cluster.close()
+    while any(folder.exists() for folder in folders):
+        time.sleep(0.01)
+
+
 def test_a_missing_framework_is_one_sentence_and_starts_nothing(home: Path) -> None:
     spec = ClusterSpec(name="missing", nodes=1)
     plugin = sky.Plugin("odd", preload=("no_such_module",))
@@ -233,6 +245,23 @@ def test_a_plugin_that_fails_is_named_and_leaves_nothing(home: Path) -> None:
 def _started(spec: ClusterSpec, plugins: list[sky.Plugin]):
     made, runtime_env = assemble(spec, plugins)
     return made, Local(), runtime_env
+
+
+def test_a_registry_that_others_can_read_is_made_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "home"
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(folder))
+    registry.rows()
+    folder.chmod(0o755)
+    registry.rows()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    # A folder with other things in it may be meant for others: the user decides.
+    (folder / "thesis.tex").touch()
+    folder.chmod(0o755)
+    with pytest.raises(sky.SkyError, match=f"others can read .*: type `chmod 700 {folder}`, or"):
+        registry.rows()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
 def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_what_a_rank_wrote_that_has_left_can_still_be_read_by_who_comes_later(ne
     cells.cluster.scale(2)
     cells.run("print('again')", ranks=[1], show=(1,))
     assert cells.text() == "again\n"
-    assert cells.cluster.log(1, tail=1)[0] == b"again\n"
+    assert cells.cluster.log(1, tail=1).data == b"again\n"
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

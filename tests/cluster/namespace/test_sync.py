@@ -277,14 +277,16 @@ def test_the_sizes_of_what_is_sent(notebook) -> None:
     assert notebook.start("big").task.update.sizes["big"] < 10_000
 
 
-def test_what_leaves_is_told_while_it_does(notebook) -> None:
+def test_what_has_arrived_is_told_while_it_does(notebook) -> None:
     notebook.here("import numpy as np\nnoise = np.random.default_rng(1).random(4_000_000)")
     seen = []
     run = notebook.start("noise")
-    run.follow(sending=lambda sent, total: seen.append((sent, total)))
-    assert {total for _, total in seen} == {32_000_000}
-    assert [sent for sent, _ in seen] == sorted({sent for sent, _ in seen})
-    assert seen[-1][0] == 32_000_000
+    run.follow(sending=seen.append)
+    assert {progress.total for progress in seen} == {32_000_000}
+    arrived = [progress.arrived for progress in seen]
+    assert arrived == sorted(set(arrived))
+    assert arrived[-1] == 32_000_000
+    assert list(seen[-1].shares.values()) == [1.0]
 
 
 def test_what_is_huge_is_sent_only_if_that_is_meant(notebook) -> None:

@@ -109,7 +109,7 @@ def test_stop_is_heard_after_an_error_was_shown_in_the_middle_of_a_cell(cells) -
     cells.run("kept = 1")
     cell = "get_ipython().run_cell('1 / 0')\nprint('here')\nwhile True: time.sleep(0.1)"
     stop_at(cells.start(cell), b"here")
-    assert "ZeroDivisionError" in cells.cluster.log(0, tail=50)[0].decode()
+    assert "ZeroDivisionError" in cells.cluster.log(0, tail=50).data.decode()
     assert cells.ask("kept") == [1] * 4
 
 

@@ -48,8 +48,32 @@ def test_only_shown_ranks_are_heard(cells) -> None:
 
 def test_what_is_not_shown_is_in_the_log(cells) -> None:
     cells.run("print('said by', rank)")
-    data, _ = cells.cluster.log(2, tail=1)
-    assert data == b"said by 2\n"
+    assert cells.cluster.log(2, tail=1).data == b"said by 2\n"
+
+
+def test_the_log_says_what_stands_where(cells) -> None:
+    cells.run("print('one')", title="the first")
+    cells.run(
+        "import sys\nprint('two', flush=True)\nprint('three', file=sys.stderr)", title="the second"
+    )
+    entries = [*cells.cluster.log(2, tail=3).entries()]
+    assert [entry.time for entry in entries] == sorted(entry.time for entry in entries)
+    assert [entry.title or (entry.stream, entry.data) for entry in entries] == [
+        "the first",
+        ("stdout", b"one\n"),
+        "the second",
+        ("stdout", b"two\n"),
+        ("stderr", b"three\n"),
+    ]
+    last = [*cells.cluster.log(2, tail=1).entries()]
+    assert [entry.title or entry.data for entry in last] == ["the second", b"three\n"]
+
+
+def test_a_line_of_the_log_is_one_of_a_terminal(cells) -> None:
+    cells.run("print('above')\nfor step in range(50): print(f'\\r{step}', end='')\nprint()")
+    part = cells.cluster.log(0, tail=2)
+    assert part.data.startswith(b"above\n\r0\r1")
+    assert part.data.endswith(b"\r49\n")
 
 
 def test_output_of_subprocesses_and_of_c_code_is_captured(cells) -> None:
@@ -158,7 +182,7 @@ def test_large_values_come_back(cells) -> None:
 
 
 def test_asking_for_a_name_that_is_not_there(cells) -> None:
-    with pytest.raises(NameError, match="left no such name"):
+    with pytest.raises(NameError, match="no such name"):
         cells.run("pass", values={1: ["nowhere"]})
 
 

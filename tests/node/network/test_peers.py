@@ -1,60 +1,105 @@
-"""Other agents, and those who only connect to the port at which they are served."""
+"""Which agents let each other in: those of one cluster, for as long as they belong to it."""
 
 from __future__ import annotations
 
 import asyncio
+import datetime
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from jupyter_sky.node.network.peers import MOST_STRANGERS, Peers, Stream
+from jupyter_sky.node.network.peers import Peers, Stream
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
+from jupyter_sky.transport.certificates import fingerprint
 
 
-async def greet(stream: Stream) -> None:
+async def answer(stream: Stream) -> None:
     await stream.receive()
     await stream.send({"op": "hello"})
 
 
-def peers(folder: Path, credentials: Credentials, within: float = 30.0) -> Peers:
-    folder.mkdir()
-    made = Peers(folder, greet, within)
-    made.set_credentials(asdict(credentials))
+async def opened(folder: Path, credentials: Sequence[Credentials]) -> list[tuple[Peers, Any]]:
+    """Return agents that listen, each with what others are told of it."""
+    made = []
+    for number, each in enumerate(credentials):
+        own = folder / f"{id(credentials)}-{number}"
+        own.mkdir()
+        peers = Peers(own, answer)
+        peers.set_credentials(asdict(each))
+        port = await peers.listen("127.0.0.1")
+        shown = fingerprint(each.certificate)
+        place = {"node": number, "addr": "127.0.0.1", "port": port, "fingerprint": shown}
+        made.append((peers, {**place, "ranks": [number]}))
     return made
 
 
-async def hangs_up(reader: asyncio.StreamReader) -> bool:
-    try:
-        return await reader.read(1) == b""
-    except ConnectionError:
-        return True
+def scenario(folder: Path, play: Callable[[Path], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(play(folder), 30))
 
 
-def test_who_shows_no_certificate_in_time_is_sent_away(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        [ours] = issue_credentials(["a"])
-        server = peers(tmp_path / "a", ours, within=0.1)
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", await server.listen("127.0.0.1")
-        )
-        assert await hangs_up(reader)
-        writer.close()
-        server.close()
+def test_those_of_one_cluster_reach_each_other(tmp_path: Path) -> None:
+    async def play(folder: Path) -> None:
+        (a, at_a), (b, at_b) = await opened(folder, issue_credentials(["a", "b"]))
+        assert await a.reach([at_b]) == {}
+        assert await b.reach([at_a]) == {}
 
-    asyncio.run(scenario())
+    scenario(tmp_path, play)
 
 
-def test_many_who_say_nothing_keep_no_peer_out(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        ours, theirs = issue_credentials(["a", "b"])
-        server, client = peers(tmp_path / "a", ours), peers(tmp_path / "b", theirs)
-        port = await server.listen("127.0.0.1")
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_STRANGERS + 5)]
-        address = {"node": 0, "addr": "127.0.0.1", "port": port}
-        assert await client.reach([address]) == {}
-        for reader, _ in idle[:5]:
-            assert await hangs_up(reader)
-        server.close()
-        for _, writer in idle:
-            writer.close()
+def test_a_certificate_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    async def play(folder: Path) -> None:
+        (a, at_a), _ = await opened(folder, issue_credentials(["a", "b"]))
+        (c, at_c), _ = await opened(folder, issue_credentials(["a", "b"]))
+        assert list(await c.reach([at_a])) == [0]
+        assert list(await a.reach([at_c])) == [0]
+        # Nor does it help to be signed by the right authority, or to be known by name alone.
+        c.trust(a.authority, [at_a["fingerprint"]])
+        assert list(await c.reach([at_a])) == [0]
+        a.trust(a.authority, [at_c["fingerprint"]])
+        assert list(await c.reach([at_a])) == [0]
 
-    asyncio.run(scenario())
+    scenario(tmp_path, play)
+
+
+def test_who_left_is_not_let_in(tmp_path: Path) -> None:
+    async def play(folder: Path) -> None:
+        (a, at_a), (b, at_b), (c, at_c) = await opened(folder, issue_credentials(["a", "b", "c"]))
+        assert await c.reach([at_a, at_b]) == {}
+        a.set_others([at_b])
+        assert list(await c.reach([at_a, at_b])) == [0]
+        assert await b.reach([at_a]) == {}
+        # One that joins is let in beside those that are there.
+        a.trust(a.authority, [at_c["fingerprint"]])
+        assert await c.reach([at_a]) == {}
+        assert await b.reach([at_a]) == {}
+
+    scenario(tmp_path, play)
+
+
+def test_an_agent_is_not_taken_for_another(tmp_path: Path) -> None:
+    async def play(folder: Path) -> None:
+        (a, _), (_, at_b), (_, at_c) = await opened(folder, issue_credentials(["a", "b", "c"]))
+        moved = {**at_b, "port": at_c["port"]}
+        assert await a.reach([moved]) == {1: "another agent answers there"}
+
+    scenario(tmp_path, play)
+
+
+def test_ranks_are_those_of_the_agent_that_speaks(tmp_path: Path) -> None:
+    async def play(folder: Path) -> None:
+        (a, at_a), (_, at_b), _ = await opened(folder, issue_credentials(["a", "b", "c"]))
+        a.set_others([at_b, {**at_b, "node": 7, "ranks": [5, 6]}])
+        assert a.ranks_of(at_b["fingerprint"]) == {1, 5, 6}
+        assert a.ranks_of(at_a["fingerprint"]) == frozenset()
+
+    scenario(tmp_path, play)
+
+
+def test_a_certificate_is_not_for_years() -> None:
+    from cryptography import x509
+
+    [made] = issue_credentials(["a"])
+    for pem in (made.certificate, made.authority):
+        read = x509.load_pem_x509_certificate(pem.encode())
+        assert read.not_valid_after_utc - read.not_valid_before_utc < datetime.timedelta(days=367)

@@ -116,7 +116,7 @@ def test_without_words_it_says_what_it_can_do() -> None:
     assert "status" in said.out and "push" not in said.out
     assert sky("--help").out == said.out
     assert sky("--version").out == f"{__version__}\n"
-    assert sky("logs", "-h").out.startswith("usage: jupyter sky logs [RANK] [options]\n")
+    assert sky("logs", "-h").out.startswith("usage: jupyter sky logs [RANKS ...] [options]\n")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,8 @@ def test_the_cluster_of_a_notebook_that_is_busy(
     assert (listed["name"], listed["state"], listed["busy"]) == (row.name, "busy", [0, 1])
     assert row.name in sky("status").out
     assert sky("logs", "1", "--tail", "2").out == "19\n20\n"
-    assert sky("logs", "7").err == "jupyter sky: there is no rank 7: ranks 0-1.\n"
+    wrong = f"logs: there is no rank 7, {row.name} has ranks 0-1."
+    assert sky("logs", "7").err == f"jupyter sky: {wrong}\n"
 
     log, attached = typed("logs", "1", "--follow"), typed("attach")
     log.until("20\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -108,8 +109,8 @@ def test_status_shows_what_runs(two: Notebook, stranger: Cluster, tmp_path: Path
     try:
         text = two.run("%sky status")
         mine = next(line for line in text.splitlines() if line.startswith("*"))
-        assert "busy" in mine and "exists(): pass, ranks 0-1, for 0 s" in mine
-        assert table(text)[stranger.name][4] == "busy"
+        assert "running" in mine and "exists(): pass, ranks 0-1, for 0 s" in mine
+        assert table(text)[stranger.name][4] == "running"
         assert table(text)[stranger.name][-2:] == ["rank", "1"]
     finally:
         end.touch()
@@ -150,8 +151,25 @@ def test_logs_show_what_any_rank_wrote(two: Notebook) -> None:
     assert two.run("%sky logs") == "I am 0\né\n"
     assert two.run("%sky logs 1") == "I am 1\né\n"
     assert two.run("%sky logs 1 --tail 1") == "é\n"
-    with pytest.raises(UsageError, match=r"there is no rank 7: ranks 0-1\."):
+    with pytest.raises(UsageError, match=r"there is no rank 7, \S+ has ranks 0-1\."):
         two.run("%sky logs 7")
+    with pytest.raises(UsageError, match="writes the log of one rank"):
+        two.run("%sky logs all --save logs.txt")
+
+
+def test_logs_of_several_ranks_are_merged(two: Notebook) -> None:
+    two.run(
+        "%%sky\n# greet\nimport os, sys\nprint('I am', os.environ['SKYPILOT_NODE_RANK'])\n"
+        "print('an error', file=sys.stderr)"
+    )
+    lines = two.run("%sky logs all --tail 2").splitlines()
+    assert sorted(lines) == ["0 │ I am 0", "0 │ an error", "1 │ I am 1", "1 │ an error"]
+    entries = [json.loads(line) for line in two.run("%sky logs 1 --tail 2 --json").splitlines()]
+    began, printed, failed = entries
+    assert (began["rank"], began["title"]) == (1, "greet")
+    assert (printed["stream"], printed["text"]) == ("stdout", "I am 1\n")
+    assert (failed["stream"], failed["text"]) == ("stderr", "an error\n")
+    assert began["time"] <= printed["time"] <= failed["time"]
 
 
 def test_a_long_log_is_shown_from_its_end(two: Notebook) -> None:

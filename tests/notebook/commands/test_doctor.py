@@ -178,7 +178,7 @@ def test_gc_leaves_live_clusters_of_other_homes_alone(
 def test_gc_forgets_a_cluster_that_never_came_up(elsewhere: Path) -> None:
     registry.record("00000001", "tried", "local", SPEC)
     assert mine() == []  # it may be about to come
-    with registry._open() as database:
+    with registry.opened() as database:
         database.execute("UPDATE clusters SET created = ?", (LONG_AGO,))
     assert mine() == ["tried"]
 

@@ -58,6 +58,7 @@ def given_in(line: str) -> dict[str, Any]:
         ("--ranks 0, 2-3 --spot", {"ranks": (0, 2, 3), "spot": True}),
         ("--stdout none", {"stdout": "none"}),
         ("--stdout 1-2", {"stdout": (1, 2)}),
+        ("--display safe", {"display": "safe"}),
         ("--in model", {"in_names": ("model",)}),
         ("--in none", {"in_names": ()}),
         ("--out a,b --out b c", {"out": ("a", "b", "c")}),
@@ -249,6 +250,8 @@ def test_up_takes_the_options_of_a_cluster() -> None:
     ("line", "sentence"),
     [
         ("statsu", "%sky has no command statsu: did you mean `%sky status`?"),
+        ("pulls", "%sky has no command pulls: did you mean `%sky pull model`?"),
+        ("pulls loss", "%sky has no command pulls: did you mean `%sky pull loss`?"),
         ("fly", "%sky has no command fly: there are up, down, status"),
         ("--nodes 4", "or behind a command: `%%sky --nodes 4` or `%sky up --nodes 4`."),
         ("up --out x", "--out is not an option of %sky up: `%sky up -h` lists what is."),

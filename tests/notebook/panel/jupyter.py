@@ -57,6 +57,7 @@ def serve(home: Path) -> Iterator[Server]:
         "HOME": str(home),
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTER_DATA_DIR": str(home / "data"),
+        "JUPYTER_PREFER_ENV_PATH": "0",  # the views of this checkout, not those of the environment
         "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
         "PYTHONPATH": str(ROOT),

@@ -192,7 +192,7 @@ def test_a_saved_notebook_has_html_and_text(bench: Bench) -> None:
     data, _ = bench.panel._repr_mimebundle_()
     assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == bench.panel.model_id
     assert data["text/plain"].splitlines() == [
-        "digits-3f2a: ready, 4 local nodes, CPU, generation 1",
+        "digits-3f2a: ready, 4 local nodes, CPU",
         "running for 83.0 s on ranks 0-3, 12.4 MB sent",
         "  rank 0  node 0  CPU  running  1.2 GB of 16 GB  epoch 11: loss 0.310, accuracy 0.930",
         "  rank 1  node 1  CPU  running  1.2 GB of 16 GB  epoch 11: loss 0.318, accuracy 0.926",

@@ -70,7 +70,16 @@ def test_nobody_else_gets_in(start: Start, machines: Machines, clients: Clients)
     secrets = [(keys / name).read_text() for name in ("id_ed25519", "host_key")]
     known = (keys / "known_hosts").read_text()
     shown = set()
+    agents = {node.addr: node.port for node in cells.cluster.state.nodes}
     for instance, host in machines.hosts.items():
+        beyond = {
+            each for each in host.listening() if not each[0].startswith(("127.", "[::ffff:127."))
+        }
+        head = cells.cluster.state.nodes[0].addr
+        # sshd, the agent, and on the head where ranks meet; nothing at all addresses.
+        assert {address for address, _ in beyond} == {host.address}
+        assert {22, agents[host.address]} <= {port for _, port in beyond}
+        assert len(beyond) <= (3 if host.address == head else 2)
         boot_key = machines.user_data[instance]["ssh_keys"]["ed25519_public"]
         key = " ".join((host.folder / "etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[:2])
         assert key != boot_key, "user data can be read by others"

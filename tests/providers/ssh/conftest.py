@@ -6,6 +6,7 @@ import contextlib
 import re
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,22 @@ def impatient(client: Path, host: Host) -> Iterator[None]:
         config.write_text(usual)
 
 
+def until(condition: Callable[[], object]) -> None:
+    """Wait until something is so; the test's time-out bounds it."""
+    while not condition():
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def cut(host: Host) -> Iterator[None]:
+    """Pull the cable of a host for a while."""
+    host.cut()
+    try:
+        yield
+    finally:
+        host.mend()
+
+
 def hang_up(lab: Lab) -> None:
     """End the connections to all hosts, so that the next test makes its own."""
     for host in lab.hosts:
@@ -80,13 +97,16 @@ def start(client: Path) -> Iterator[Callable[..., Cells]]:
         progress: Progress = lambda text: None,
         nodes: int | None = None,
         replace: bool = False,
+        patience: float | None = None,
         **options: Any,
     ) -> Cells:
         provider = SSH(hosts, python=sys.executable, **options)
         name = f"ssh-{uuid.uuid4().hex[:8]}"
         image = sky.Image(env=env or {})
         count = nodes or provider.default_nodes
-        wanted = ClusterSpec(name=name, nodes=count, image=image, replace=replace)
+        wanted = ClusterSpec(
+            name=name, nodes=count, image=image, replace=replace, patience=patience
+        )
         spec, runtime_env = assemble(wanted, [sky.plugins.torch()] if framework else [])
         cells = Cells(Cluster.start(spec, provider, runtime_env, progress, Timeouts(stop=20)))
         started.append(cells)

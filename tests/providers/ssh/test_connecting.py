@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
+from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, read_login
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.transport import event_loop
 from tests.lab import Lab
 from tests.lab.host import make_key
-from tests.providers.ssh.conftest import impatient
+from tests.providers.ssh.conftest import impatient, until
 
 
 def connect(host: str) -> str:
@@ -115,6 +119,31 @@ def test_jump_hosts_that_lead_to_each_other_are_refused(lab: Lab, client: Path) 
     write(client, config)
     with pytest.raises(sky.SkyError, match="its jump hosts lead to each other .*`ProxyJump none`"):
         connect(first.name)
+
+
+def test_a_jump_host_is_left_with_the_last_host_behind_it(lab: Lab, client: Path) -> None:
+    first, second, third = lab.hosts[:3]
+    config = (client / "config").read_text()
+    write(client, f"Host {second.name} {third.name}\n  ProxyJump {first.name}\n{config}")
+    connections = [pool.get(parse_one(host.name)) for host in (second, third)]
+    for connection in connections:
+        connection.run("true")
+    assert first.processes("sshd: root")
+    connections[0].close_if_unused()
+    assert connections[1].run("hostname").strip() == third.name
+    connections[1].close_if_unused()
+    until(lambda: not first.processes("sshd: root"))
+
+
+def test_a_login_without_a_shell_is_named_as_that(lab: Lab, client: Path) -> None:
+    users = lab.hosts[0].folder / "etc" / "passwd"
+    before = users.read_text()
+    users.write_text(re.sub("(ada:.*):/bin/sh", r"\1:/usr/sbin/nologin", before))
+    try:
+        with pytest.raises(HostError, match="its login shell runs no commands .This account is"):
+            connect("ada@lab1")
+    finally:
+        users.write_text(before)
 
 
 # Keys
@@ -334,3 +363,34 @@ def test_an_interpreter_that_will_not_do(lab: Lab, client: Path) -> None:
     ):
         with pytest.raises(sky.SkyError, match=said):
             sky.ComputePool(provider=sky.SSH("lab1", python=python)).__enter__()
+
+
+def test_what_a_host_prints_has_a_limit(lab: Lab, client: Path) -> None:
+    connection = pool.get(parse_one(lab.hosts[0].name))
+    with pytest.raises(CommandError, match=r"a command printed more than 4"):
+        connection.run("yes")
+    with pytest.raises(HostError, match=r"its login scripts printed more than 6"):
+        connection.open_bridge("yes")
+    assert connection.run("echo here") == "here\n"
+
+
+def test_a_stranger_is_not_listened_to_for_long(client: Path) -> None:
+    """Anybody in the network can answer in place of a host, before its key is known."""
+    sent = 0
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def talk() -> None:
+        nonlocal sent
+        with listener.accept()[0] as sock, suppress(OSError):
+            sock.sendall(b"SSH-2.0-x\r\n\x7f\xff\xff\xfc")  # a packet of two gigabytes
+            while sent < 64 * 2**20:
+                sent += sock.send(bytes(2**16))
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    connection = SSHConnection(parse_one(f"127.0.0.1:{listener.getsockname()[1]}"))
+    with pytest.raises(sky.SkyError, match="does not speak SSH as expected"):
+        connection.run("hostname")
+    talker.join()
+    listener.close()
+    assert sent < 16 * 2**20  # what buffers of the system hold

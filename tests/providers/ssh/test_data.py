@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import ProtocolError
@@ -36,25 +37,48 @@ def slow(lab: Lab, start: Callable[..., Cells]) -> Iterator[Cells]:
 
 def push(cells: Cells, data: bytes) -> int:
     """Send data and return how many bytes that took."""
-    cells.namespace["data"] = data
     before = cells.cluster.sent_bytes
-    assert cells.ask("hash(data)", names=["data"]) is not None
+    watch(cells, data)
     assert cells.ask("(len(data), __import__('zlib').crc32(data))") == [
         (len(data), zlib.crc32(data))
     ] * len(cells.cluster.all_ranks)
     return cells.cluster.sent_bytes - before
 
 
-def test_what_compresses_is_compressed_on_a_slow_link(slow: Cells) -> None:
-    assert push(slow, EASY) < 0.4 * len(EASY)
-    assert "compressed to " in slow.cluster.upload_note
-    assert "because the connection takes " in slow.cluster.upload_note
+def watch(cells: Cells, data: bytes) -> list[TransferProgress]:
+    """Send data and return what the user is told meanwhile."""
+    cells.namespace["data"] = data
+    seen: list[TransferProgress] = []
+    run = cells.start("pass", names=["data"])
+    run.follow(sending=seen.append)
+    run.values()
+    return seen
 
 
-def test_what_does_not_compress_leaves_as_it_is(slow: Cells) -> None:
+def test_what_compresses_is_compressed_on_a_slow_link_and_what_does_not_is_not(
+    slow: Cells,
+) -> None:
     sent = push(slow, HARD)
     assert len(HARD) < sent < 1.02 * len(HARD)
-    assert "compression would not help" in slow.cluster.upload_note
+    before = slow.cluster.sent_bytes
+    note = watch(slow, EASY)[-1].note
+    assert slow.cluster.sent_bytes - before < 0.4 * len(EASY)
+    # Each transfer speaks for itself, whatever left before.
+    assert re.search(r"compressed to (1?\d|2\d|3\d)%, because the connection takes ", note), note
+    note = watch(slow, HARD[::-1])[-1].note
+    assert "compression would not help" in note
+
+
+def test_what_has_arrived_is_said_host_by_host(lab: Lab, start: Callable[..., Cells]) -> None:
+    cells = start("lab1,lab2", framework=False)
+    lab.hosts[1].slow_down(40)
+    try:
+        seen = watch(cells, HARD)
+    finally:
+        lab.hosts[1].speed_up()
+    assert seen[-1].shares == {"lab1": 1.0, "lab2": 1.0}
+    between = [each.shares["lab2"] for each in seen if each.shares["lab1"] == 1.0]
+    assert len({int(10 * share) for share in between}) > 3, seen
 
 
 def test_the_user_sees_what_was_chosen_and_why(lab: Lab, tmp_path: Path) -> None:
@@ -100,8 +124,8 @@ def test_a_blob_goes_on_where_the_link_broke(lab: Lab, slow: Cells) -> None:
     halfway = threading.Event()
     run = slow.start("pass", names=["data"])
 
-    def watch(sent: int, total: int) -> None:
-        if sent > total // 2:
+    def watch(progress: TransferProgress) -> None:
+        if progress.arrived > progress.total // 2:
             halfway.set()
 
     thread = threading.Thread(target=run.follow, kwargs={"sending": watch})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import uuid
@@ -19,8 +22,10 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from jupyter_sky.providers.ssh.setup.environment import recipe_for
 from tests.lab import Lab, wheels
-from tests.lab.host import command
+from tests.lab.host import USERS, command
+from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
+from tests.providers.ssh.conftest import until
 
 
 def said(image: sky.Image, hosts: str = "lab1") -> tuple[list[str], Any]:
@@ -184,3 +189,89 @@ def test_nodes_need_what_the_project_says() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(NEEDED.values()) <= set(project["project"]["dependencies"])
+
+
+def test_the_login_of_a_repository_is_in_no_argument(tmp_path: Path) -> None:
+    listed = tmp_path / "requirements.txt"
+    listed.write_text("b @ git+https://me:p%40ss@h.org/b.git\nc\n")
+    recipe = recipe_for(
+        sky.Image(pip=["a @ git+https://s3cret@h.org/team/a.git@v1#subdirectory=x", f"-r {listed}"])
+    )
+    assert "a @ git+https://h.org/team/a.git@v1#subdirectory=x" in recipe.project
+    assert recipe.requirements == ("b @ git+https://h.org/b.git\nc\n",)
+    assert "s3cret" not in repr(recipe)
+    # What git itself makes of it.
+    read = ["git", "config", "--get-urlmatch", "http.extraHeader"]
+    for where, login in (("h.org/team/a.git", b"s3cret:"), ("h.org/b.git", b"me:p@ss")):
+        said = subprocess.run(
+            [*read, f"https://{where}/info/refs"],
+            env={**os.environ, **recipe.logins},
+            capture_output=True,
+            text=True,
+        )
+        expected = f"Authorization: Basic {base64.b64encode(login).decode()}"
+        assert said.stdout.strip() == expected
+    # The same environment, whoever asks for it.
+    assert recipe.digest("x") == recipe_for(
+        sky.Image(pip=["a @ git+https://h.org/team/a.git@v1#subdirectory=x", f"-r {listed}"])
+    ).digest("x")
+
+
+def test_what_the_registry_does_not_keep_is_asked_for() -> None:
+    with pytest.raises(
+        sky.UsageError, match=r"does not keep what stands for \*\*\*\* in a @ https"
+    ):
+        recipe_for(sky.Image(pip=["a @ https://****@h.org/a-1.0-py3-none-any.whl"]))
+
+
+def test_stop_ends_what_uv_does_there(lab: Lab, notebook: LiveNotebook) -> None:
+    host = lab.hosts[1]
+    with socket.create_server((lab.address, 0)) as silent:
+        index = f"http://{lab.address}:{silent.getsockname()[1]}/simple"
+        cell = notebook.start(
+            "import jupyter_sky as sky\n"
+            f"image = sky.Image(pip=['greeting'], pip_indexes=[{index!r}])\n"
+            "pool = sky.ComputePool(provider=sky.SSH('lab2'), image=image)\n"
+            "pool.__enter__()"
+        )
+        silent.accept()[0].close()
+        while not host.processes("uv pip install"):
+            assert not cell.idle
+        notebook.interrupt()
+        assert notebook.finish(cell).error is not None
+        until(lambda: not host.processes("uv pip install"))
+    envs = host.home / ".cache" / "jupyter-sky" / "envs"
+    until(lambda: not list(envs.glob("new.*")))
+
+
+def test_a_full_disk_is_named(lab: Lab, client: Path) -> None:
+    host = lab.hosts[1]
+    cache = host.home / ".cache"
+    cache.mkdir(exist_ok=True)
+    host.run("mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(cache))
+    try:
+        with pytest.raises(sky.SkyError) as caught:
+            sky.ComputePool(provider=sky.SSH("lab2")).__enter__()
+    finally:
+        host.run("umount", str(cache))
+    assert f"lab2: its disk is full, there is no room left in {cache}: make some" in str(
+        caught.value
+    )
+    assert "tar:" not in str(caught.value)
+
+
+def test_a_folder_that_another_user_made_first_is_not_in_the_way(lab: Lab, start) -> None:
+    temporary = lab.hosts[1].folder / "tmp"
+    first = temporary / "jupyter-sky-0"
+    shutil.rmtree(first, ignore_errors=True)
+    first.mkdir()
+    os.chown(first, USERS["ada"], USERS["ada"])
+    try:
+        for _ in range(2):
+            assert start("lab2", framework=False).ask("1 + 1") == [2]
+        # The second found what the first had made.
+        [own] = temporary.glob("jupyter-sky-0.*")
+        assert own.stat().st_uid == 0
+        assert len(list(own.iterdir())) == 2
+    finally:
+        first.rmdir()

@@ -10,11 +10,12 @@ import logging
 import shlex
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_bytes, last_line
 from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection.channel_socket import PIECE, as_socket
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
@@ -29,8 +30,37 @@ if TYPE_CHECKING:
 ANSWER_WITHIN = 60.0
 """Seconds in which a command has to print something, unless it is known to take longer."""
 
+MOST_PRINTED = 4 * 1024 * 1024
+"""Bytes that a command may print: ours print much less, and a host is not to fill this memory."""
+
+_MOST_GREETED = 64 * 1024  # bytes that login scripts may print
 _WINDOW = 8 * 1024 * 1024
 _TEST_WITHIN = 2.0
+
+_DISK_IS_FULL = "No space left on device"
+_FREE = """
+for place in "$HOME" "${XDG_CACHE_HOME:-$HOME/.cache}" "${TMPDIR:-/tmp}"; do
+    df -kP "$place" 2>/dev/null | awk -v place="$place" 'NR == 2 { print $4, place }'
+done
+"""
+_LITTLE = 16 * 1024  # kilobytes
+
+# One compound command, which the shell has read to its end before the loop reads from the same
+# input: that ends when the connection does. Then the whole process group of the session is ended.
+_ENDING_WITH_INPUT = """{{
+exec 3<&0
+(
+{script}
+) </dev/null 3<&- &
+work=$!
+( while read -r line; do :; done; kill -TERM 0 ) <&3 >/dev/null 2>&1 &
+watch=$!
+wait $work
+status=$?
+kill $watch 2>/dev/null
+exit $status
+}}
+"""
 
 # Exceptions say what goes wrong; paramiko's own log is for those who configure it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -87,6 +117,9 @@ class SSHConnection:
         self._transport: paramiko.Transport | None = None
         self._suspect = False
         self._bridges: set[paramiko.Channel] = set()
+        self._commands: set[paramiko.Channel] = set()
+        self._users: set[object] = set()
+        self._jump: SSHConnection | None = None
 
     def connect(self) -> paramiko.Transport:
         """Return the connection, as one that works.
@@ -113,10 +146,21 @@ class SSHConnection:
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
+        jump, self._jump = self._jump, None
+        if jump is not None:
+            jump._users.discard(self)
+            jump.close_if_unused()
 
     def close_if_unused(self) -> None:
-        """Hang up unless an agent is reached over this connection."""
-        if not self._bridges:
+        """Hang up unless an agent or another host is reached over it, or a command runs."""
+        if not self._bridges and not self._users:
+            self.close()
+
+    def abort(self) -> None:
+        """End the commands that run, and hang up as `close_if_unused` does."""
+        for channel in list(self._commands):
+            channel.close()
+        if not self._bridges and not any(isinstance(user, SSHConnection) for user in self._users):
             self.close()
 
     def _works(self, transport: paramiko.Transport) -> bool:
@@ -135,15 +179,22 @@ class SSHConnection:
 
         _check_way(self.target, login)
         *before, last = login.jumps
+        jump = self._jump = pool.get(parse_one(last), tuple(before))
+        jump._users.add(self)
         try:
-            jump = pool.get(parse_one(last), tuple(before)).connect()
             where, ours = (login.address, login.port), ("127.0.0.1", 0)
-            channel = jump.open_channel("direct-tcpip", where, ours, timeout=login.connect_within)
-        except paramiko.SSHException as error:
-            raise HostError(f"{last} does not lead to {login.where} ({error})") from None
-        except SkyError as error:
-            raise HostError(f"{last}, which leads to it, cannot be used: {error}") from None
-        return open_transport(login, channel)
+            try:
+                channel = jump.connect().open_channel(
+                    "direct-tcpip", where, ours, timeout=login.connect_within
+                )
+            except paramiko.SSHException as error:
+                raise HostError(f"{last} does not lead to {login.where} ({error})") from None
+            except SkyError as error:
+                raise HostError(f"{last}, which leads to it, cannot be used: {error}") from None
+            return open_transport(login, channel)
+        except BaseException:
+            self.close()
+            raise
 
     # Commands
 
@@ -153,6 +204,7 @@ class SSHConnection:
         data: bytes | None = None,
         within: float = ANSWER_WITHIN,
         sent: Callable[[int], None] = lambda count: None,
+        ends_with_us: bool = False,
     ) -> str:
         """Run a shell script on the host and return what it prints.
 
@@ -166,6 +218,9 @@ class SSHConnection:
             Seconds in which it has to print something, or to end.
         sent
             Called with the number of bytes of ``data`` that have left.
+        ends_with_us
+            Whether a script without ``data`` is ended, with all that it runs, when the connection
+            is closed before it is over.
 
         Raises
         ------
@@ -176,13 +231,16 @@ class SSHConnection:
         """
         # What login scripts print comes before the mark.
         script = f"printf %s {shlex.quote(MARK.decode())}\n{script}"
+        if ends_with_us:
+            script = _ENDING_WITH_INPUT.format(script=script)
         command = "sh -s" if data is None else f"sh -c {shlex.quote(script)}"
         try:
-            with contextlib.closing(self._start(command)) as channel:
+            with self._command(command) as channel:
                 channel.settimeout(within)
                 _write(channel, script.encode() if data is None else data, sent)
-                channel.shutdown_write()
-                printed = _read(channel.recv).partition(MARK)[2]
+                if not ends_with_us:
+                    channel.shutdown_write()
+                first, mark, printed = _read(channel.recv).partition(MARK)
                 said = _read(channel.recv_stderr)
                 status = channel.recv_exit_status()
         except TimeoutError:
@@ -191,8 +249,46 @@ class SSHConnection:
             raise HostError(f"the connection broke ({error or 'end of file'})") from None
         if status:
             lines = (printed + said).decode(errors="replace").strip().splitlines()
+            if not mark:
+                refusal = last_line((first + said).decode(errors="replace")).rstrip(".")
+                raise HostError(
+                    f"its login shell runs no commands ({refusal}): ask for a shell like /bin/sh "
+                    "for this user, or log in as another one"
+                )
+            if any(_DISK_IS_FULL in line for line in lines):
+                raise CommandError(self._full_disk())
             raise CommandError("\n".join(lines[-12:]) or f"a command ended with status {status}")
         return printed.decode(errors="replace")
+
+    def _full_disk(self) -> str:
+        """Say that there is no room left on the host, and where, as far as that can be seen."""
+        text = "its disk is full"
+        with contextlib.suppress(HostError):
+            free = [line.split(" ", 1) for line in self.run(_FREE).splitlines()]
+            places = [place for size, place in free if int(size) < _LITTLE]
+            if places:
+                text += f", there is no room left in {' and in '.join(places)}"
+        return f"{text}: make some, or see what `%sky gc --hosts {self.target}` removes"
+
+    @contextlib.contextmanager
+    def _command(self, command: str) -> Iterator[paramiko.Channel]:
+        """Start a command and give the channel to its input and output."""
+        with self._in_use(), contextlib.closing(self._start(command)) as channel:
+            self._commands.add(channel)
+            try:
+                yield channel
+            finally:
+                self._commands.discard(channel)
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Keep others from hanging up meanwhile, because they need the connection no more."""
+        user = object()
+        self._users.add(user)
+        try:
+            yield
+        finally:
+            self._users.discard(user)
 
     def _start(self, command: str) -> paramiko.Channel:
         """Start a command and return the channel to its input and output."""
@@ -224,18 +320,19 @@ class SSHConnection:
         HostError
             When the host cannot be reached.
         """
-        channel = self._start(command)
-        try:
-            self._await_agent(channel)
-        except BaseException:
-            channel.close()
-            raise
+        with self._in_use():
+            channel = self._start(command)
+            try:
+                self._await_agent(channel)
+            except BaseException:
+                channel.close()
+                raise
+            self._bridges.add(channel)
 
         def closed() -> None:
             self._bridges.discard(channel)
             self._suspect = True
 
-        self._bridges.add(channel)
         return as_socket(channel, closed)
 
     def _await_agent(self, channel: paramiko.Channel) -> None:
@@ -247,6 +344,9 @@ class SSHConnection:
                 if not (byte := channel.recv(1)):
                     break
                 seen += byte
+                if len(seen) > _MOST_GREETED:
+                    much = format_bytes(_MOST_GREETED)
+                    raise HostError(f"its login scripts printed more than {much}")
             else:
                 channel.settimeout(None)
                 return
@@ -284,7 +384,9 @@ def _write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) 
 
 
 def _read(receive: Callable[[int], bytes]) -> bytes:
-    parts = []
+    parts = bytearray()
     while part := receive(PIECE):
-        parts.append(part)
-    return b"".join(parts)
+        parts += part
+        if len(parts) > MOST_PRINTED:
+            raise CommandError(f"a command printed more than {format_bytes(MOST_PRINTED)}")
+    return bytes(parts)

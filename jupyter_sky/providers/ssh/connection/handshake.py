@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.providers.ssh.connection import authentication, host_keys
 from jupyter_sky.providers.ssh.connection.errors import HostError
@@ -12,6 +12,9 @@ from jupyter_sky.providers.ssh.connection.ssh_config import Login
 
 if TYPE_CHECKING:
     import paramiko
+
+MOST_BEFORE = 1024 * 1024
+"""Bytes that a server may send before it is known who it is; greeting and keys are much less."""
 
 _KEEP_ALIVE = 15  # seconds; firewalls and NATs forget connections that are silent
 
@@ -65,8 +68,9 @@ def open_transport(
     import paramiko
 
     transport = None
+    stranger = _Stranger(sock)
     try:
-        transport = paramiko.Transport(sock)
+        transport = paramiko.Transport(stranger)
         transport.banner_timeout = transport.auth_timeout = login.connect_within
         options = transport.get_security_options()
         # With the others paramiko compares a code of each packet byte by byte, in Python.
@@ -78,6 +82,7 @@ def open_transport(
             options.key_types = [*certified, *options.key_types]
         transport.start_client(timeout=login.connect_within)
         host_keys.check_host_key(login, transport.get_remote_server_key())
+        stranger.is_known = True
         authentication.authenticate(transport, login)
         transport.set_keepalive(_KEEP_ALIVE)
         return transport
@@ -89,6 +94,35 @@ def open_transport(
         if isinstance(error, paramiko.SSHException | EOFError | OSError):
             raise HostError(f"{login.where} does not speak SSH as expected ({error})") from None
         raise
+
+
+class _Stranger:
+    """What leads to a server of which nobody knows who it is: it is not listened to for long.
+
+    paramiko keeps a greeting without an end, and a packet of any size, until memory is full.
+
+    Attributes
+    ----------
+    is_known
+        Whether the server has shown that it is the right one.
+    """
+
+    def __init__(self, sock: socket.socket | paramiko.ProxyCommand | paramiko.Channel) -> None:
+        self.is_known = False
+        self._sock = sock
+        self._left = MOST_BEFORE
+
+    def recv(self, count: int) -> bytes:
+        """Receive bytes, as a socket does."""
+        data: bytes = self._sock.recv(count)
+        if not self.is_known:
+            self._left -= len(data)
+            if self._left < 0:
+                raise EOFError("it sends too much")
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
 
 
 def _wanted_types(known: list[str], usual: tuple[str, ...]) -> list[str]:

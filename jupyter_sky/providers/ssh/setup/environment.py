@@ -11,16 +11,17 @@ import re
 import shlex
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_bytes
+from jupyter_sky.formatting import HIDDEN, format_bytes, without_secrets
 from jupyter_sky.providers.spec import Image, PipIndex
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.setup import git_logins
 from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 from jupyter_sky.providers.ssh.setup.uv import find_uv
@@ -51,6 +52,8 @@ class Recipe:
         Wheels that are sent along.
     no_index
         Whether no package index is used beside them.
+    logins
+        Variables with the logins to Git repositories; the same environment is made without them.
     """
 
     python: str
@@ -58,6 +61,7 @@ class Recipe:
     requirements: tuple[str, ...] = ()
     wheels: tuple[Path, ...] = ()
     no_index: bool = False
+    logins: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def count(self) -> int:
@@ -77,8 +81,14 @@ def recipe_for(image: Image) -> Recipe:
     Raises
     ------
     UsageError
-        When a file that the image names cannot be read.
+        When a file that the image names cannot be read, or an address lacks its password.
     """
+    for each in image.pip:
+        if HIDDEN in each:
+            raise UsageError(
+                f"the registry does not keep what stands for {HIDDEN} in {each}: end the cluster "
+                "with `%sky down` and start it with that again."
+            )
     files = [Path(each[2:].strip()) for each in image.pip if each.startswith("-r")]
     asked = [each for each in image.pip if not each.startswith("-r")]
     named = {_name(each) for each in asked}
@@ -94,12 +104,15 @@ def recipe_for(image: Image) -> Recipe:
     sent = {_name(wheel.name) for wheel in wheels}
     indexes = [index for index in every if index not in folders]
     wanted = [index for index in indexes if not index.packages or set(index.packages) - sent]
+    logins: dict[str, str] = {}
+    requirements = [git_logins.without_logins(each, logins) for each in [*ours, *same, *asked]]
     return Recipe(
         python=".".join((image.python or sys.version.split()[0]).split(".")[:2]),
-        project=_project([*ours, *same, *asked], wanted, sent),
-        requirements=tuple(map(_read, files)),
+        project=_project(requirements, wanted, sent),
+        requirements=tuple(git_logins.without_logins(_read(each), logins) for each in files),
         wheels=wheels,
         no_index=bool(folders) and not wanted,
+        logins=git_logins.variables(logins),
     )
 
 
@@ -128,7 +141,8 @@ def make_environment(
     wheels = _send_wheels(connection, facts, recipe, report)
     report(f"making Python {recipe.python} and installing {recipe.count} packages")
     try:
-        connection.run(_script(folder, uv, wheels, recipe), within=INSTALL_WITHIN)
+        script = _script(folder, uv, wheels, recipe)
+        connection.run(script, within=INSTALL_WITHIN, ends_with_us=True)
     except CommandError as error:
         raise HostError(f"its environment could not be made:\n    {_indented(error)}") from None
     return python
@@ -169,8 +183,10 @@ _MAKE = """
 umask 077
 mkdir -p {parent}
 new=$(mktemp -d {parent}/new.XXXXXX)
+trap 'rm -rf "$new"; exit 1' TERM
 give_up() {{ printf '`%s` failed:\\n' "$1"; cat "$new/said"; rm -rf "$new"; exit 1; }}
 cd "$new"
+{logins}
 {files}
 {uv} venv --quiet --relocatable --python {python} "$new/env" >said 2>&1 </dev/null ||
     give_up 'uv venv --python {python}'
@@ -199,6 +215,7 @@ def _script(folder: str, uv: str, wheels: str | None, recipe: Recipe) -> str:
         uv=shlex.quote(uv),
         python=recipe.python,
         options=shlex.join(options),
+        logins="\n".join(f"export {shlex.join([f'{k}={v}'])}" for k, v in recipe.logins.items()),
         files="\n".join(
             f"printf %s {shlex.quote(text)} >{name}"
             for name, text in zip(names, texts, strict=True)
@@ -251,8 +268,9 @@ def _wheels(index: PipIndex) -> list[Path]:
     found = sorted(folder.glob("*.whl"))
     if not found:
         raise UsageError(
-            f"pip_indexes has {index.url!r}, which is neither an address nor a folder with wheels: "
-            "type one that begins with https://, or `pip download` wheels into the folder first."
+            f"pip_indexes has {without_secrets(index.url)!r}, which is neither an address nor a "
+            "folder with wheels: type one that begins with https://, or `pip download` wheels into "
+            "the folder first."
         )
     return found
 
@@ -270,6 +288,4 @@ def _name(requirement: str) -> str:
 
 
 def _indented(error: CommandError) -> str:
-    # Addresses of indexes can have passwords in them.
-    text = re.sub(r"(\w+://)[^/\s@]+@", r"\1…@", str(error))
-    return text.replace("\n", "\n    ")
+    return without_secrets(str(error)).replace("\n", "\n    ")

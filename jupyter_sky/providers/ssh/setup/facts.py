@@ -14,7 +14,16 @@ say system "$(uname -s)"
 say machine "$(uname -m)"
 say user "$(id -u)"
 say home "$HOME"
-say tmp "${TMPDIR:-/tmp}"
+# Another user may have made a folder of our name first: then it is the first of ours that has one
+# like it, or a new one.
+tmp="${TMPDIR:-/tmp}"; tmp="${tmp%/}"; runtime="$tmp/jupyter-sky-$(id -u)"
+is_ours() { [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ]; }
+if { [ -e "$runtime" ] || [ -L "$runtime" ]; } && ! is_ours "$runtime"; then
+    for other in "$runtime".*; do is_ours "$other" && break; done
+    is_ours "$other" || other=$(mktemp -d "$runtime.XXXXXX")
+    runtime=$other
+fi
+say runtime "$runtime"
 say cache "${XDG_CACHE_HOME:-$HOME/.cache}"
 say cpus "$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
 say memory "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)"
@@ -38,8 +47,10 @@ class HostFacts:
     ----------
     system, machine
         As ``uname`` says: ``"Linux"``, ``"x86_64"``.
-    home, tmp, cache
+    home, cache
         Folders.
+    runtime_folder
+        The folder of running agents, on a local disk, with a short path.
     cpus
         Number of processors.
     memory, shared, disk
@@ -58,7 +69,7 @@ class HostFacts:
     machine: str
     user: int
     home: str
-    tmp: str
+    runtime_folder: str
     cache: str
     cpus: int
     memory: int
@@ -73,11 +84,6 @@ class HostFacts:
     def cache_folder(self) -> str:
         """Our folder for what one cluster leaves to the next: environments, wheels, code."""
         return f"{self.cache}/jupyter-sky"
-
-    @property
-    def runtime_folder(self) -> str:
-        """The folder of running agents, on a local disk, with a short path."""
-        return f"{self.tmp}/jupyter-sky-{self.user}"
 
 
 def gather_facts(connection: SSHConnection) -> HostFacts:
@@ -98,7 +104,7 @@ def gather_facts(connection: SSHConnection) -> HostFacts:
         machine=said["machine"],
         user=int(said["user"]),
         home=said["home"],
-        tmp=said["tmp"].rstrip("/"),
+        runtime_folder=said["runtime"],
         cache=said["cache"],
         cpus=int(said["cpus"] or 1),
         memory=1024 * int(said["memory"] or 0),

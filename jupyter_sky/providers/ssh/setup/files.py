@@ -73,7 +73,8 @@ def shell_values(connection: SSHConnection, commands: Mapping[str, str]) -> dict
     found = {}
     for name, command in commands.items():
         try:
-            found[name] = connection.run(f"( {command}\n) </dev/null").rstrip("\n")
+            printed = connection.run(f"( {command}\n)", ends_with_us=True)
+            found[name] = printed.rstrip("\n")
         except CommandError as error:
             raise HostError(f"`{command}`, for the variable {name}, failed: {error}") from None
     return found

@@ -1,0 +1,68 @@
+"""What a reader would call a cell: the line by which a user finds it again among its runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import lru_cache
+
+from jupyter_sky.analysis.ipython_syntax import parse
+
+_LONGEST = 60  # characters
+
+# Functions that prepare or report: seldom what a cell is about.
+_MINOR = re.compile(r"print|display|barrier|basicConfig|.*(seed|filter|init|setup)|set_.*|use_.*")
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_BLOCKS = (ast.With, ast.AsyncWith, ast.Try, ast.If)
+_ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+
+
+@lru_cache(maxsize=256)  # a cell is run again and again
+def cell_title(source: str) -> str:
+    """Return a title for a cell: the comment that it begins with, or the line that it is about.
+
+    That is rather a loop or a call than what prepares it, and of two of a kind the longer one.
+    """
+    lines = source.splitlines()
+    first = next((line.strip() for line in lines if line.strip()), "")
+    if comment := re.match(r"#[#%\s]*(\w.*)", first):
+        return comment[1][:_LONGEST]
+    try:
+        statements = parse(source).body
+    except SyntaxError:
+        statements = []
+    if statements:
+        # Of equals the last one: it uses what the others prepare.
+        chosen = max(reversed(statements), key=lambda each: (_weight(each), _length(each)))
+        first = lines[chosen.lineno - 1].strip()
+    return first.rstrip(":")[:_LONGEST]
+
+
+def _weight(statement: ast.stmt) -> int:
+    """Return how likely a cell is about a statement."""
+    if isinstance(statement, _LOOPS):
+        return 5
+    if isinstance(statement, _BLOCKS):
+        return 4
+    if isinstance(statement, ast.Expr):
+        return 4 if _does_work(statement.value) else 1
+    if isinstance(statement, _ASSIGNMENTS):
+        return 3 if _does_work(statement.value) else 1
+    return 0 if isinstance(statement, ast.Import | ast.ImportFrom) else 2
+
+
+def _length(statement: ast.stmt) -> int:
+    return (statement.end_lineno or statement.lineno) - statement.lineno
+
+
+def _does_work(value: ast.expr | None) -> bool:
+    """Return whether an expression calls something, also as in ``train(data) @ pool``."""
+    match value:
+        case ast.Await(value=awaited):
+            return _does_work(awaited)
+        case ast.BinOp(left=left, right=right):
+            return _does_work(left) or _does_work(right)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return _MINOR.fullmatch(name) is None
+    return isinstance(value, ast.Call)

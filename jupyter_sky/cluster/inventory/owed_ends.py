@@ -1,0 +1,177 @@
+"""Ends that are owed: machines that could not be told that their cluster, or their part, was ended.
+
+They are in the registry until they are told, which any kernel does that uses clusters: it tries
+again and again in the background, and `gc` does so at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.formatting import format_duration
+from jupyter_sky.providers import providers
+from jupyter_sky.providers.base import CloudProvider, Machine, Provider
+from jupyter_sky.transport import event_loop
+
+REMOVE_WITHIN = 10.0
+"""Seconds for one attempt to reach a machine."""
+
+_PAUSES = (2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
+"""Seconds between attempts in the background; the last is for all that follow."""
+
+
+@dataclass(frozen=True)
+class OwedEnd:
+    """A machine that is to be told, with the cluster that it was part of.
+
+    Attributes
+    ----------
+    number
+        Which row of the table it is.
+    cluster, name, provider
+        The cluster's id, its name, and where its nodes came from.
+    machine
+        The machine, as `Machine.row` describes it.
+    since
+        When it should have been told, in seconds since the epoch.
+    """
+
+    number: int
+    cluster: str
+    name: str
+    provider: str
+    machine: Mapping[str, Any]
+    since: float
+
+    @property
+    def hosts(self) -> str:
+        """What the user calls the machine."""
+        names = [node.get("name") or node["addr"] for node in self.machine["nodes"]]
+        return ", ".join(map(str, names))
+
+    def __str__(self) -> str:
+        ago = format_duration(time.time() - self.since)
+        return f"{self.name}: ended {ago} ago, and {self.hosts} could not be told so far"
+
+
+async def remove_machines(
+    identity: str, name: str, provider: Provider, machines: Sequence[Machine]
+) -> list[str]:
+    """Remove what is left of agents on machines.
+
+    Parameters
+    ----------
+    identity, name
+        The cluster's id, and its name.
+    provider
+        Where its nodes came from.
+    machines
+        The machines.
+
+    Returns
+    -------
+    list of str
+        The nodes that could not be reached, which is owed to them from now on.
+    """
+    removed = await asyncio.gather(*map(try_to_remove, machines))
+    left = [machine for machine, done in zip(machines, removed, strict=True) if not done]
+    record(identity, name, provider, left)
+    settle_in_background()
+    return [node.host for machine in left for node in machine.nodes]
+
+
+async def try_to_remove(machine: Machine) -> bool:
+    """Remove what is left of an agent on a machine; say whether the machine was reached."""
+    try:
+        async with asyncio.timeout(REMOVE_WITHIN):
+            await machine.remove()
+    except (OSError, TimeoutError):
+        return False
+    return True
+
+
+def record(identity: str, name: str, provider: Provider, machines: Sequence[Machine]) -> None:
+    """Record machines that could not be told that their part of a cluster was ended.
+
+    Machines of a cloud are terminated by their provider, whatever is on them.
+    """
+    if isinstance(provider, CloudProvider) or not machines:
+        return
+    now = time.time()
+    rows = [(identity, name, provider.name, json.dumps(each.row()), now) for each in machines]
+    with registry.opened() as database:
+        database.executemany(
+            "INSERT INTO owed_ends (cluster, name, provider, machine, since) "
+            "VALUES (?, ?, ?, ?, ?)",
+            rows,
+        )
+
+
+def read() -> list[OwedEnd]:
+    """Return all ends that are owed, oldest first."""
+    with registry.opened() as database:
+        found = database.execute(
+            "SELECT number, cluster, name, provider, machine, since FROM owed_ends ORDER BY number"
+        ).fetchall()
+    return [
+        OwedEnd(number, cluster, name, provider, json.loads(machine), since)
+        for number, cluster, name, provider, machine, since in found
+    ]
+
+
+async def settle(owed: OwedEnd) -> bool:
+    """Try to end what is left on a machine; say whether nothing is owed there any more."""
+    provider = providers().get(owed.provider)
+    if provider is None or not await try_to_remove(provider.machine(owed.machine)):
+        return False
+    with registry.opened() as database:
+        database.execute("DELETE FROM owed_ends WHERE number = ?", (owed.number,))
+    return True
+
+
+async def settle_cluster(identity: str) -> None:
+    """Try to end what is owed to a cluster, before it gets other nodes in the same places."""
+    await asyncio.gather(*(settle(each) for each in read() if each.cluster == identity))
+
+
+def settle_now() -> list[tuple[OwedEnd, bool]]:
+    """Try to end whatever is owed, all at once; say of each whether it was done."""
+    owed = read()
+
+    async def settle_all() -> list[bool]:
+        return await asyncio.gather(*map(settle, owed))
+
+    return list(zip(owed, event_loop.wait(settle_all()), strict=True))
+
+
+def settle_in_background() -> None:
+    """Have the background loop try until nothing is owed any more; cheap where nothing is."""
+    with contextlib.suppress(registry.RegistryError):  # the next kernel tries as well
+        if read():
+            event_loop.call(_start)
+
+
+_task: asyncio.Task[None] | None = None
+
+
+def _start() -> None:
+    global _task
+    if _task is None or _task.done():
+        _task = asyncio.get_running_loop().create_task(_settle_until_done())
+
+
+async def _settle_until_done() -> None:
+    for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
+        await asyncio.sleep(pause)
+        with contextlib.suppress(registry.RegistryError):  # another process may hold the registry
+            if not (owed := read()):
+                return
+            await asyncio.gather(*map(settle, owed))

@@ -1,0 +1,78 @@
+"""A part of a rank's log: the bytes, and what stands where in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """What a rank wrote to one stream, or that a run began there.
+
+    Attributes
+    ----------
+    time
+        When that was by the clock of its node, in seconds since the epoch.
+    data
+        What it wrote; empty where a run begins.
+    stream
+        ``"stdout"``, ``"stderr"``, or ``"log"`` for what is in the log alone.
+    run, title
+        The run that begins here; ``None`` if there is none.
+    """
+
+    rank: int
+    time: float
+    data: bytes = b""
+    stream: str = "stdout"
+    run: str | None = None
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """A part of a rank's log.
+
+    Attributes
+    ----------
+    data
+        The bytes.
+    start
+        Where they stand in the log.
+    size
+        The bytes of the log in all.
+    pieces, runs
+        What stands where in the log; the first of each may begin before ``start``.
+    """
+
+    rank: int
+    data: bytes
+    start: int
+    size: int
+    pieces: Sequence[LoggedPiece]
+    runs: Sequence[LoggedRun]
+
+    @property
+    def end(self) -> int:
+        """Where in the log the next part begins."""
+        return self.start + len(self.data)
+
+    def entries(self) -> Iterator[LogEntry]:
+        """Yield what was written, in order, and before it the run that it is of."""
+        runs, pieces = list(self.runs), list(self.pieces)
+        offsets = {self.start, *(run[0] for run in runs), *(piece[0] for piece in pieces)}
+        bounds = [*sorted(max(self.start, offset) for offset in offsets), self.end]
+        written, stream = 0.0, "stdout"
+        for begin, end in pairwise(bounds):
+            while runs and runs[0][0] <= begin:
+                _, written, run, title = runs.pop(0)
+                yield LogEntry(self.rank, written, run=run, title=title)
+            while pieces and pieces[0][0] <= begin:
+                _, written, stream = pieces.pop(0)
+            data = self.data[begin - self.start : end - self.start]
+            if data:
+                yield LogEntry(self.rank, written, data, stream)

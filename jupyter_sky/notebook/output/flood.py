@@ -1,0 +1,76 @@
+"""The end of a flood: what a rank prints faster than a notebook can take.
+
+The cell keeps the beginning, as it came, and below it one display with the end, which is replaced
+as more comes. A stream would keep every part of it, with a notice before each.
+"""
+
+from __future__ import annotations
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import DisplayHandle
+
+from jupyter_sky.formatting import format_bytes
+from jupyter_sky.transport.protocol.events import Output
+
+_SHOWN = 16 * 1024
+"""Characters of the end that are shown."""
+
+
+class FloodEnd:
+    """The end of what one rank has printed to one stream.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    label
+        What each line begins with.
+    """
+
+    def __init__(self, shell: InteractiveShell, label: str = "") -> None:
+        self._publisher = shell.display_pub
+        self._label = label
+        self._id = DisplayHandle().display_id
+        self._text = ""
+        self._rank = 0
+        self._lines = 0
+        self._bytes = 0
+        self._shown: str | None = None
+
+    def add(self, event: Output, text: str) -> None:
+        """Add what was printed, and what was skipped before it."""
+        self._rank = event.rank
+        if event.skipped_bytes:
+            self._leave_out(self._text)
+            self._text = ""
+            self._lines += event.skipped_lines
+            self._bytes += event.skipped_bytes
+        self._text += text
+        if len(self._text) > _SHOWN:
+            start = self._text.find("\n", len(self._text) - _SHOWN, -1) + 1
+            start = start or len(self._text) - _SHOWN
+            self._leave_out(self._text[:start])
+            self._text = self._text[start:]
+
+    def show(self) -> None:
+        """Publish the end, if it has changed."""
+        ends = (line.rpartition("\r")[2] for line in self._text.rstrip("\n").split("\n"))
+        text = "\n".join([self._notice(), *(f"{self._label}{line}" for line in ends)])
+        if text != self._shown:
+            is_new, self._shown = self._shown is None, text
+            transient = {"display_id": self._id}
+            self._publisher.publish({"text/plain": text}, transient=transient, update=not is_new)
+
+    def _leave_out(self, text: str) -> None:
+        self._lines += text.count("\n")
+        self._bytes += len(text.encode(errors="replace"))
+
+    def _notice(self) -> str:
+        return gap_notice(self._rank, self._lines, self._bytes)
+
+
+def gap_notice(rank: int, lines: int, size: int) -> str:
+    """Return the line that stands in place of what is not shown."""
+    what = f"{lines:,} lines, " if lines else ""
+    where = f"`%sky logs {rank} --save FILE` has all of them"
+    return f"[… {what}{format_bytes(size)} not shown here: {where} …]"

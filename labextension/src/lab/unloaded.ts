@@ -1,0 +1,44 @@
+/* Helps who runs `%%sky` before the extension is loaded: IPython can only say that there is no such
+   magic, and nothing of ours is in the kernel to say more. */
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Notification } from '@jupyterlab/apputils';
+import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { IClusters } from './clusters.ts';
+import { LOAD, Notebooks } from './notebooks.ts';
+
+/** What IPython says of a magic that it does not know. */
+const UNKNOWN = /magic.*`%%?sky` not found/;
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-sky:unloaded',
+  description: 'Offers to load jupyter_sky where a cell needs it.',
+  autoStart: true,
+  requires: [IClusters],
+  optional: [INotebookTracker, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    clusters: IClusters,
+    tracker: INotebookTracker | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('jupyter_sky');
+    const notebooks = new Notebooks(app, clusters.client, tracker, trans);
+    NotebookActions.executed.connect((_, { notebook, cell, error }) => {
+      if (!UNKNOWN.test(error?.errorValue ?? '') || notebook !== notebooks.current?.content) {
+        return;
+      }
+      const load = () => {
+        notebook.activeCellIndex = notebook.widgets.indexOf(cell);
+        void notebooks.load(true);
+      };
+      Notification.warning(trans.__('This notebook has not loaded jupyter_sky: %1 does.', LOAD), {
+        autoClose: false,
+        actions: [{ label: trans.__('Load it and run the cell again'), callback: load }]
+      });
+    });
+  }
+};
+
+export default plugin;

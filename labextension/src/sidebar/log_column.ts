@@ -1,0 +1,195 @@
+/* A column of a log: lines of one rank, or of several merged in order, below the title of their run. */
+
+import type { LogEntry } from '../api.ts';
+import { element, setAttribute, setShown, setText } from '../dom.ts';
+import { linesOf, pieces, plain } from '../text.ts';
+import type { Translation } from '../words.ts';
+
+/** Lines that are kept, at most. */
+const MOST = 5000;
+
+/** Characters of an unfinished line that are kept, at most. */
+const LONGEST = 20_000;
+
+interface Line {
+  rank: number;
+  stream: string;
+  text: string;
+  element: HTMLElement | null;
+}
+
+export class LogColumn {
+  readonly element: HTMLElement;
+  readonly #trans: Translation;
+  readonly #labelled: boolean;
+  readonly #text: HTMLElement;
+  readonly #unfinished = new Map<string, Line>();
+  readonly #changed = new Set<Line>();
+  readonly #added: (Line | HTMLElement)[] = [];
+  #run: string | null = null;
+  #heading: HTMLElement | null = null;
+  #query = '';
+  #drawing = false;
+  #following = true;
+
+  /** `label` is what the column is called; lines begin with their rank if they are `labelled`. */
+  constructor(trans: Translation, label: string, labelled: boolean, onScroll = () => {}) {
+    this.#trans = trans;
+    this.#labelled = labelled;
+    const attributes = { role: 'log', 'aria-live': 'off', tabindex: '0', 'aria-label': label };
+    this.#text = element('div', 'jsky-text', attributes);
+    this.#text.addEventListener('scroll', () => {
+      const { scrollTop, clientHeight, scrollHeight } = this.#text;
+      this.#following = scrollTop + clientHeight >= scrollHeight - 4;
+      onScroll();
+    });
+    this.element = element('div', 'jsky-log-column', {}, this.#text);
+  }
+
+  /** Adds what ranks wrote; it is drawn with the next frame. */
+  add(entries: readonly LogEntry[]): void {
+    for (const entry of entries) {
+      if (entry.run === null) {
+        this.#write(entry);
+      } else if (entry.run !== this.#run) {
+        // Its heading comes with its first line: many runs print nothing.
+        this.#run = entry.run;
+        this.#heading = this.#headingOf(entry);
+      }
+    }
+    this.#drawSoon();
+  }
+
+  clear(): void {
+    this.#text.replaceChildren();
+    this.#unfinished.clear();
+    this.#changed.clear();
+    this.#added.length = 0;
+    this.#run = this.#heading = null;
+  }
+
+  /** Whether it stays at its end, whatever comes. */
+  get following(): boolean {
+    return this.#following;
+  }
+
+  set following(following: boolean) {
+    this.#following = following;
+    if (following) {
+      this.#text.scrollTop = this.#text.scrollHeight;
+    }
+  }
+
+  /** Marks the lines that have a text. */
+  search(query: string): void {
+    this.#query = query.toLowerCase();
+    for (const line of this.#text.children) {
+      this.#mark(line);
+    }
+  }
+
+  /** The lines that `search` has found. */
+  get found(): readonly Element[] {
+    return [...this.#text.querySelectorAll('.jsky-found')];
+  }
+
+  #write({ rank, stream, text }: LogEntry): void {
+    const key = `${rank} ${stream}`;
+    const parts = text.split('\n');
+    const rest = parts.pop()!;
+    for (const part of parts) {
+      this.#extend(key, rank, stream, part);
+      this.#unfinished.delete(key);
+    }
+    if (rest) {
+      this.#extend(key, rank, stream, rest);
+    }
+  }
+
+  /** Adds to the unfinished line of a stream, or begins one. */
+  #extend(key: string, rank: number, stream: string, text: string): void {
+    let line = this.#unfinished.get(key);
+    if (!line) {
+      line = { rank, stream, text: '', element: null };
+      this.#unfinished.set(key, line);
+      if (this.#heading) {
+        this.#added.push(this.#heading);
+        this.#heading = null;
+      }
+      this.#added.push(line);
+    }
+    line.text = shortened(line.text + text);
+    this.#changed.add(line);
+  }
+
+  #drawSoon(): void {
+    if (!this.#drawing) {
+      this.#drawing = true;
+      requestAnimationFrame(() => {
+        this.#drawing = false;
+        this.#draw();
+      });
+    }
+  }
+
+  #draw(): void {
+    const added = this.#added.splice(0).slice(-MOST);
+    this.#text.append(
+      ...added.map((each) => ('rank' in each ? (each.element = this.#elementOf(each)) : each))
+    );
+    for (const line of this.#changed) {
+      if (line.element) {
+        this.#fill(line.element, line);
+      }
+    }
+    this.#changed.clear();
+    while (this.#text.childElementCount > MOST) {
+      this.#text.firstElementChild!.remove();
+    }
+    if (this.#following) {
+      this.#text.scrollTop = this.#text.scrollHeight;
+    }
+  }
+
+  #elementOf(line: Line): HTMLElement {
+    const node = element('div', 'jsky-text-line');
+    setAttribute(node, 'data-stream', line.stream);
+    this.#fill(node, line);
+    return node;
+  }
+
+  #fill(node: HTMLElement, { rank, text }: Line): void {
+    const [shown = ''] = linesOf(text);
+    const label = this.#labelled ? [element('span', 'jsky-log-rank', {}, `${rank}`)] : [];
+    node.replaceChildren(
+      ...label,
+      ...pieces(shown).map(({ text, style }) => (style ? element('span', style, {}, text) : text))
+    );
+    this.#mark(node);
+  }
+
+  #mark(node: Element): void {
+    const found = this.#query !== '' && node.textContent!.toLowerCase().includes(this.#query);
+    node.classList.toggle('jsky-found', found);
+    node.classList.remove('jsky-found-now');
+  }
+
+  #headingOf({ title, time }: LogEntry): HTMLElement {
+    const when = new Date(time * 1000);
+    const name = element('span', 'jsky-log-title');
+    setText(name, plain(title) || this.#trans.__('a run'));
+    const clock = element('time', 'jsky-quiet', { datetime: when.toISOString() });
+    setText(clock, when.toLocaleTimeString());
+    setShown(clock, time > 0);
+    return element('div', 'jsky-log-run', {}, name, clock);
+  }
+}
+
+/** Returns a line without what has been overwritten, where it is long. */
+function shortened(text: string): string {
+  if (text.length <= LONGEST) {
+    return text;
+  }
+  const last = text.lastIndexOf('\r', text.length - 2);
+  return (last > 0 ? text.slice(last) : text).slice(0, LONGEST);
+}

@@ -1,0 +1,127 @@
+import assert from 'node:assert/strict';
+import { beforeEach, test } from 'node:test';
+import type { LogChunk, LogEntry } from '../src/api.ts';
+import { LogPane } from '../src/sidebar/log.ts';
+import { document, Event, frame, KeyboardEvent, place, texts, textOf, tools, written } from './page.ts';
+
+let host: HTMLElement;
+let followed: string[];
+let saved: number[];
+let say: (...entries: LogEntry[]) => void;
+let pane: LogPane;
+
+beforeEach(() => {
+  document.body.replaceChildren();
+  [followed, saved] = [[], []];
+  pane = new LogPane(tools, [0, 1, 2, 3], {
+    follow: (ranks, onChunk: (chunk: LogChunk, isFirst: boolean) => void) => {
+      followed.push(ranks);
+      let isFirst = true;
+      say = (...entries) => {
+        onChunk({ entries, end: null }, isFirst);
+        isFirst = false;
+      };
+      return () => {};
+    },
+    download: (rank) => void saved.push(rank)
+  });
+  host = place();
+  host.append(pane.element);
+  pane.follow();
+});
+
+const lines = () => texts(host, '.jsky-text-line');
+const began = (run: string, title: string, rank = 0) => written('', { run, title, rank });
+
+function choose(label: string, value: string): void {
+  const field = host.querySelector<HTMLInputElement>(`[aria-label="${label}"]`)!;
+  field.value = value;
+  field.dispatchEvent(new Event('change', { bubbles: true }));
+}
+
+function search(text: string): HTMLInputElement {
+  const field = host.querySelector<HTMLInputElement>('[type=search]')!;
+  field.value = text;
+  field.dispatchEvent(new Event('input', { bubbles: true }));
+  return field;
+}
+
+test('runs are set apart, and stderr has its colour', async () => {
+  assert.deepEqual(followed, ['0']);
+  say(began('r1', 'load()'), began('r2', 'train()'), written('one\ntw'));
+  say(written('o\n'), written('oh\n', { stream: 'stderr' }), written('\nthree\n'));
+  await frame();
+  assert.deepEqual(texts(host, '.jsky-log-title'), ['train()'], 'one that printed nothing is left out');
+  assert.deepEqual(lines(), ['one', 'two', 'oh', '', 'three']);
+  assert.deepEqual(texts(host, '[data-stream=stderr]'), ['oh']);
+  assert.equal(host.querySelector('.jsky-text')!.firstElementChild!.className, 'jsky-log-run');
+  say(began('r3', '<b>'), written('next\n'));
+  await frame();
+  assert.deepEqual(texts(host, '.jsky-log-title'), ['train()', '<b>']);
+});
+
+test('a line that is overwritten is one line', async () => {
+  say(written('\r 1 %'), written('\r 2 %'));
+  await frame();
+  assert.deepEqual(lines(), [' 2 %']);
+  say(written('\r100 %\nend\n'));
+  await frame();
+  assert.deepEqual(lines(), ['100 %', 'end']);
+});
+
+test('several ranks are merged in order, each line with its rank, or stand side by side', async () => {
+  choose('Ranks, like 0,2-3 or all', '0,2-3');
+  assert.deepEqual(followed.at(-1), '0,2-3');
+  const both = [
+    began('r1', 'train()', 0),
+    written('a', { rank: 0 }),
+    began('r1', 'train()', 2),
+    written('b\n', { rank: 2 }),
+    written('c\n', { rank: 0 })
+  ];
+  say(...both);
+  await frame();
+  assert.deepEqual(texts(host, '.jsky-log-title'), ['train()'], 'once, not for each rank');
+  assert.deepEqual(lines(), ['0ac', '2b']);
+
+  choose('How several ranks are shown', 'beside');
+  say(...both);
+  await frame();
+  assert.deepEqual(texts(host, '.jsky-log-head'), ['rank 0', 'rank 2', 'rank 3']);
+  assert.deepEqual(lines(), ['ac', 'b']);
+  assert.deepEqual(texts(host, '.jsky-log-title'), ['train()', 'train()']);
+
+  choose('Ranks, like 0,2-3 or all', 'all');
+  assert.equal(followed.at(-1), '0-3');
+});
+
+test('ranks that are not there are told what there is', () => {
+  for (const wrong of ['seven', '7', '', '1-']) {
+    choose('Ranks, like 0,2-3 or all', wrong);
+    assert.match(textOf(host, '.jsky-nothing'), /has ranks 0-3: type some of them/);
+  }
+  assert.deepEqual(followed, ['0']);
+});
+
+test('what is searched for is marked and counted, and Enter goes to it', async () => {
+  say(written('Loss 1\nother\nloss 2\n'));
+  await frame();
+  const field = search('loss');
+  assert.deepEqual(texts(host, '.jsky-found'), ['Loss 1', 'loss 2']);
+  assert.equal(textOf(host, '.jsky-log-hits'), '2 lines');
+  for (const expected of ['1 of 2', '2 of 2', '1 of 2']) {
+    field.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }));
+    assert.equal(textOf(host, '.jsky-log-hits'), expected);
+  }
+  assert.deepEqual(texts(host, '.jsky-found-now'), ['Loss 1']);
+  field.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true }));
+  assert.deepEqual(texts(host, '.jsky-found'), []);
+  search('nowhere');
+  assert.equal(textOf(host, '.jsky-log-hits'), '0 lines');
+});
+
+test('the whole log of the chosen ranks can be saved', () => {
+  choose('Ranks, like 0,2-3 or all', '1,2');
+  host.querySelector<HTMLElement>('[aria-label="Save the whole log as a file"]')!.click();
+  assert.deepEqual(saved, [1, 2]);
+});

@@ -1,0 +1,129 @@
+"""A node in other hands: what stands between kernels and its agent says what the test wants."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.providers.local.machine import LocalMachine
+from jupyter_sky.transport.frames import Decoder, Message, encode
+
+Change = Callable[[Message], Message]
+
+
+def agent_folder(cluster: Cluster, node: int) -> Path:
+    """Return the folder of the agent of a node on this computer."""
+    machines = [each.machine for each in cluster._controller.connections]
+    found = next(each for each in machines if node in [one.node for one in each.nodes])
+    assert isinstance(found, LocalMachine)
+    return found.folder
+
+
+class TakenOver:
+    """Stands at the socket of an agent, and passes on what goes over it.
+
+    Attributes
+    ----------
+    change
+        Is given each message of the agent, and returns what the client receives in its place.
+    clients
+        Who has connected so far.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.change: Change = lambda message: message
+        self._agent = folder / "agent.real"
+        self._path = folder / "agent.sock"
+        self._path.rename(self._agent)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._path))
+        self._listener.listen()
+        self._sending = threading.Lock()
+        self.clients: list[socket.socket] = []
+        self._agents: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+        self._last = 0
+        self._added = 0
+
+    def say(self, event: dict[str, Any]) -> None:
+        """Send the client that connected last an event which the agent knows nothing of."""
+        with self._sending:
+            self._added += 1
+            self._last += 1
+            self.clients[-1].sendall(encode({**event, "n": self._last}))
+
+    def say_raw(self, data: bytes) -> None:
+        """Send it bytes that may be no message at all."""
+        with self._sending:
+            self.clients[-1].sendall(data)
+
+    def close(self) -> None:
+        """Give the agent its socket back, if it is there still."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for sock in [*self.clients, *self._agents]:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        with suppress(OSError):
+            self._agent.rename(self._path)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            agent = socket.socket(socket.AF_UNIX)
+            agent.connect(str(self._agent))
+            self.clients.append(client)
+            self._agents.append(agent)
+            for target, way in ((_pass_on, (client, agent)), (self._answer, (agent, client))):
+                self._threads.append(threading.Thread(target=target, args=way))
+                self._threads[-1].start()
+
+    def _answer(self, agent: socket.socket, client: socket.socket) -> None:
+        decoder = Decoder()
+        with suppress(OSError):
+            while count := agent.recv_into(decoder.buffer()):
+                for message, payload in decoder.received(count):
+                    changed = self.change(message)
+                    with self._sending:
+                        if "event" in changed:
+                            changed = {**changed, "n": changed["n"] + self._added}
+                            self._last = changed["n"]
+                        elif "welcome" in changed:
+                            self._last = changed["last"]
+                        client.sendall(encode(changed, payload.nbytes))
+                        client.sendall(payload)
+        _end(client, agent)
+
+
+def _pass_on(source: socket.socket, destination: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            destination.sendall(data)
+    _end(source, destination)
+
+
+def _end(*sockets: socket.socket) -> None:
+    for sock in sockets:
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def taken_over(cluster: Cluster, node: int) -> Iterator[TakenOver]:
+    """Take a node over; kernels that connect from now on speak with the one who did."""
+    made = TakenOver(agent_folder(cluster, node))
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,111 @@
+"""Another user of this computer: what they can open, read and connect to of a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from jupyter_sky.cluster.inventory import asked_names, kernel_files, registry
+from jupyter_sky.cluster.inventory.kernel_files import KernelFile
+from jupyter_sky.providers.local import Local
+from tests.cluster.conftest import Cells
+
+NOBODY = 65534
+
+TRY = """
+import encodings.idna, json, os, socket, ssl, sys
+nobody, wanted, ports = json.load(sys.stdin)
+os.setgroups([])
+os.setgid(nobody)
+os.setuid(nobody)  # not earlier: others may not run this interpreter
+done = []
+for path in wanted:
+    for what in ("open", "list", "connect", "write"):
+        try:
+            if what == "open":
+                open(path, "rb").read(1)
+            elif what == "list":
+                os.listdir(path)
+            elif what == "write":
+                open(os.path.join(path, "planted"), "w")
+            else:
+                socket.socket(socket.AF_UNIX).connect(path)
+            done.append([what, path])
+        except OSError:
+            pass
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+for port in ports:
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            with context.wrap_socket(sock) as secured:
+                secured.sendall(b"x" * 100)
+                if secured.recv(1):
+                    done.append(["answered", port])
+    except OSError:
+        pass
+print(json.dumps(done))
+"""
+
+
+def attempts(paths: list[str], ports: list[int]) -> list[Any]:
+    """Return what another user gets done with paths and ports."""
+    said = subprocess.run(
+        [sys.executable, "-I", "-c", TRY],
+        input=json.dumps([NOBODY, paths, ports]),
+        capture_output=True,
+        text=True,
+        cwd="/",
+    )
+    assert said.returncode == 0, said.stderr
+    found: list[Any] = json.loads(said.stdout)
+    return found
+
+
+@pytest.fixture
+def street(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that everybody can enter, as homes are in many places."""
+    if os.getuid() != 0:
+        pytest.skip("only root can act as another user")
+    folder = Path(tempfile.mkdtemp(prefix="sky-"))
+    folder.chmod(0o755)
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(folder / "home"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_another_user_opens_and_reaches_nothing(street: Path, new: Callable[..., Cells]) -> None:
+    cells = new(2, framework=False, provider=Local(machines=2))
+    cells.namespace["data"] = bytes(100_000)
+    cells.run("print('secret')\nx = data", names=["data"], values={0: ["x"]})
+    asked_names.record(cells.cluster.id, "0a", {0: ["x"]})
+    kernel_files.write(street, KernelFile("0b", "n.ipynb", 0.0))
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    places = [street, *(Path(each[name]) for each in row.machines for name in ("folder", "blobs"))]
+    paths = [path for place in places for path in (place, *place.rglob("*"))]
+    names = {path.name for path in paths}
+    assert {"agent.sock", "spec.json", "journal", "registry.sqlite", "0a.json", "0b.json"} <= names
+    assert any(path.parent.name.startswith(cells.cluster.id) for path in paths)
+    processes = [psutil.Process(each["pid"]) for each in row.machines]
+    ranks = [child for each in processes for child in each.children(recursive=True)]
+    environments = [f"/proc/{each.pid}/environ" for each in (*processes, *ranks)]
+    ports = [node.port for node in cells.cluster.state.nodes]
+    open_to_all = [["list", str(street)]]  # by the test
+    assert attempts([*map(str, paths), *environments], ports) == open_to_all
+
+
+def test_this_test_sees_what_others_can_open(street: Path) -> None:
+    (street / "seen").write_text("x")
+    (street / "seen").chmod(0o644)
+    assert attempts([str(street / "seen")], []) == [["open", str(street / "seen")]]

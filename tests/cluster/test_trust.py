@@ -1,0 +1,278 @@
+"""A node that was taken over gets no code into the kernel, and speaks for its own ranks only."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import asked_names, registry
+from jupyter_sky.cluster.runs.task import RunNotice, Task
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.frames import encode
+from jupyter_sky.transport.protocol.error_report import report
+from tests.cluster.conftest import Cells
+from tests.cluster.taken_over import agent_folder, taken_over
+
+WORKER = (
+    "import gc\n"
+    "from jupyter_sky.node.rank.worker import RankWorker\n"
+    "worker = next(each for each in gc.get_objects() if isinstance(each, RankWorker))\n"
+)
+
+
+class Touch:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return open, (str(self.path), "w")
+
+
+def forged_value(path: Path) -> dict[str, Any]:
+    return {"stream": pickle.dumps(Touch(path)), "buffers": [], "tokens": {}}
+
+
+@pytest.fixture
+def pair(new: Callable[..., Cells]) -> Cells:
+    """A cluster of two agents with a rank each."""
+    return new(2, framework=False, provider=Local(machines=2))
+
+
+@pytest.fixture
+def again() -> Iterator[Callable[[Cells], Cells]]:
+    """Takes up a cluster as another kernel does."""
+    made: list[Cluster] = []
+
+    def attach(cells: Cells) -> Cells:
+        row = registry.find(cells.cluster.name)
+        assert row is not None
+        _, runtime_env = assemble(ClusterSpec(name=row.name), [])
+        cluster = Cluster.attach(row, Local(machines=2), runtime_env)
+        assert cluster is not None
+        made.append(cluster)
+        return Cells(cluster)
+
+    yield attach
+    for cluster in made:
+        if cluster.alive:
+            cluster.close()
+
+
+def notices(cells: Cells, run: Any) -> list[str]:
+    """Follow a run, and return what the user is told beside its output."""
+    told: list[str] = []
+    run.follow(notice=told.append)
+    return told
+
+
+def test_a_value_that_no_cell_asked_for_is_not_unpickled(
+    new: Callable[..., Cells], tmp_path: Path
+) -> None:
+    cells = new(2, framework=False)
+    opened = tmp_path / "opened"
+    cells.namespace["forged"] = forged_value(opened)
+    cells.run(f"{WORKER}worker._pack_values = lambda *given: forged", names=["forged"])
+    run = cells.cluster.run(Task((0, 1), code="pass"))
+    told = notices(cells, run)
+    assert run.values() == {}
+    assert not opened.exists()
+    assert sorted(told) == [
+        f"rank {rank} sent a value that was not asked for: not opened" for rank in (0, 1)
+    ]
+    # Of the rank that is asked it is, which is what asking means.
+    cells.run("pass", values={1: ["x"]})
+    assert opened.exists()
+
+
+def test_what_a_run_was_asked_for_comes_from_this_computer(
+    pair: Cells, again: Callable[[Cells], Cells], tmp_path: Path
+) -> None:
+    opened, go = tmp_path / "opened", tmp_path / "go"
+    wait = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    pair.start(wait)
+    while not any(rank.run for rank in pair.cluster.state.ranks):
+        time.sleep(0.01)
+    with taken_over(pair.cluster, 1) as node:
+
+        def lie(message: dict[str, Any]) -> dict[str, Any]:
+            if "welcome" in message:
+                latest = {**message["latest"], "asked": {0: ["x"], 1: ["x"]}, "unseen": True}
+                return {**message, "latest": latest}
+            if message.get("event") == "rank_done":
+                return {**message, "values": forged_value(opened)}
+            return message
+
+        node.change = lie
+        other = again(pair)
+        run = other.cluster.pop_unseen_run()
+        assert run is not None
+        go.touch()
+        told = notices(other, run)
+        assert run.values() == {}
+        assert not opened.exists()
+        assert "rank 1 sent a value that was not asked for: not opened" in told
+        other.cluster.close()
+
+
+def test_names_that_this_computer_did_ask_for_are_there_for_another_kernel(
+    pair: Cells, again: Callable[[Cells], Cells], tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nx = 5"
+    mine = pair.start(code, values={1: ["x"]})
+    while not pair.cluster.state.ranks[0].run:
+        time.sleep(0.01)
+    theirs = None
+    while theirs is None:  # it may be on its way to the ranks
+        theirs = again(pair).cluster.pop_unseen_run()
+    assert asked_names.find(pair.cluster.id, mine.id) == {1: ["x"]}
+    go.touch()
+    theirs.follow()
+    assert theirs.values() == {1: {"x": 5}}
+    mine.follow()
+    assert mine.values() == {1: {"x": 5}}
+    while asked_names.find(pair.cluster.id, mine.id):  # the end was seen
+        time.sleep(0.01)
+
+
+FORGED = [
+    {"event": "rank_done", "rank": 0, "outcome": "ok", "values": None},
+    {"event": "rank_done", "rank": 0, "outcome": "error", "error": report(ValueError, "no")},
+    {"event": "rank_exited", "rank": 0, "pid": 1, "reason": "lost", "tail": "", "again": False},
+    {"event": "output", "rank": 0, "stream": "stdout", "data": b"not mine\n"},
+    {"event": "display", "rank": 0, "kind": "result", "data": {"text/plain": "not mine"}},
+    {"event": "formed", "rank": 0, "generation": 1, "error": report(ValueError, "no")},
+    {"event": "rank_started", "rank": 0, "pid": 1},
+    {"event": "leaving", "kind": "terminate", "at": None, "ranks": [0, 1]},
+]
+
+
+def test_a_node_speaks_for_its_own_ranks_only(
+    pair: Cells, again: Callable[[Cells], Cells], tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    with taken_over(pair.cluster, 1) as node:
+        pair.cluster.close()
+        cells = again(pair)
+        before = cells.cluster.state
+        run = cells.start(
+            f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+            "print('mine')\nx = 1",
+            values={0: ["x"]},
+        )
+        while not all(rank.run for rank in cells.cluster.state.ranks):
+            time.sleep(0.01)
+        for event in FORGED:
+            node.say({"run": run.id, **event})
+        node.say({"event": "output", "rank": 1, "run": run.id, "stream": "stdout", "data": b"end"})
+        said = []
+        events = cells.cluster._scheduler._runs[run.id].queue
+        while not said or not isinstance(said[-1], bytes):
+            event = events.get()
+            said.append(event.text if isinstance(event, RunNotice) else event.data)
+        assert said[-1] == b"end"
+        assert len(said) == 2
+        assert "spoke for rank 0, which it does not have: that was dropped" in said[0]
+        assert [rank.pid for rank in cells.cluster.state.ranks] == [
+            rank.pid for rank in before.ranks
+        ]
+        assert all(rank.run == run.id for rank in cells.cluster.state.ranks)
+        assert "spoke for rank 0" in cells.cluster.snapshot()["cluster"]["note"]
+        go.touch()
+        run.follow(cells.events.append)
+        assert run.values() == {0: {"x": 1}}
+        assert cells.text() == "mine\n"
+        cells.cluster.down()
+
+
+def test_a_rank_speaks_for_itself_only(new: Callable[..., Cells]) -> None:
+    cells = new(2, framework=False)
+    pids = [rank.pid for rank in cells.cluster.state.ranks]
+    cells.run(
+        f"{WORKER}"
+        "run = worker._run\n"
+        "done = {'event': 'rank_done', 'outcome': 'error', 'error': None, 'values': None,\n"
+        "        'broken': True, 'bound': {}, 'arrived': None}\n"
+        "worker._send({**done, 'rank': 0, 'run': run})\n"
+        "worker._send({**done, 'rank': 1, 'run': 'another'})\n"
+        "worker._send({'event': 'rank_exited', 'rank': 1, 'pid': 1, 'reason': '', 'run': run,\n"
+        "              'tail': '', 'again': False})\n"
+        "worker._send({'event': 'ending', 'reason': 'because'})\n"
+        "worker._send({'event': 'leaving', 'kind': 'stop', 'at': None, 'ranks': [0]})\n"
+        "worker._send({'reserved': 22})\n"
+        "worker._send({'nonsense': 1})\n",
+        ranks=[1],
+        show=[1],
+    )
+    said = "rank 1 sent a message that is not its to send: it was dropped\n"
+    assert cells.text("stderr") == said
+    assert cells.cluster.log(1)[0].decode() == said
+    assert [rank.pid for rank in cells.cluster.state.ranks] == pids
+    assert cells.ask("1 + 1") == [2, 2]
+
+
+def test_what_a_node_sends_has_a_limit(
+    pair: Cells, again: Callable[[Cells], Cells], tmp_path: Path
+) -> None:
+    with taken_over(pair.cluster, 1) as node:
+        pair.cluster.close()
+        cells = again(pair)
+        for message in ({"piece": 1, "offset": 0}, {"piece": []}, {"report": []}, {"event": "x"}):
+            broken = len(node.clients)
+            node.say_raw(encode(message, 1 << 50))
+            while len(node.clients) == broken:  # hung up, and connected again
+                time.sleep(0.01)
+        assert cells.ask("1 + 1") == [2, 2]
+
+        def lie(message: dict[str, Any]) -> dict[str, Any]:
+            if message.get("event") == "rank_done":
+                blob = {"blob": "ab" * 32, "size": 1 << 50}
+                return {**message, "values": {**message["values"], "stream": blob}}
+            return message
+
+        node.change = lie
+        with pytest.raises(SkyError, match=r"what was asked for has 1126 TB, and .* are free here"):
+            cells.run("x = 1", values={1: ["x"]})
+        cells.cluster.down()
+
+
+def test_a_node_that_left_is_not_let_in_any_more(new: Callable[..., Cells], tmp_path: Path) -> None:
+    cells = new(3, framework=False, provider=Local(machines=3))
+    kept, left = (agent_folder(cells.cluster, number) for number in (0, 2))
+    head = cells.cluster.state.nodes[0]
+    shown = tmp_path / "peers.pem"
+    shutil.copy(left / "peers.pem", shown)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.load_cert_chain(shown)
+
+    def knock() -> bytes:
+        with (
+            socket.create_connection((head.addr, head.port)) as sock,
+            context.wrap_socket(sock) as secured,
+        ):
+            secured.sendall(encode({"op": "hello"}))
+            return secured.recv(100)
+
+    assert knock() == encode({"op": "hello"})
+    assert (kept / "peers.pem").stat().st_mode & 0o777 == 0o600
+    cells.cluster.scale(2)
+    assert knock() == b""
+    cells.cluster.scale(3)
+    assert knock() == b""
+    assert cells.ask("1") == [1] * 3

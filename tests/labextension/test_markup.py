@@ -1,0 +1,23 @@
+"""Panel and sidebar make elements and text, and never markup: what a rank prints stays text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.paths import ROOT
+
+MARKUP = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|DOMParser|createContextualFragment|document\.write|"
+    r"srcdoc|dangerouslySet|setHTML|parseHTML|\beval\(|new Function|javascript:|\bRenderMime"
+)
+SOURCES = sorted((ROOT / "labextension" / "src").rglob("*.ts"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_no_source_turns_text_into_markup(path) -> None:
+    text = path.read_text()
+    assert not MARKUP.findall(text)
+    # The only markup are the icons, which JupyterLab makes of constants.
+    assert "<svg" not in text or path.name == "icons.ts"

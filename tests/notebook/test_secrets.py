@@ -1,0 +1,49 @@
+"""Passwords in addresses of packages: they reach what installs, and nobody who reads along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.notebook.cluster_factory import attached_options
+from tests.notebook.kernels import LiveNotebook
+
+SECRET = "s3cret7oken"
+
+
+def test_a_password_of_a_package_is_nowhere_to_be_read(
+    opened: Callable[..., LiveNotebook], workplace: Path, home: Path
+) -> None:
+    notebook = opened()
+    asked = f"--nodes 1 --plugin none --pip 'lacking @ https://me:{SECRET}@h.org/l.whl'"
+    first = notebook.succeed(f"%%sky {asked}\npass")
+    assert "which lacks lacking @ https://****@h.org/l.whl" in first.stderr
+    second = notebook.succeed(f"%%sky\ncommand = 'pip install git+https://{SECRET}@h.org/a'")
+    third = notebook.succeed("%sky status")
+    assert not any(SECRET in repr(cell) for cell in (first, second, third))
+    [row] = registry.rows()
+    assert attached_options(row).pip == ("lacking @ https://****@h.org/l.whl",)
+    for folder in (home, workplace / "jupyter", workplace / "run"):
+        for path in folder.rglob("*"):
+            if path.is_file():
+                assert SECRET.encode() not in path.read_bytes(), path
+    for process in psutil.process_iter(["cmdline"]):
+        assert not any(SECRET in word for word in process.info["cmdline"] or ())
+
+
+def test_what_is_shown_of_an_image_has_no_password() -> None:
+    image = sky.Image(
+        pip=["torch", f"a @ https://{SECRET}@h.org/a.whl"],
+        pip_indexes=[f"https://me:{SECRET}@h.org/simple"],
+        env={"TOKEN": SECRET},
+    )
+    assert "torch" in repr(image)
+    assert "h.org/simple" in repr(image)
+    for shown in (image, image.pip_indexes, sky.PipIndex(f"https://{SECRET}@h.org")):
+        assert SECRET not in repr(shown)
+    pool = sky.ComputePool(image=image)
+    assert SECRET not in repr(pool) + repr(pool.spec)

@@ -1,0 +1,77 @@
+"""Nodes that nobody reaches for a while: they are waited for, and nothing of them is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.errors import NoConnection
+from tests.cluster.conftest import Cells
+from tests.lab import Host, Lab
+from tests.providers.ssh.conftest import cut, until
+from tests.providers.ssh.test_broken_links import Followed
+
+
+@contextlib.contextmanager
+def frozen(host: Host) -> Iterator[None]:
+    agents = host.processes("jupyter_sky.node /")
+    for agent in agents:
+        agent.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for agent in agents:
+            agent.send_signal(signal.SIGCONT)
+
+
+def note(cells: Cells) -> str:
+    return cells.cluster.snapshot()["cluster"]["note"]
+
+
+@pytest.mark.parametrize("trouble", [cut, frozen])
+def test_an_idle_cluster_waits_and_the_next_cell_goes_on_with_its_variables(
+    lab: Lab, start, trouble
+) -> None:
+    cells = start("lab1,lab2,lab3", framework=False)
+    cells.run("kept = 7")
+    with trouble(lab.hosts[1]):
+        until(lambda: "lab2 cannot be reached since " in note(cells))
+        followed = Followed(cells, "kept += 1", values={1: ["kept"]})
+        # It says at once what it waits for.
+        followed.until(lambda: followed.notices)
+        assert "lab2 cannot be reached since " in followed.notices[0]
+        assert "not by the other nodes either: it is waited for" in followed.notices[0]
+    assert followed.values() == {1: {"kept": 8}}
+    assert "connected to lab2 again after" in followed.notices[-1]
+    assert cells.ask("kept") == [8, 8, 8]
+    assert note(cells) == ""
+
+
+def test_a_run_ends_soon_and_the_next_cell_finds_all_variables(lab: Lab, start) -> None:
+    cells = start("lab1,lab2")
+    cells.run("import torch, torch.distributed as dist\nkept = dist.get_rank() + 5")
+    code = "print('here', flush=True)\nwhile True: dist.all_reduce(torch.ones(1))"
+    followed = Followed(cells, code)
+    followed.until(lambda: followed.printed)
+    with cut(lab.hosts[1]):
+        with pytest.raises(NoConnection, match="rank 1 on lab2 cannot be reached .*--patience"):
+            followed.values()
+        waiting = Followed(cells, "x = torch.ones(1)\ndist.all_reduce(x)", values={0: ["kept"]})
+        waiting.until(lambda: waiting.notices)
+        assert "lab2 cannot be reached since " in waiting.notices[0]
+    assert waiting.values() == {0: {"kept": 5}}
+    assert cells.ask("(kept, x.item())") == [(5, 2.0), (6, 2.0)]
+
+
+def test_patience_comes_to_an_end(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", framework=False, patience=1.0)
+    cells.run("pass")
+    with cut(lab.hosts[1]):
+        followed = Followed(cells, "pass")
+        gone = "the agent of rank 1 on lab2 is gone: neither this notebook nor the other nodes"
+        with pytest.raises(sky.ClusterLost, match=gone):
+            followed.values()

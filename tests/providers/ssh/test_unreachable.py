@@ -1,0 +1,129 @@
+"""Hosts that cannot be reached when their cluster is ended: nothing waits, nothing is left."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import owed_ends, registry
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.ssh import SSH
+from tests.cluster.conftest import Cells
+from tests.lab import Host, Lab
+from tests.notebook.kernels import LiveNotebook
+from tests.providers.ssh.conftest import cut, until
+from tests.providers.ssh.test_broken_links import Followed, counting
+
+
+def out_of_reach(lab: Lab, host: Host) -> None:
+    """Have a host hear and say nothing to this machine; the other hosts still reach it."""
+    host.run("iptables", "-A", "INPUT", "-s", lab.address, "-j", "DROP")
+    host.run("iptables", "-A", "OUTPUT", "-d", lab.address, "-j", "DROP")
+
+
+def test_down_right_after_a_cut_is_remembered_and_done_when_the_host_answers(
+    lab: Lab, start, tmp_path: Path
+) -> None:
+    cells = start("lab1,lab2", framework=False)
+    followed = Followed(cells, counting(tmp_path / "never"), show=[1])
+    followed.until(lambda: 3 in followed.numbers)
+    host = lab.hosts[1]
+    host.cut()
+    try:
+        assert cells.cluster.down() == ["lab2"]
+        assert registry.find(cells.cluster.name) is None
+        [owed] = owed_ends.read()
+        assert (owed.name, owed.hosts) == (cells.cluster.name, "lab2")
+        assert not lab.hosts[0].processes("jupyter_sky")
+        assert host.processes("jupyter_sky")
+    finally:
+        host.mend()
+    until(lambda: not host.processes("jupyter_sky"))
+    until(lambda: not owed_ends.read())
+
+
+def test_a_host_that_only_other_nodes_reach_is_told_by_them(
+    lab: Lab, start, tmp_path: Path
+) -> None:
+    cells = start("lab1,lab2,lab3", framework=False)
+    followed = Followed(cells, counting(tmp_path / "never"), show=[1])
+    followed.until(lambda: 3 in followed.numbers)
+    host = lab.hosts[1]
+    out_of_reach(lab, host)
+    try:
+        assert cells.cluster.down() == []
+        until(lambda: not host.processes("jupyter_sky"))
+    finally:
+        host.speed_up()
+    assert not owed_ends.read()
+
+
+def test_another_kernel_does_what_is_owed(lab: Lab, notebook: LiveNotebook, tmp_path: Path) -> None:
+    stop = tmp_path / "never"
+    notebook.succeed("%sky up --hosts lab1,lab2 --plugin none")
+    cell = notebook.start(f"%%sky --background\n{counting(stop)}")
+    notebook.finish(cell)
+    host = lab.hosts[1]
+    host.cut()
+    try:
+        said = notebook.succeed("%sky down").stdout
+        assert "lab2 could not be reached: what is left there is ended when it answers" in said
+        assert "after 7 d without a notebook" in said
+        assert "lab2 could not be told so far" in notebook.succeed("%sky status").stdout
+        assert "lab2 could not be told so far" in notebook.succeed("%sky gc").stdout
+        notebook.restart()
+    finally:
+        host.mend()
+    notebook.succeed("%load_ext jupyter_sky")
+    assert host.processes("jupyter_sky")
+    said = notebook.succeed("%sky gc").stdout
+    assert re.search("ended what was left of n-.* on lab2", said)
+    assert not host.processes("jupyter_sky")
+    assert "could not be told" not in notebook.succeed("%sky status").stdout
+
+
+def test_who_attaches_to_a_run_that_only_some_hosts_heard_of_is_told(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", framework=False)
+    with cut(lab.hosts[1]):
+        cells.start("begun = True\nimport time\nprint('here', flush=True)\ntime.sleep(600)")
+        until(lambda: "here" in cells.cluster.snapshot()["output"]["text"])
+        cells.cluster.close()  # as the end of its kernel does
+        lab.hosts[1].restart_sshd()  # so that what is on the way is lost
+    again = attached(cells)
+    unseen = again.cluster.pop_unseen_run()
+    assert unseen is not None
+    with pytest.raises(sky.SkyError, match="ended before it had told rank 1: it was stopped"):
+        unseen.follow()
+        unseen.values()
+    assert again.ask("'begun' in globals()") == [True, False]
+    again.cluster.down()
+
+
+def test_a_cell_right_after_attaching_to_a_run_that_is_over(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", framework=False)
+    cells.run("import time")
+    for number in range(10):
+        run = cells.start(f"time.sleep({0.02 * number})\nn = {number}", values={1: ["n"]})
+        until(lambda run=run: run.sent)
+        cells.cluster.close()
+        cells = attached(cells)
+        if unseen := cells.cluster.pop_unseen_run():
+            unseen.follow()
+            assert unseen.values() == {1: {"n": number}}
+        assert cells.ask("n") == [number, number]
+    cells.cluster.down()
+
+
+def attached(cells: Cells) -> Cells:
+    """Take up a cluster as another kernel does."""
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    _, runtime_env = assemble(ClusterSpec(name=row.name), [])
+    cluster = Cluster.attach(row, SSH(), runtime_env)
+    assert cluster is not None
+    return Cells(cluster)
