@@ -12,9 +12,10 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from jupyter_sky.api.instance import InstanceInfo
@@ -23,10 +24,11 @@ from jupyter_sky.plugins._environment import environment
 from jupyter_sky.plugins._install import needs
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch.distributed import Store, TCPStore
 
 Backend = Literal["nccl", "gloo"]
 
+_CONNECT_WITHIN = 2.0  # seconds, for each attempt
 _ANSWER_WITHIN = 2.0  # seconds, of the head to a rank, and of a rank to the head
 
 
@@ -164,19 +166,42 @@ def _leave() -> None:
 def _store(info: InstanceInfo, deadline: float) -> Store:
     import torch.distributed as dist
 
-    if not info.is_head:
-        _await_head(info, deadline)
-    store = dist.TCPStore(
+    connect = partial(
+        dist.TCPStore,
         info.head_addr,
         info.head_port,
         info.world_size,
         is_master=info.is_head,
-        timeout=timedelta(seconds=deadline),
         wait_for_workers=False,
-        # The store owns the socket from now on: it is closed with the group.
-        master_listen_fd=_listening_socket(info) if info.is_head else None,
     )
+    if info.is_head:
+        # The store owns the socket from now on: it is closed with the group.
+        fd = _listening_socket(info)
+        store = connect(timeout=timedelta(seconds=deadline), master_listen_fd=fd)
+    else:
+        store = _connected(info, connect, deadline)
     return dist.PrefixStore(f"generation {info.generation}", store)
+
+
+def _connected(info: InstanceInfo, connect: Callable[..., TCPStore], deadline: float) -> TCPStore:
+    """Return the head's store, as soon as the head listens.
+
+    TCPStore tries again in C++, where no interrupt reaches it, for as long as its time-out: the
+    head may have left again. So it gets little time at once.
+    """
+    import torch.distributed as dist
+
+    until = time.monotonic() + deadline
+    while True:
+        _await_head(info, max(until - time.monotonic(), 0.1))
+        try:
+            store = connect(timeout=timedelta(seconds=_CONNECT_WITHIN))
+        except dist.DistError:
+            if time.monotonic() > until:
+                raise
+        else:
+            store.set_timeout(timedelta(seconds=deadline))
+            return store
 
 
 def _listening_socket(info: InstanceInfo) -> int:

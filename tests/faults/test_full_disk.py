@@ -52,7 +52,7 @@ def test_what_a_full_disk_keeps_out_of_a_log_is_shown_and_the_log_says_so(new) -
         assert cells.text().startswith("line 0\n")
         assert cells.text().endswith("line 9999\n")
     cells.run("print('there is room again')")
-    text = cells.cluster.log(0, tail=1_000_000)[0].decode()
+    text = cells.cluster.log(0, tail=1_000_000).data.decode()
     assert "are missing here: there was no room on the disk" in text
     assert text.endswith("there is room again\n")
 
@@ -68,7 +68,7 @@ def test_what_is_displayed_has_a_limit_and_ends_with_the_last(new) -> None:
     assert len(shown) < 2000
     assert (last.data["text/plain"], value.data["text/plain"]) == ("display 4999", "'the value'")
     assert len(cells.events) + sum(event.skipped for event in cells.events) == 5001
-    assert "display 2500\n" in cells.cluster.log(0, tail=10_000)[0].decode()
+    assert "display 2500\n" in cells.cluster.log(0, tail=10_000).data.decode()
 
 
 def test_what_is_displayed_after_a_run_is_in_the_log_alone(new, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_what_is_displayed_after_a_run_is_in_the_log_alone(new, tmp_path: Path) 
         names=["go"],
     )
     (tmp_path / "go").touch()
-    while cells.cluster.log(0, tail=1)[0] != b"'late'\n":
+    while cells.cluster.log(0, tail=1).data != b"'late'\n":
         time.sleep(0.01)
     cells.run("pass")
     assert cells.events == []

@@ -12,7 +12,7 @@ from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.state import not_begun, running
-from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.transport.protocol.messages import RunRequest
 
@@ -55,7 +55,7 @@ async def _send_request(
     request: RunRequest,
     blobs: Mapping[str, memoryview],
 ) -> None:
-    """Send the request of a run to one agent, and again if that lacks some of the data."""
+    """Send the request of a run to one agent, for its ranks."""
     here = connection.ranks
     if not (ranks := [rank for rank in request["ranks"] if rank in here]):
         return
@@ -64,7 +64,7 @@ async def _send_request(
     run.sent = True
     try:
         await _send_until_taken(connection, request, blobs)
-    except ClusterLost:
+    except (ClusterLost, NoConnection):
         raise  # whether it has begun there is not known
     except SkyError:
         controller.state = not_begun(controller.state, run.id, ranks)
@@ -74,6 +74,7 @@ async def _send_request(
 async def _send_until_taken(
     connection: Connection, request: RunRequest, blobs: Mapping[str, memoryview]
 ) -> None:
+    """Send a request, and again if the agent lacks some of the data."""
     for _ in range(2):
         if blobs:
             await connection.uploads.put(blobs)

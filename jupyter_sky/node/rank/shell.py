@@ -173,6 +173,10 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             code = "" if error.code is None else repr(error.code)
             line = f"SystemExit: the cell called sys.exit({code}); the rank and its variables stay."
             self._showtraceback(type(error), error, [line])
+        elif isinstance(error, KeyboardInterrupt):
+            # Nobody reads where it came. To find that out takes a second, the first time, inside of
+            # a library as large as torch, and everyone waits who is told that the run has ended.
+            self._showtraceback(type(error), error, ["KeyboardInterrupt"])
         elif error is not None and _has_group(error):
             self._showtraceback(type(error), error, _group_lines(error))
         else:
@@ -228,6 +232,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         skip
             How many of the outermost frames are ours, not the user's.
         """
+        if isinstance(error, KeyboardInterrupt):  # see `_show_error`
+            self._lines = ["KeyboardInterrupt"]
+            return
         if isinstance(error, SyntaxError):  # it is about a file, not about the import of that
             self._lines = "".join(traceback.format_exception_only(error)).splitlines()
             return

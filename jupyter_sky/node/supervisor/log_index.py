@@ -61,9 +61,9 @@ class LogIndex:
             return
         record = _RECORD.pack(now, offset, _STREAMS.index(stream))
         with contextlib.suppress(OSError):  # a full disk: the piece counts to the one before
-            os.pwrite(self._fd, record, self._count * _RECORD.size)
-            self._count += 1
-            self._last = (stream, now)
+            if os.pwrite(self._fd, record, self._count * _RECORD.size) == _RECORD.size:
+                self._count += 1
+                self._last = (stream, now)
 
     def pieces(self, start: int, end: int) -> list[LoggedPiece]:
         """Return the pieces of the log between two offsets, with that in which the first stands."""

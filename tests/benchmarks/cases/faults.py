@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from jupyter_sky.errors import ClusterLost
+from jupyter_sky.errors import SkyError
 from tests.benchmarks.cases.machines import cluster_on, switched_on
 from tests.benchmarks.measure import Row, Target, seconds
 from tests.cluster.conftest import Cells
 from tests.faults.catalogue import FAULTS, Fault, with_torch
 from tests.faults.experience import set_up, started, suffer
-from tests.faults.limits import NoControlGroups
 from tests.faults.other_kernel import running_kernel
 from tests.faults.parts import attach
 from tests.lab import Lab, missing
@@ -25,17 +24,28 @@ from tests.lab import Lab, missing
 def faults(peers: bool) -> list[Row]:
     """Everything of the catalogue, on this machine and on hosts of the lab."""
     with _clusters() as cluster:
-        rows = [row for fault in FAULTS for row in _rows(fault, cluster(fault))]
-    return [*rows, *_kernel_killed(), *_on_hosts()]
+        rows = [
+            row
+            for fault in FAULTS
+            for row in _measured(fault.what, lambda fault=fault: _rows(fault, cluster(fault)))
+        ]
+    return [
+        *rows,
+        *_measured("kill -9 of a kernel", _kernel_killed),
+        *_measured("hosts", _on_hosts),
+    ]
+
+
+def _measured(what: str, measure: Callable[[], list[Row]]) -> list[Row]:
+    """Return the rows of a measurement, or one that says why there are none."""
+    try:
+        return measure()
+    except Exception as error:  # the other figures are worth having all the same
+        return [Row(what, None, "s", note=f"{type(error).__name__}: {error}"[:200])]
 
 
 def _rows(fault: Fault, cells: Cells) -> list[Row]:
-    try:
-        felt = suffer(cells, fault)
-    except NoControlGroups:
-        return [Row(fault.what, None, "s", note="control groups cannot be changed here")]
-    except Exception as error:
-        return [Row(fault.what, None, "s", note=f"{type(error).__name__}: {error}"[:200])]
+    felt = suffer(cells, fault)
     said = " ".join(felt.said.split())
     return [
         Row(fault.what, felt.known, "s", Target(fault.known), note=said[:160]),
@@ -125,7 +135,7 @@ def _power_off(cells: Cells, lab: Lab) -> list[Row]:
     try:
         run.follow(show)
         run.values()
-    except ClusterLost as error:
+    except SkyError as error:
         said = str(error)
     known = time.monotonic()
     with cluster_on(lab, but=lab.hosts[-1:]) as successor:
