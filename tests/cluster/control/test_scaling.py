@@ -133,11 +133,12 @@ def test_further_agents_are_let_in(new) -> None:
     before = cells.cluster.sent_bytes
     assert cells.ask("float(large.sum())", names=["large"]) == [3e6] * 3
     assert cells.cluster.sent_bytes - before < 25_000_000
-    agents = [machine["pid"] for machine in registry.find(cells.cluster.name).machines]
+    agents = [
+        psutil.Process(machine["pid"]) for machine in registry.find(cells.cluster.name).machines
+    ]
     cells.cluster.scale(2)
     assert_is_whole(cells, 2, keep=[0, None])
-    psutil.wait_procs([psutil.Process(agents[2])] * psutil.pid_exists(agents[2]), timeout=10)
-    assert not psutil.pid_exists(agents[2])
+    agents[2].wait(timeout=10)
 
 
 def test_what_a_rank_wrote_that_has_left_can_still_be_read_by_who_comes_later(new) -> None:
