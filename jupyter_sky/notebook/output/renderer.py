@@ -144,7 +144,7 @@ class Renderer:
         # Bars of several ranks would draw over each other, so only the last state of each is shown;
         # the panel shows them while they move.
         label = self._label(event.rank)
-        ends = (line.rstrip("\r").rpartition("\r")[2] for line in lines)
+        ends = (_CURSOR.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in lines)
         self._write_to(event.stream, "".join(f"{label}{line}\n" for line in ends))
 
     def _write_to(self, name: str, text: str) -> None:
@@ -257,6 +257,10 @@ def _overwritten(text: str) -> str:
 # The first carriage return has to stay, as it overwrites what was shown before this text. Text with
 # an escape sequence stays, as that may move to another line.
 _OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n\x1b]*\r(?!\n)")
+
+
+# What moves the cursor or hides it, which has no meaning below a label.
+_CURSOR = re.compile(r"\x1b\[(?:\?25[hl]|\d*[A-HJK])")
 
 
 def _as_text(value: Any) -> Any:
