@@ -143,9 +143,52 @@ def test_figures_tables_and_html_are_shown_as_such(pair: LiveNotebook) -> None:
 def test_what_several_ranks_display_says_whose_it_is(pair: LiveNotebook) -> None:
     cell = pair.succeed("%%sky --stdout all\nfrom IPython.display import HTML\n{'rank': rank}")
     assert sorted(cell.stdout.splitlines()) == ["0 │ {'rank': 0}", "1 │ {'rank': 1}"]
-    cell = pair.succeed("%%sky --stdout all\nHTML('<b>bold</b>')")
-    assert sorted(cell.stdout.splitlines()) == ["0 │ ", "1 │ "]
-    assert [data["text/html"] for data in cell.data] == ["<b>bold</b>"] * 2
+    cell = pair.succeed("%%sky --stdout all\ntime.sleep(0.1 - 0.1 * rank)\nHTML(f'<b>{rank}</b>')")
+    assert [data["text/html"] for data in cell.data] == [
+        "<strong>rank 0</strong>",
+        "<b>0</b>",
+        "<strong>rank 1</strong>",
+        "<b>1</b>",
+    ]
+
+
+BARS = """%%sky
+from tqdm.auto import tqdm
+for epoch in range(3):
+    for step in tqdm(range(4), desc=f'epoch {epoch}'):
+        pass
+    print('loss', epoch)"""
+
+
+def test_bars_and_lines_come_in_the_order_in_which_they_were_written(pair: LiveNotebook) -> None:
+    pytest.importorskip("tqdm")
+    cell = pair.succeed(BARS)
+    assert cell.stdout == "loss 0\nloss 1\nloss 2\n" and cell.stderr == ""
+    bars = [text.partition(":")[0] for text in cell.shown]
+    assert bars == ["epoch 0", "epoch 1", "epoch 2"]
+    assert all("4/4" in text for text in cell.shown)
+    kinds = [kind for kind in cell.order if kind in ("display_data", "stream")]
+    assert kinds == ["display_data", "stream"] * 3
+
+
+def test_the_two_streams_come_in_order(pair: LiveNotebook) -> None:
+    cell = pair.succeed(
+        "%%sky\nimport sys\nfor step in range(20):\n"
+        "    print('out', step)\n    print('err', step, file=sys.stderr)"
+    )
+    assert cell.order.count("stream") == 40
+
+
+def test_bars_and_widgets_that_need_a_page_become_text(pair: LiveNotebook) -> None:
+    pytest.importorskip("ipywidgets")
+    cell = pair.succeed(
+        "%%sky\nfrom tqdm.notebook import tqdm\nfor step in tqdm(range(3)):\n    pass"
+    )
+    assert "tqdm.notebook draws bars of text here" in cell.stderr
+    assert ["3/3" in text for text in cell.shown] == [True]
+    cell = pair.succeed("%%sky\nimport ipywidgets\nipywidgets.IntSlider(3)")
+    [text] = cell.shown
+    assert text.startswith("IntSlider is a widget, and a rank has no page to show it")
 
 
 def test_a_cell_may_await_and_use_magics(pair: LiveNotebook) -> None:

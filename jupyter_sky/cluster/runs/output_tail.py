@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from jupyter_sky.transport.protocol.events import Display, Output
+from jupyter_sky.transport.streams import LineJoiner
 
 
 class OutputTail:
@@ -20,6 +21,7 @@ class OutputTail:
         self._limit = limit
         self._pieces: deque[bytes] = deque()
         self._size = 0
+        self._joiner = LineJoiner()
 
     @property
     def text(self) -> str:
@@ -40,7 +42,7 @@ class OutputTail:
         if isinstance(event, Display):
             piece = str(event.data.get("text/plain", "")).encode(errors="replace") + b"\n"
         else:
-            piece = event.data
+            piece = self._joiner.between(event.stream, event.data) + event.data
         self._pieces.append(piece)
         self._size += len(piece)
         while self._size > self._limit and len(self._pieces) > 1:

@@ -19,6 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
+from jupyter_sky.node.rank import widgets
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 
@@ -118,7 +119,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         sys.stdout.flush()
         sys.stderr.flush()
         if self._owner:
-            self._owner.display(kind, fields)
+            self._owner.display(kind, {**fields, "data": widgets.as_text(fields["data"])})
 
     def run(self, code: str, title: str, above: int) -> BaseException | None:
         """Run a cell and return the exception that ended it, if one did.
@@ -258,6 +259,7 @@ def make_shell() -> RankShell:
     for name in ("_", "__", "___"):
         shell.user_ns.pop(name, None)
     refuse_keyboard()
+    widgets.install()
     # Figures are displayed, as in a notebook's kernel.
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     # What IPython says of `sys.exit()` holds for a terminal.

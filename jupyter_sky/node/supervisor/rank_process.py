@@ -22,6 +22,7 @@ from jupyter_sky.transport.protocol.rank_messages import (
     RunCommand,
     SideCommand,
 )
+from jupyter_sky.transport.streams import FLOATING, LineJoiner, MarkReader
 
 _READ = 256 * 1024
 _TAILS = 128 * 1024  # bytes of output that the ranks of a run send at its end, together
@@ -89,6 +90,10 @@ class RankProcess:
         self._on_output = on_output
         self._unconfirmed: list[NameGroup] = []
         self._pipes: dict[int, str] = {}
+        self._marks: dict[int, MarkReader] = {}
+        self._held: list[tuple[int, str, bytes]] = []
+        self._number = 0
+        self._joiner = LineJoiner()
         self._link: Link | None = None
         self._side: socket.socket | None = None
 
@@ -119,8 +124,8 @@ class RankProcess:
             read, write = os.pipe()
             theirs.append(write)
             os.set_blocking(read, False)
-            asyncio.get_running_loop().add_reader(read, self._read, read)
-            self._pipes[read] = stream
+            asyncio.get_running_loop().add_reader(read, self._on_readable)
+            self._pipes[read], self._marks[read] = stream, MarkReader()
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the rank and the processes of its group."""
@@ -133,6 +138,7 @@ class RankProcess:
         self.drain()
         for fd in list(self._pipes):
             self._close_pipe(fd)
+        self._held, self._number = [], 0
         if self._link:
             self._link.close()
         if self._side:
@@ -221,31 +227,61 @@ class RankProcess:
 
     def drain(self) -> None:
         """Read what the rank has written so far."""
-        for fd in list(self._pipes):
-            while self._read(fd):
-                pass
+        while self._read_all():
+            pass
 
     def _receive(self, message: Message, payload: memoryview) -> None:
         # What was printed before the rank said something comes before it.
         self.drain()
         self._on_message(self, message)
 
+    def _on_readable(self) -> None:
+        self._read_all()
+        if self._held:
+            # What has to come before it is on its way, or nothing is.
+            asyncio.get_running_loop().call_soon(self._on_readable)
+
+    def _read_all(self) -> bool:
+        """Read each pipe once and pass on what is in order; return whether there was anything."""
+        # What was written before a number that was known already, has been read by now.
+        known = self._number
+        found = [self._read(fd) for fd in list(self._pipes)]
+        held = sorted(self._held, key=lambda piece: piece[0])
+        self._held = [piece for piece in held if any(found) and piece[0] > known]
+        for number, stream, data in held:
+            if number <= known or not any(found):
+                self._pass_on(stream, data)
+        return any(found)
+
     def _read(self, fd: int) -> bool:
+        """Read a pipe into what is held, each piece with its number."""
         try:
             data = os.read(fd, _READ)
         except (BlockingIOError, InterruptedError):
             return False
+        stream, reader = self._pipes[fd], self._marks[fd]
         if not data:
+            if rest := reader.end():
+                self._held.append((self._number, stream, rest))
             self._close_pipe(fd)
             return False
-        offset = self.log.append(data)
-        self.log.index.add(self._pipes[fd], offset)
-        self._on_output(self, self._pipes[fd], data, offset)
+        for number, piece in reader.split(data):
+            self._number = max(self._number, number)
+            if piece:
+                place = self._number if number == FLOATING else number
+                self._held.append((place, stream, piece))
         return True
+
+    def _pass_on(self, stream: str, data: bytes) -> None:
+        if gap := self._joiner.between(stream, data):
+            self.log.append(gap)
+        offset = self.log.append(data)
+        self.log.index.add(stream, offset)
+        self._on_output(self, stream, data, offset)
 
     def _close_pipe(self, fd: int) -> None:
         asyncio.get_running_loop().remove_reader(fd)
-        del self._pipes[fd]
+        del self._pipes[fd], self._marks[fd]
         os.close(fd)
 
 

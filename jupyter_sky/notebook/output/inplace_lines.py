@@ -78,12 +78,17 @@ class InPlaceLines:
             self._publisher.publish(data, transient=transient, update=not first)
         self._next = time.monotonic() + _INTERVAL
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the cursor stands below the block, at the beginning of a line."""
+        is_last = self._row == len(self._rows) - 1
+        return is_last and self._at_line_start and not self._cursor_hidden
+
     def _ends_with(self, part: str) -> bool:
         """Return whether the next part is an ordinary line below the block."""
         if len(self._rows) > _LARGEST_BLOCK:
             return True
-        below = self._row == len(self._rows) - 1 and self._at_line_start and not self._cursor_hidden
-        return below and bool(part) and not _MOVES.fullmatch(part)
+        return self.is_complete and bool(part) and not _MOVES.fullmatch(part)
 
     def _apply(self, part: str) -> None:
         is_newline = part in ("\n", "\r\n")

@@ -14,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.output.flood import FloodEnd, gap_notice
 from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
+from jupyter_sky.notebook.output.rank_order import RankOrder
 from jupyter_sky.notebook.output.safe_display import safe_data, safe_metadata
 from jupyter_sky.transport.protocol.events import Display, Output
 
@@ -47,6 +48,8 @@ class Renderer:
         self._on_clear = on_clear
         self._clears_next = False
         self._left_out: set[str] = set()
+        self._order = RankOrder(ranks)
+        self._last_stream: Any = None
         self._width = len(str(max(ranks, default=0))) if len(ranks) > 1 else 0
         self._decoders: dict[tuple[int, str], Any] = {}
         self._unfinished: dict[tuple[int, str], str] = {}
@@ -56,18 +59,24 @@ class Renderer:
 
     def render(self, event: Output | Display, flush: bool = True) -> None:
         """Show one event, at once if ``flush`` is set."""
+        for each in self._order.add(event) if self._width else (event,):
+            self._render(each)
+        self._unflushed = True
+        if flush:
+            self.flush()
+
+    def _render(self, event: Output | Display) -> None:
         if self._clears_next and not (isinstance(event, Display) and event.kind == "clear"):
             self._clear()
         if isinstance(event, Display):
             self._display(event)
         else:
             self._print(event, _overwritten(self._decode(event)))
-        self._unflushed = True
-        if flush:
-            self.flush()
 
     def finish(self) -> None:
         """Show lines without an end, and the last state of bars."""
+        for event in self._order.finish():
+            self._render(event)
         for (rank, stream), text in self._unfinished.items():
             if text and self._width:
                 self._unflushed = True
@@ -124,8 +133,9 @@ class Renderer:
     def _write(self, event: Output, text: str) -> None:
         key = (event.rank, event.stream)
         if not self._width:
+            self._end_complete_bars(event.stream)
             text = self._draw_in_place(event, text)
-            self._stream(event.stream).write(text)
+            self._write_to(event.stream, text)
             line = (self._unfinished.get(key, "") + text).rpartition("\n")[2]
             self._unfinished[key] = line[-_LONGEST_LINE:]
             return
@@ -134,8 +144,24 @@ class Renderer:
         # Bars of several ranks would draw over each other, so only the last state of each is shown;
         # the panel shows them while they move.
         label = self._label(event.rank)
-        ends = (line.rstrip("\r").rpartition("\r")[2] for line in lines)
-        self._stream(event.stream).write("".join(f"{label}{line}\n" for line in ends))
+        ends = (_CURSOR.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in lines)
+        self._write_to(event.stream, "".join(f"{label}{line}\n" for line in ends))
+
+    def _write_to(self, name: str, text: str) -> None:
+        """Write to one of the notebook's streams, behind what was written to the other."""
+        if not text:
+            return
+        stream = self._stream(name)
+        if self._last_stream not in (None, stream):
+            self._last_stream.flush()
+        self._last_stream = stream
+        stream.write(text)
+
+    def _end_complete_bars(self, stream: str) -> None:
+        """Leave complete bars of the other stream where they are: what comes stands below."""
+        for other in [each for each in self._bars if each != stream]:
+            if self._bars[other].is_complete:
+                self._bars.pop(other).show()
 
     def _draw_in_place(self, event: Output, text: str) -> str:
         """Draw lines that overwrite others, and return the rest; a terminal does that by itself."""
@@ -181,10 +207,12 @@ class Renderer:
         if self._width and event.kind != "update":
             if event.data.keys() == {"text/plain"}:
                 lines = str(event.data["text/plain"]).splitlines()
-                sys.stdout.write("".join(f"{self._label(event.rank)}{line}\n" for line in lines))
+                text = "".join(f"{self._label(event.rank)}{line}\n" for line in lines)
+                self._write_to("stdout", text)
                 return
-            sys.stdout.write(f"{self._label(event.rank)}\n")
-            self.flush()
+            name = f"rank {event.rank}"
+            label = {"text/plain": name, "text/html": f"<strong>{name}</strong>"}
+            self._shell.display_pub.publish(data=label, metadata={})
         data, metadata = event.data, event.metadata
         if self._is_safe:
             data, metadata = safe_data(data), safe_metadata(metadata)
@@ -229,6 +257,10 @@ def _overwritten(text: str) -> str:
 # The first carriage return has to stay, as it overwrites what was shown before this text. Text with
 # an escape sequence stays, as that may move to another line.
 _OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n\x1b]*\r(?!\n)")
+
+
+# What moves the cursor or hides it, which has no meaning below a label.
+_CURSOR = re.compile(r"\x1b\[(?:\?25[hl]|\d*[A-HJK])")
 
 
 def _as_text(value: Any) -> Any:

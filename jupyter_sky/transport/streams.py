@@ -1,0 +1,97 @@
+"""The order of what a process writes to two streams, and how they read as one.
+
+What is wanted: lines of stdout and stderr in the order in which they were written. What does not
+work: two pipes alone, as both can have something when they are read; and one pipe for both, as
+nobody can tell them apart there. The solution: wherever Python goes on with the other stream, it
+leaves a numbered mark in both pipes, which the reader takes out again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_MARK = re.compile(rb"\x00\x10sky([BE])([0-9a-f]{8})\x10\x10")
+_LENGTH = 16
+_HEAD = b"\x00\x10sky"
+
+FLOATING = -1
+"""Number of what was not written by Python's own streams: its place is where it is read."""
+
+
+def mark(begins: bool, number: int) -> bytes:
+    """Return the mark where a stretch of a stream begins, or where the one before it ended."""
+    return b"\x00\x10sky%c%08x\x10\x10" % (b"B" if begins else b"E", number & 0xFFFFFFFF)
+
+
+class MarkReader:
+    """Takes the marks out of what is read from one pipe."""
+
+    def __init__(self) -> None:
+        self._number = FLOATING
+        self._rest = b""
+
+    def split(self, data: bytes) -> list[tuple[int, bytes]]:
+        """Return what was read in pieces, each with the number of its stretch."""
+        if not self._rest and b"\x00" not in data:
+            return [(self._number, data)]
+        data = self._rest + data
+        data, self._rest = _without_part_of_mark(data)
+        pieces, at = [], 0
+        for found in _MARK.finditer(data):
+            pieces.append((self._number, data[at : found.start()]))
+            self._number = int(found[2], 16) if found[1] == b"B" else FLOATING
+            at = found.end()
+        pieces.append((self._number, data[at:]))
+        # A piece without data says which number has come.
+        return [piece for piece in pieces if piece[1]] or [(self._number, b"")]
+
+    def end(self) -> bytes:
+        """Return what looked like the beginning of a mark, and was none."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+
+def _without_part_of_mark(data: bytes) -> tuple[bytes, bytes]:
+    """Cut off the beginning of a mark of which the end has not come yet."""
+    at = data.rfind(b"\x00", max(0, len(data) - _LENGTH + 1))
+    while at >= 0:
+        tail = data[at:]
+        if len(tail) < _LENGTH and _could_begin(tail):
+            return data[:at], tail
+        at = data.rfind(b"\x00", max(0, len(data) - _LENGTH + 1), at)
+    return data, b""
+
+
+def _could_begin(tail: bytes) -> bool:
+    head = tail[: len(_HEAD)]
+    if not _HEAD.startswith(head):
+        return False
+    rest = tail[len(_HEAD) :]
+    return re.fullmatch(rb"([BE]([0-9a-f]{0,8}|[0-9a-f]{8}\x10))?", rest) is not None
+
+
+@dataclass
+class LineJoiner:
+    """Says what has to stand between two pieces of different streams so that they read as lines.
+
+    A terminal glues a line to the progress bar before it. Here the line takes the place of the bar,
+    which is drawn again with its next state, and other unfinished lines are ended.
+    """
+
+    _stream: str = ""
+    _is_open: bool = False
+    _is_bar: bool = False
+
+    def between(self, stream: str, data: bytes) -> bytes:
+        """Return what has to come before ``data``, which was written to ``stream``."""
+        gap = b""
+        if self._is_open and stream != self._stream and data[:1] not in (b"\n", b"\r"):
+            gap = b"\r\x1b[K" if self._is_bar else b"\n"
+        self._stream = stream
+        line = data.rstrip(b"\r").rpartition(b"\n")[2]
+        if b"\n" in data:
+            self._is_bar = False
+        self._is_open = not data.endswith(b"\n")
+        self._is_bar = self._is_open and (self._is_bar or b"\r" in line)
+        return gap
