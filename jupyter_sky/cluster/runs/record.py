@@ -127,11 +127,6 @@ class RunRecorder:
         }
 
     @property
-    def is_over(self) -> bool:
-        """Whether the record will not change any more."""
-        return self._seconds is not None
-
-    @property
     def text(self) -> str:
         """What the first shown rank printed, as far as it is kept."""
         return next((tail.text for tail in self._output.values()), "")
