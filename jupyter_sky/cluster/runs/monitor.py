@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
@@ -13,6 +14,18 @@ from jupyter_sky.cluster.state import RankPhase, RankState
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
 
 _REMEMBERED = 16  # runs that are over
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A run that is over: its snapshot and record, and what its first shown rank printed.
+
+    The run itself is not kept: it has the values that the ranks gave back.
+    """
+
+    snapshot: Snapshot
+    record: RunRecord
+    text: str
 
 
 class Monitor:
@@ -27,7 +40,7 @@ class Monitor:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._recorders: dict[str, RunRecorder] = {}
-        self._finished: dict[str, Snapshot] = {}
+        self._finished: dict[str, _Finished] = {}
         self._current: str | None = None
         self._restarted: set[int] = set()
 
@@ -50,18 +63,18 @@ class Monitor:
     def end(self, run: Run) -> None:
         """Keep the snapshot of a run that is over: it does not change any more."""
         recorder = self._recorders.get(run.id)
-        if recorder is None or recorder.is_over:
+        if recorder is None:
             return
         recorder.end()
         record = recorder.record()
-        self._finished[run.id] = {
+        snapshot: Snapshot = {
             **self._snapshot(record, is_of_run=True),
             "others": record.others(),
         }
+        self._finished[run.id] = _Finished(snapshot, record, recorder.text)
+        del self._recorders[run.id]
         while len(self._finished) > _REMEMBERED:
-            oldest = next(iter(self._finished))
-            del self._finished[oldest]
-            self._recorders.pop(oldest, None)
+            del self._finished[next(iter(self._finished))]
 
     def on_output(self, event: Output | Display) -> None:
         """Record what a rank prints in a run of this notebook."""
@@ -75,25 +88,26 @@ class Monitor:
 
     def on_rank_exited(self, event: RankExited) -> None:
         """Record that a rank lost what was in its memory."""
-        recorder = self._recorders.get(event.run or "")
-        if recorder and not recorder.is_over:
+        if recorder := self._recorders.get(event.run or ""):
             recorder.on_rank_exited(event)
         else:
             self._restarted.add(event.rank)
 
     def shown_rank(self, run: str | None = None) -> int:
         """Return the rank whose output a snapshot has; of a run, or of the present one."""
-        recorder = self._recorders.get(run or self._current or "")
-        return recorder.run.task.show[0] if recorder and recorder.run.task.show else 0
+        record = self._record(run or self._current)
+        return record.output["rank"] if record else 0
 
     def output(self, run: str) -> str:
         """Return what the first shown rank has printed in a run, as far as it is kept."""
+        if run in self._finished:
+            return self._finished[run].text
         recorder = self._recorders.get(run)
         return recorder.text if recorder else ""
 
     def knows(self, run: str) -> bool:
         """Return whether a run of this notebook is going on, or has ended not long ago."""
-        return run in self._recorders
+        return run in self._recorders or run in self._finished
 
     def snapshot(self, run: str | None = None) -> Snapshot:
         """Return what is known at this moment.
@@ -106,9 +120,14 @@ class Monitor:
             the run that has begun last.
         """
         if run in self._finished:
-            return {**self._finished[run], "cluster": self._cluster_view()}
-        recorder = self._recorders.get(run or self._current or "")
-        return self._snapshot(recorder.record() if recorder else None, is_of_run=run is not None)
+            return {**self._finished[run].snapshot, "cluster": self._cluster_view()}
+        return self._snapshot(self._record(run or self._current), is_of_run=run is not None)
+
+    def _record(self, run: str | None) -> RunRecord | None:
+        if run in self._finished:
+            return self._finished[run].record
+        recorder = self._recorders.get(run or "")
+        return recorder.record() if recorder else None
 
     def _snapshot(self, record: RunRecord | None, is_of_run: bool) -> Snapshot:
         state = self._controller.state

@@ -23,6 +23,7 @@ SHOWN = 32 * 1024
 _KEPT_OF_OTHERS = 4096  # of each further rank that is shown
 _LAST = 4096  # bytes in which the last line and the last bar are looked for
 _SAVED = 64 * 1024  # characters of other ranks' output that a finished record has, together
+_ON_ITS_WAY = 0.2  # seconds
 _LONGEST = 300  # characters of an error in a line
 
 
@@ -127,11 +128,6 @@ class RunRecorder:
         }
 
     @property
-    def is_over(self) -> bool:
-        """Whether the record will not change any more."""
-        return self._seconds is not None
-
-    @property
     def text(self) -> str:
         """What the first shown rank printed, as far as it is kept."""
         return next((tail.text for tail in self._output.values()), "")
@@ -230,7 +226,9 @@ class RunRecorder:
     def _state(self) -> RunState:
         run = self.run
         if not run.finished:
-            return RunState.RUNNING if self._has_begun else RunState.WAITING
+            # On its way to the ranks a run is not yet one that waits.
+            leaves = not run.in_background and self._elapsed() < _ON_ITS_WAY
+            return RunState.RUNNING if self._has_begun or leaves else RunState.WAITING
         if run.stopped:
             return RunState.INTERRUPTED
         return RunState.ERROR if run.failed else RunState.OK

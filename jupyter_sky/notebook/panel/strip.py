@@ -55,6 +55,7 @@ class Strip:
         self._is_shown = False
         self._is_over = False
         self._follows = False
+        self._waits = False
         self._live: Mapping[str, Any] = {}
 
     def show(self) -> None:
@@ -85,6 +86,9 @@ class Strip:
     def _go_live(self) -> None:
         run = self._snapshot()["run"]
         if run is None or run["state"] is RunState.WAITING:
+            with self._lock:
+                if not self._is_over and not self._waits:
+                    self._publish()
             self._follow_soon()
             return
         live = self._widget()
@@ -96,6 +100,8 @@ class Strip:
     def _publish(self) -> None:
         """Show what is known, in place of what was shown before; the lock is held."""
         snapshot = self._snapshot()
+        run = snapshot["run"]
+        self._waits = run is not None and run["state"] is RunState.WAITING
         bundle = {**self._live, **record_bundle(snapshot, self._is_open)}
         if self._is_shown:
             self._handle.update(bundle, raw=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -123,3 +125,14 @@ def test_of_nested_bars_the_outer_one_counts() -> None:
     found = find_progress(text)
     assert found and found["label"] == "outer"
     assert find_progress("loss 0.3 | 45/100 [a<b]") is None
+
+
+def test_what_a_run_gave_back_is_not_kept(cells) -> None:
+    run = cells.start("x = list(range(1000))", values={0: ["x"]})
+    run.follow()
+    run.values()
+    kept = weakref.ref(run._run)
+    del run
+    gc.collect()
+    assert kept() is None
+    assert snapshot(cells)["run"]["state"] == "ok"
