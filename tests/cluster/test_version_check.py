@@ -149,7 +149,8 @@ def test_an_agent_refuses_a_kernel_of_another_version_itself(
             patch.setattr(jupyter_sky, "__version__", "0.1.0")
             await connection.open(since=None)
         try:
-            assert (await connection.request("log", rank=0, tail=1))["size"] >= 0
+            read = {"rank": 0, "tail": 1, "offset": 0, "limit": 1000}
+            assert (await connection.request("log", **read))["size"] >= 0
             with pytest.raises(SkyError) as error:
                 await connection.request("kill", ranks=[0])
         finally:

@@ -54,7 +54,7 @@ def test_what_it_shows(fresh: bool, request: pytest.FixtureRequest) -> None:
         if shown not in text_of(code(notebook, beginning))
     }
     assert missing == {}
-    figure = code(notebook, "%%sky\nimport matplotlib").outputs[0]
+    _strip, figure, *_ = code(notebook, "%%sky\nimport matplotlib").outputs
     assert "image/png" in figure.data
 
 

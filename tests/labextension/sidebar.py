@@ -62,11 +62,6 @@ class SidebarUser(NotebookUser):
         """The sidebar."""
         return self.page.get_by_role("region", name="Clusters")
 
-    @property
-    def view_in_notebook(self) -> Any:
-        """The panel in the notebook."""
-        return self.page.locator(".jp-Notebook").get_by_role("region", name="Cluster")
-
     def card(self, name: str, state: str = "") -> Any:
         """The card of a cluster, which is in that state."""
         card = self.sidebar.get_by_role("listitem").filter(has_text=name)

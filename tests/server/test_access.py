@@ -19,7 +19,7 @@ from tests.server.jupyter import Server, serve
 
 NO_TOKEN = {"Accept": "application/json"}
 LOGS = ["clusters/0a/logs/0", "clusters/0a/logs/0/file"]
-GETS = ["clusters", *LOGS, "kernels/0a", "offers", "anything"]
+GETS = ["clusters", *LOGS, "clusters/0a/runs/0a", "kernels/0a", "offers", "anything"]
 POSTS = [f"clusters/0a/{action}" for action in ("interrupt", "restart", "scale", "down")]
 
 

@@ -11,9 +11,15 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted, RankLost
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
+from jupyter_sky.notebook.panel.manager import NoStrip
 from tests.cluster.runs.test_stop import stop, stop_at, stop_at_first_line
+
+
+def in_background(run: RunHandle) -> BackgroundRun:
+    return BackgroundRun(run, "test", NoStrip(), lambda values: values, None)
 
 
 class Slow:
@@ -85,7 +91,7 @@ def test_a_run_that_was_stopped_before_its_turn_leaves_its_names_to_be_sent(
 ) -> None:
     cells.namespace.update(go=str(tmp_path / "go"), y="here")
     first = cells.start("while not os.path.exists(go): time.sleep(0.01)", names=["go"])
-    waiting = BackgroundRun(cells.start("y", names=["y"]), "waiting", lambda values: values, None)
+    waiting = in_background(cells.start("y", names=["y"]))
     waiting.cancel()
     (tmp_path / "go").touch()
     first.follow()
@@ -172,7 +178,7 @@ def test_ranks_may_be_restarted_often(new) -> None:
 def test_who_stops_waiting_for_a_run_does_not_stop_it(cells, tmp_path) -> None:
     cells.namespace["go"] = str(tmp_path / "go")
     run = cells.start("while not os.path.exists(go): time.sleep(0.01)", names=["go"])
-    handle = BackgroundRun(run, "test", lambda values: values, None)
+    handle = in_background(run)
 
     async def wait_a_little() -> None:
         with pytest.raises(TimeoutError):

@@ -91,7 +91,7 @@ def test_another_kernel_does_what_is_owed(lab: Lab, notebook: LiveNotebook, tmp_
     try:
         said = notebook.succeed("%sky down").stdout
         assert "lab2 could not be reached: what is left there is ended when it answers" in said
-        assert "after 7 d without a notebook" in said
+        assert "after 7 d 0 h without a notebook" in said
         assert "lab2 could not be told so far" in notebook.succeed("%sky status").stdout
         assert "lab2 could not be told so far" in notebook.succeed("%sky gc").stdout
         notebook.restart()
