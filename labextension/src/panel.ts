@@ -33,17 +33,9 @@ function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
     }
   };
   const changed = () => render(el, snapshotOf(model), act, undefined, { kind: 'cell' });
-  const leave = ({ key }: KeyboardEvent) => {
-    if (key === 'Escape') {
-      // To the notebook's cell, where the arrows go from cell to cell.
-      el.parentElement?.closest<HTMLElement>('[tabindex]')?.focus();
-    }
-  };
   model.on('change', changed);
-  el.addEventListener('keydown', leave);
   changed();
   return () => {
-    el.removeEventListener('keydown', leave);
     model.off('change', changed);
     release(el);
   };

@@ -93,9 +93,15 @@ class View {
       this.#announcement
     );
     this.element.addEventListener('keydown', (event) => {
-      if (event.key === 'Escape' && this.#isCell && this.#selected !== null) {
+      if (event.key !== 'Escape' || !this.#isCell) {
+        return;
+      }
+      event.stopPropagation();
+      if (this.#selected !== null) {
         this.#select(null);
-        event.stopPropagation();
+      } else {
+        // To the notebook's cell, where the arrows go from cell to cell.
+        this.element.parentElement?.closest<HTMLElement>('[tabindex]')?.focus();
       }
     });
     this.#giveKeysBack = keepKeys(this.element);

@@ -42,5 +42,6 @@ def code(notebook: nbformat.NotebookNode, beginning: str) -> nbformat.NotebookNo
 def names_no_machine(name: str) -> bool:
     """Whether a saved guide says nothing of where it was made, and needs no kernel to be read."""
     text = (NOTEBOOKS / f"{name}.ipynb").read_text()
-    traces = ("widget-view", "/home/", "/root/", "/tmp/", f"{NOTEBOOKS.parent}/", '"version"')
-    return not any(trace in text for trace in traces)
+    traces = ("widget-view", "/home/", "/root/", "/tmp/", f"{NOTEBOOKS.parent}/")
+    language = saved(name).metadata["language_info"]
+    return "version" not in language and not any(trace in text for trace in traces)

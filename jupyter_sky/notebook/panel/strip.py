@@ -69,8 +69,10 @@ class Strip:
 
     def finish(self) -> None:
         """Show how the run has ended; it stays so."""
+        # Programs that run notebooks, like papermill, ignore displays that come from threads.
+        is_heard = threading.current_thread() is threading.main_thread()
         with self._lock:
-            if not self._is_over:
+            if not self._is_over or is_heard:
                 self._is_over, self._live = True, {}
                 self._publish()
 

@@ -56,7 +56,7 @@ def test_a_cell_on_instances(
         "import socket\nwhere = socket.gethostname()"
     )
     assert any("2 aws nodes, 2 ranks on CPU, $0.40 an hour" in text for text in cell.shown)
-    assert any(" · $0.0" in data.get("text/html", "") for data in cell.data)
+    assert any(" · $0.0" in strip["text/html"] for strip in cell.strips)
     assert notebook.value("where") == [host.name for host in machines.hosts.values()]
     assert "$0.40 an hour" in notebook.succeed("%sky status").stdout
     made = notebook.succeed("%sky snapshot").stdout
