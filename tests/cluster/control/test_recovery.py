@@ -77,15 +77,14 @@ def test_several_nodes_may_be_lost_at_once(new) -> None:
     assert_is_whole(cells, 4, keep=[0, None, 2, None], framework=False)
 
 
-def test_who_waits_is_told(new, tmp_path: Path) -> None:
+def test_who_waits_is_told(new) -> None:
     cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
     prepare(cells)
-    notices: list[str] = []
+    notes: set[str] = set()
+    cells.cluster.listen(lambda: notes.add(cells.cluster.snapshot()["cluster"]["note"]))
     lose_node(cells, 1)
-    run = cells.start("pass")
-    run.follow(notice=notices.append)
-    run.values()
-    assert any("took the place of node 1" in each for each in notices)
+    cells.run("pass")
+    assert any("replacing node 1" in note for note in notes)
     assert cells.cluster.snapshot()["cluster"]["note"] == ""
 
 

@@ -54,9 +54,10 @@ def test_the_rank_that_failed_differs_from_those_released_because_of_it(cells) -
 def test_a_lost_rank_is_marked_until_the_next_run_has_ended(cells) -> None:
     cells.run("import os, signal")
     with pytest.raises(Exception, match="rank 1 is lost"):
-        cells.run("if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
+        # Not by SIGKILL, which looks like a lack of memory if another test lacks it meanwhile.
+        cells.run("if rank == 1:\n    os.kill(os.getpid(), signal.SIGTERM)\ndist.barrier()")
     assert ranks(cells, "outcome") == ["released", "lost", "released", "released"]
-    assert "SIGKILL" in ranks(cells, "error")[1]
+    assert "SIGTERM" in ranks(cells, "error")[1]
     assert ranks(cells, "restarted") == [False, True, False, False]
     cells.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
     assert ranks(cells, "restarted") == [False] * 4
