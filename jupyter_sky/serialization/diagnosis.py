@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization import sharded
+from jupyter_sky.serialization.sharded import CannotGather
 from jupyter_sky.serialization.user_modules import user_source_file
 
 Parts = Iterator[tuple[str, Any]]
@@ -167,12 +169,17 @@ def _advice(name: str, expression: str, path: list[_FailingPart], to_notebook: b
     value, culprit = path[0].value, path[-1].value
     if isinstance(culprit, types.GeneratorType):
         return f"{'Ask for' if to_notebook else 'Send'} `list({expression})` instead."
+    if isinstance(path[-1].error, CannotGather):
+        return (
+            f"Ask for it as {name}:state if it is a model, or keep it where the ranks are: "
+            "sky.save(path, model=…, optimizer=…)."
+        )
     if to_notebook:
         return f"Ask for the parts of {name} that you need." if path[1:] else "It can stay there."
     verb = "Define" if isinstance(value, (type, types.FunctionType)) else "Create"
     if isinstance(value, io.IOBase):
         verb = "Open"
-    inside = f"{verb} {name} inside of the cell"
+    inside = f"{verb} {name} inside the cell"
     if path[1:] and all(part.step.startswith((".", "[")) for part in path[1:]):
         return f"{inside}, or set {expression} to None before."
     return f"{inside}."
@@ -248,7 +255,12 @@ def _parts_of_pandas(value: Any) -> Parts:
 def _parts_of_state(value: Any) -> Parts:
     """Yield the parts that the value's ``__reduce_ex__`` or ``__getstate__`` returns."""
     own = {name for base in type(value).__mro__[:-1] for name in vars(base)}
-    if own.isdisjoint({"__reduce_ex__", "__reduce__"}):
+    reduce_sharded = sharded.reducer()
+    reduced = _or_none(lambda: reduce_sharded and reduce_sharded(value))
+    if isinstance(reduced, tuple):
+        yield from (("", part) for part in reduced[1])
+        state = reduced[2] if len(reduced) > 2 else None
+    elif own.isdisjoint({"__reduce_ex__", "__reduce__"}):
         state = _or_none(value.__getstate__)
     else:
         reduced = _or_none(functools.partial(value.__reduce_ex__, 5))

@@ -20,7 +20,7 @@ import blake3
 import cloudpickle
 from cloudpickle import cloudpickle as _internals
 
-from jupyter_sky.serialization import cell_sources, object_tokens
+from jupyter_sky.serialization import cell_sources, object_tokens, sharded
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.reducers import reduce, reduce_cell
 
@@ -97,6 +97,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         Whether to omit what objects have computed and can compute again.
     to_notebook
         Whether it is on its way to the notebook, whose classes stay as they are.
+    whole
+        The whole tensors that take the place of sharded ones.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         classes_by_value: Collection[str] | None = None,
         without_caches: bool = False,
         to_notebook: bool = False,
+        whole: sharded.Whole = sharded.NOTHING,
     ) -> None:
         self.file = io.BytesIO()
         self.buffers: list[memoryview] = []
@@ -122,6 +125,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._classes_by_value = classes_by_value
         self._without_caches = without_caches
         self._to_notebook = to_notebook
+        self._reduce_sharded = sharded.reducer(whole)
         self._main = main_namespace()
         # Cloudpickle keeps here what it pickles in place of the globals of a function.
         self.globals_ref[id(self._main)] = _MainNamespace()
@@ -152,6 +156,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduce_cell(obj)
         else:
             reduced = reduce(obj)
+            if reduced is NotImplemented and self._reduce_sharded is not None:
+                reduced = self._reduce_sharded(obj)
             bare = self._without_caches and type(obj).__module__ == "__main__"
             if reduced is NotImplemented and bare:
                 reduced = _without_cached_properties(obj)

@@ -27,6 +27,7 @@ from jupyter_sky.serialization.pickler import (
     class_identity,
     main_namespace,
 )
+from jupyter_sky.serialization.sharded import NOTHING, Whole
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -52,6 +53,7 @@ def dump(
     without_caches: bool = False,
     to_notebook: bool = False,
     used_by: str | None = None,
+    whole: Whole = NOTHING,
 ) -> Pickled:
     """Pickle ``value``.
 
@@ -73,25 +75,31 @@ def dump(
         Whether it is on its way to the notebook.
     used_by
         The function of the user's that uses it, if the cell does not name it.
+    whole
+        The whole tensors that take the place of sharded ones.
 
     Raises
     ------
     UsageError
         When it cannot be pickled, with the path to the part that cannot.
     """
+
+    def attempt(part: Any) -> None:
+        Pickler(part, whole=whole).run()
+
     try:
-        return Pickler(value, classes_by_value, without_caches, to_notebook).run()
+        return Pickler(value, classes_by_value, without_caches, to_notebook, whole).run()
     except Exception as error:
         culprit, found = value, error
         parts = value.values() if isinstance(value, dict) else value
         for part, title in zip(parts if names else (), names, strict=True):
             try:
-                _attempt(part)
+                attempt(part)
             except Exception as inner:
                 culprit, name, found = part, title, inner
                 break
         raise explain_failure(
-            culprit, name, found, _attempt, to_notebook=to_notebook, used_by=used_by
+            culprit, name, found, attempt, to_notebook=to_notebook, used_by=used_by
         ) from error
 
 
@@ -157,7 +165,3 @@ def load_with_memo(stream: Buffer, buffers: Iterable[Buffer] = ()) -> tuple[Any,
     unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=buffers)
     value = unpickler.load()
     return value, unpickler.memo.copy()
-
-
-def _attempt(part: Any) -> None:
-    Pickler(part).run()

@@ -136,8 +136,8 @@ def expand(message: Message, payload: memoryview, largest: int) -> memoryview:
     whole = message.get("whole")
     if whole is None:
         return payload
-    if not 0 < whole <= largest:
-        raise ProtocolError(f"a piece of {whole} bytes is too large")
+    if not isinstance(whole, int) or not 0 < whole <= largest:
+        raise ProtocolError(f"a piece of {str(whole)[:20]} bytes is too large")
     expander = zlib.decompressobj()
     try:
         data = expander.decompress(payload, whole)

@@ -19,6 +19,7 @@ T = TypeVar("T")
 _lock = threading.Lock()
 _waiting_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None
 
 # Seconds of one wait: where Ctrl-C does not interrupt a blocked lock, it is noticed after that.
 _SLICE = 0.5
@@ -34,12 +35,18 @@ class NoWaitingThread(RuntimeError):
 
 def loop() -> asyncio.AbstractEventLoop:
     """Return the loop of the background thread; the thread starts when it is first needed."""
-    global _loop
+    global _loop, _thread
     with _lock:
         if _loop is None:
             _loop = asyncio.SelectorEventLoop()
-            threading.Thread(target=_loop.run_forever, name="sky-links", daemon=True).start()
+            _thread = threading.Thread(target=_loop.run_forever, name="sky-links", daemon=True)
+            _thread.start()
         return _loop
+
+
+def is_here() -> bool:
+    """Return whether the calling thread is that of the loop: nothing may block there."""
+    return _thread is threading.current_thread()
 
 
 def submit(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -146,8 +153,8 @@ def _serve(requests: queue.SimpleQueue[_Request | None]) -> None:
 
 def _forget_loop() -> None:
     # A forked child does not have the thread; it starts its own when it needs one.
-    global _loop, _lock, _waiting_lock
-    _loop, _lock, _waiting_lock = None, threading.Lock(), threading.Lock()
+    global _loop, _thread, _lock, _waiting_lock
+    _loop, _thread, _lock, _waiting_lock = None, None, threading.Lock(), threading.Lock()
     _waiting.clear()
 
 

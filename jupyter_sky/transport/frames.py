@@ -27,6 +27,7 @@ PREFIX = struct.Struct("!IQ")
 LARGEST_MESSAGE = 64 * 1024 * 1024
 """Bytes of a message, at most; what is larger has to be sent as a blob."""
 
+_UNCHECKED = 4096  # bytes of a message that cannot claim much
 _ADDED = 64 * 1024  # bytes that who receives a message may add to it before it goes on
 
 Message = dict[str, Any]
@@ -56,8 +57,16 @@ def _plain(value: Any) -> Any:
 
 
 def decode_message(body: Buffer) -> Message:
-    """Return the message in ``body``."""
+    """Return the message in ``body``.
+
+    Raises
+    ------
+    ProtocolError
+        When there is none. What is asked of memory for it is in proportion to its size.
+    """
     try:
+        if memoryview(body).nbytes > _UNCHECKED:
+            _check_complete(body)
         message = msgpack.unpackb(
             body, raw=False, strict_map_key=False, unicode_errors="surrogatepass"
         )
@@ -66,6 +75,17 @@ def decode_message(body: Buffer) -> Message:
     if not isinstance(message, dict):
         raise ProtocolError("a frame does not hold a message")
     return message
+
+
+def _check_complete(body: Buffer) -> None:
+    """Raise an error if there is less in ``body`` than its lists say that they have.
+
+    Memory for a list is taken as soon as its length is read. A megabyte of lists in lists, each of
+    which claims a million items, would take gigabytes before the first of them turns out to lack.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=memoryview(body).nbytes)
+    unpacker.feed(body)
+    unpacker.skip()
 
 
 def _in_memory(message: Message, size: int) -> memoryview:
@@ -103,6 +123,12 @@ class Decoder:
         if self._message is not None:
             return self._payload[self._filled :]
         return self._scratch
+
+    def close(self) -> None:
+        """Let go of the memory that the stream was received into; nothing follows after that."""
+        self._scratch = self._payload = memoryview(b"")
+        self._body = None
+        self._pending = bytearray()
 
     def received(self, count: int) -> Iterator[tuple[Message, memoryview]]:
         """Yield each frame that ``count`` new bytes in `buffer` complete."""
@@ -178,6 +204,11 @@ class BlockingFrames:
         self.sock = sock
         self._decoder = Decoder()
         self._ready: list[tuple[Message, memoryview]] = []
+
+    @property
+    def has_message(self) -> bool:
+        """Whether a message has been received that was not asked for yet."""
+        return bool(self._ready)
 
     def receive(self) -> Message | None:
         """Return the next message, or ``None`` when the other side is gone."""

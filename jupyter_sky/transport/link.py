@@ -56,6 +56,8 @@ class Link:
         Bytes that were queued so far, also those that are sent.
     closed
         Whether it is closed.
+    fault
+        What was wrong with what the other side sent, if it was closed because of that.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Link:
         self.unsent_bytes = 0
         self.sent_bytes = 0
         self.closed = False
+        self.fault = ""
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
@@ -128,6 +131,9 @@ class Link:
             self._heartbeat.cancel()
         self._unsent.clear()
         self.unsent_bytes = 0
+        # A link and its owner know each other, and stay until cycles are collected: that goes by
+        # their number, and does not know how much memory hangs on them.
+        self._decoder.close()
         self._wake()
         self._on_close()
 
@@ -220,7 +226,8 @@ class Link:
                     self._deliver(message, payload)
                     if self.closed:
                         return
-            except ProtocolError:
+            except ProtocolError as error:
+                self.fault = str(error)
                 self.close()
                 return
             if count < len(buffer):

@@ -1,10 +1,13 @@
-"""Tasks that run beside others and that nobody awaits."""
+"""Tasks beside others, and what a task does that must not be cut off, or that may block."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class BackgroundTasks:
@@ -19,3 +22,27 @@ class BackgroundTasks:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    async def finish(self, within: float) -> None:
+        """Wait until all are done, at most ``within`` seconds."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=within)
+
+
+async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, also when the task that waits for it is cancelled."""
+    task = asyncio.ensure_future(coroutine)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+async def blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function that may block in a thread, so that the loop goes on.
+
+    A task that is cancelled waits for it all the same: what it writes would else come after what
+    the task writes next.
+    """
+    return await uninterrupted(asyncio.to_thread(function, *args, **kwargs))

@@ -7,6 +7,7 @@ import datetime
 import decimal
 import functools
 import gzip
+import importlib
 import logging
 import pickle
 import queue
@@ -18,16 +19,24 @@ import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.pickling import Pickled, dump, load
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Import what takes long where these tests run, not in each process that only lists them."""
+    globals().update(torch=importlib.import_module("torch"), pd=importlib.import_module("pandas"))
 
 
 def trip(value: Any) -> Any:
@@ -668,7 +677,7 @@ OBSTACLES: dict[str, Callable[[Path], Any]] = {
     "it → lock: a lock": lambda tmp: with_closure(),
     "it.lock: a lock": lambda tmp: itself(),
     "it.inside['db']: a connection": lambda tmp: Hides(),
-    "it.lock: a lock. Create it inside of the cell, or set it.lock to None": lambda tmp: Slots(),
+    "it.lock: a lock. Create it inside the cell, or set it.lock to None": lambda tmp: Slots(),
     "it[0].guard: a lock": lambda tmp: hooked(),
     "it: an iterator of a DataLoader": lambda tmp: iter(torch.utils.data.DataLoader(range(2))),
     "it['b'][0]: a lock": lambda tmp: pd.DataFrame({"a": [1], "b": [threading.Lock()]}),

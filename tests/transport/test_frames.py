@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import struct
+import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import (
     LARGEST_MESSAGE,
     PREFIX,
@@ -15,6 +19,7 @@ from jupyter_sky.transport.frames import (
     Decoder,
     Message,
     ProtocolError,
+    decode_message,
     encode,
 )
 
@@ -53,6 +58,42 @@ def test_a_payload_goes_where_it_is_wanted() -> None:
     decoder = Decoder(lambda message, size: memoryview(memory)[message["at"] :][:size])
     feed(decoder, encode({"at": 3}, 4) + b"abcd")
     assert memory == b"\0\0\0abcd\0\0\0"
+
+
+@given(
+    message=MESSAGES,
+    payload=st.binary(max_size=20),
+    changes=st.lists(st.tuples(st.integers(0, 200), st.binary(min_size=1, max_size=6)), max_size=4),
+    rest=st.binary(max_size=60),
+)
+@settings(max_examples=300)
+def test_damaged_frames_raise_one_error_or_none(message, payload, changes, rest) -> None:
+    data = bytearray(encode(message, len(payload)) + payload + rest)
+    for at, new in changes:
+        at %= len(data)
+        data[at : at + len(new)] = new
+    with contextlib.suppress(ProtocolError):
+        for found, _ in feed(Decoder(), bytes(data)):
+            assert isinstance(found, dict)
+
+
+def test_lists_that_claim_more_than_there_is_take_no_memory() -> None:
+    claims = b"\xdd" + struct.pack("!I", 1_000_000)
+    body = (b"\x81\xa1a" + claims * 400).ljust(1_000_000, b"\xc0")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            decode_message(body)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@given(st.binary(max_size=50), st.none() | st.integers() | st.text(max_size=3) | st.floats())
+@settings(max_examples=200)
+def test_damaged_pieces_raise_one_error_or_none(payload: bytes, whole: object) -> None:
+    with contextlib.suppress(ProtocolError):
+        assert len(expand({"whole": whole}, memoryview(payload), 1000)) <= 1000
 
 
 def test_a_message_that_is_too_large_or_none_is_refused() -> None:

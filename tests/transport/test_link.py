@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import tracemalloc
 
 from jupyter_sky.transport.link import HIGH_WATER, Link
 
@@ -90,3 +92,27 @@ def test_bytes_that_are_no_frames_end_the_link() -> None:
         a.close()
 
     asyncio.run(scenario())
+
+
+def test_a_closed_link_holds_no_memory_until_cycles_are_collected() -> None:
+    class Owner:
+        def __init__(self, sock: socket.socket) -> None:
+            self.link = Link(sock, lambda message, data: None, self.on_close)
+
+        def on_close(self) -> None:
+            pass
+
+    async def scenario() -> None:
+        for _ in range(40):
+            a, b = socket.socketpair()
+            Owner(a).link.close()
+            b.close()
+
+    gc.disable()
+    tracemalloc.start()
+    try:
+        asyncio.run(scenario())
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    finally:
+        tracemalloc.stop()
+        gc.enable()

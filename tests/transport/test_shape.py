@@ -24,6 +24,7 @@ from jupyter_sky.transport.protocol.events import (
     RankExited,
     RankStarted,
     RunBegan,
+    Told,
     decode_event,
 )
 from jupyter_sky.transport.protocol.messages import Packed, RankUsage
@@ -39,6 +40,8 @@ EVENTS = [
     Output(0, None, "stdout", b"x"),
     Display(0, "r", "display", {"text/plain": "x", "image/png": b"x"}, {}, {"display_id": "y"}),
     RunBegan("r", [0, 1], "title", [0], {0: ["x"]}),
+    Told(0, "r", "value", 3, VALUE),
+    Told(0, "r", "error", 4, None, report(ValueError, "no")),
     RankDone(0, "r", "ok", None, VALUE, False, {"x": True}, ["s"]),
     RankDone(0, "r", "error", report(ValueError, "no")),
     Leaving("stop", None, [0]),

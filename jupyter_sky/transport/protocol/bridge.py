@@ -7,3 +7,6 @@ MARK = b"--jupyter-sky--\n"
 
 NO_AGENT = 3
 """Exit status of the bridge where there is no agent."""
+
+NO_ANSWER = 4
+"""Exit status of the bridge where nothing listens at the port."""

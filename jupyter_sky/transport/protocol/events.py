@@ -207,6 +207,34 @@ class RankDone(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Told(Event):
+    """A rank tells the notebook something in the middle of a run.
+
+    Attributes
+    ----------
+    kind
+        ``"value"``: what a call returned, or what a generator yielded; ``"error"``: how a call
+        failed; ``"lost"``: the process of a call ended; ``"ask"``: so many more items are wanted.
+    number
+        Which call or iterator it is about.
+    values
+        The value, pickled; the agent never unpickles it.
+    error
+        The exception.
+    count
+        How many items are wanted.
+    """
+
+    rank: int
+    run: str
+    kind: str
+    number: int
+    values: Packed | None = None
+    error: ErrorReport | None = None
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Leaving(Event):
     """The node is about to be taken away.
 
@@ -275,7 +303,7 @@ def decode_event(message: Message) -> Event:
         if name in message:
             value = fields[name] = message[name]
             if not fits(value):
-                raise ProtocolError(f"{kind} has a {name} that is none")
+                raise ProtocolError(f"the {name} of {kind} is malformed")
     try:
         return event(**fields)
     except TypeError as error:

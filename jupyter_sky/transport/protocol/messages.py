@@ -123,7 +123,7 @@ class Welcome(TypedDict):
     missing
         Of the client's ``blobs``, those that are not on the node.
     shared
-        Whether another notebook is connected.
+        Whether another notebook is connected, and has given a sign of life lately.
     version
         The agent's version of jupyter_sky.
     cluster, id
@@ -197,6 +197,77 @@ class NameGroup(TypedDict):
 # Requests that carry values
 
 
+class Serving(TypedDict):
+    """How a rank carries out calls.
+
+    Attributes
+    ----------
+    concurrency
+        How many at once.
+    executor
+        Where: in a ``"thread"`` or a ``"process"`` each.
+    """
+
+    concurrency: int
+    executor: str
+
+
+class SentFile(TypedDict):
+    """A file of a folder: its content as a blob, if it is not empty."""
+
+    blob: str
+    size: int
+    executable: bool
+
+
+class SentFolder(TypedDict):
+    """A folder as it is to be on a node.
+
+    Attributes
+    ----------
+    name
+        Tells it from others that are sent to the same place.
+    target
+        Where it is to be, from the folder that ranks begin in; ``~`` is the user's home.
+    files
+        Its files by their paths in it.
+    links
+        Its symbolic links, and where they lead.
+    """
+
+    name: str
+    target: str
+    files: dict[str, SentFile]
+    links: dict[str, str]
+
+
+class Script(TypedDict):
+    """A shell text that runs as a process of its own, once on each node of a run.
+
+    Attributes
+    ----------
+    text
+        What bash is given.
+    env
+        Variables of its environment, beside those that all scripts have.
+    folders
+        What each node has to have before it begins.
+    cwd
+        The folder that it runs in, from the one that ranks begin in; ``None`` for the rank's own.
+    together
+        Whether it ends on the other nodes when it has failed on one.
+    port
+        A port that is free on the head, for processes that meet there; 0 where there is none.
+    """
+
+    text: str
+    env: dict[str, str]
+    folders: list[SentFolder]
+    cwd: str | None
+    together: bool
+    port: int
+
+
 class RunFields(TypedDict):
     """What a run is, for an agent and for a rank alike.
 
@@ -204,8 +275,8 @@ class RunFields(TypedDict):
     ----------
     run
         Identifies the run.
-    code, call
-        One of them: the cell, or the pickled call.
+    code, call, script
+        One of them: the cell, the pickled call, or the script; none where ranks serve calls.
     cells
         The notebook's cells that functions in ``call`` come from: by file name, text and title.
     place
@@ -225,7 +296,11 @@ class RunFields(TypedDict):
     ranks
         Those of them on this node.
     together
-        Whether they are in one process group, so that one that fails stops the others.
+        Whether one that fails stops the others, as where they are in one process group.
+    serves
+        How ranks carry out calls that they are told one by one, instead of one of these.
+    talks
+        Whether ``call`` sends values while it runs, or asks for items.
     deadline
         Seconds after Stop when a rank that still runs is killed.
     """
@@ -233,6 +308,7 @@ class RunFields(TypedDict):
     run: str
     code: str | None
     call: Packed | None
+    script: Script | None
     cells: Mapping[str, tuple[str, str]]
     place: tuple[str, int]
     watched: list[str]
@@ -243,6 +319,8 @@ class RunFields(TypedDict):
     everyone: list[int]
     ranks: list[int]
     together: bool
+    serves: Serving | None
+    talks: bool
     deadline: float
 
 

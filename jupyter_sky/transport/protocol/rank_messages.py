@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict, final
 
+from jupyter_sky.transport.protocol.calls import TellFields
 from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunFields
 
 # Agent and fork server
@@ -90,10 +91,22 @@ class RunCommand(RunFields):
     ----------
     values
         The names that this rank is asked for afterwards.
+    asked
+        The names that any rank of the run is asked for: this one helps to gather their values.
+    gpus
+        All GPUs of its node, as ``CUDA_VISIBLE_DEVICES`` names them; ``None`` if that says nothing.
     """
 
     op: Literal["run"]
     values: list[str]
+    asked: list[str]
+    gpus: str | None
+
+
+class TellCommand(TellFields):
+    """Take notice of something in the middle of a run."""
+
+    op: Literal["tell"]
 
 
 class ReserveCommand(ReserveRequest):
@@ -114,7 +127,7 @@ class EndCommand(TypedDict):
     op: Literal["end"]
 
 
-RankCommand = RunCommand | ReserveCommand | FormCommand | EndCommand
+RankCommand = RunCommand | TellCommand | ReserveCommand | FormCommand | EndCommand
 
 
 class Displayed(TypedDict):

@@ -1,0 +1,88 @@
+"""Folders that are sent: what is in them, what is left out, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization.folders import read_folder
+
+
+def write(root: Path, *paths: str, text: str = "x") -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+
+def test_files_by_digest_and_links_inside(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "lib/a.py", "lib/b.py")
+    write(tmp_path, "empty", text="")
+    (tmp_path / "run.sh").write_text("run")
+    (tmp_path / "run.sh").chmod(0o755)
+    (tmp_path / "lib/link").symlink_to(tmp_path / "train.py")
+    content = read_folder(tmp_path)
+    files = content.folder["files"]
+    assert sorted(files) == ["empty", "lib/a.py", "lib/b.py", "run.sh", "train.py"]
+    assert files["run.sh"]["executable"]
+    assert not files["train.py"]["executable"]
+    assert content.folder["links"] == {"lib/link": "../train.py"}
+    # Equal files are there once, and an empty one needs none.
+    assert sorted(blob.tobytes() for blob in content.blobs.values()) == [b"run", b"x"]
+    assert content.size == 6
+
+
+def test_what_git_leaves_out_is_not_sent(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    write(tmp_path, ".git/config", "a.pt", "keep.pt", "data/big", "project/train.py")
+    write(tmp_path, "project/notes/a.log", "project/notes/b.txt", "project/__pycache__/c.pyc")
+    write(tmp_path, "project/venv/pyvenv.cfg", "project/venv/lib/x.py", "project/x.pt")
+    (tmp_path / ".gitignore").write_text("*.pt\n!keep.pt\n/data/\n")
+    (tmp_path / "project/notes/.gitignore").write_text("*.log\n")
+    files = sorted(read_folder(tmp_path).folder["files"])
+    notes = ["project/notes/.gitignore", "project/notes/b.txt"]
+    assert files == [".gitignore", "keep.pt", *notes, "project/train.py"]
+    # The rules of the repository hold for a folder in it.
+    assert sorted(read_folder(tmp_path / "project").folder["files"]) == [
+        "notes/.gitignore",
+        "notes/b.txt",
+        "train.py",
+    ]
+
+
+def test_skyignore_stands_in_for_gitignore(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "weights.pt", "data/big")
+    (tmp_path / ".gitignore").write_text("*.pt\n")
+    (tmp_path / ".skyignore").write_text("/data\n.*ignore\n")
+    assert sorted(read_folder(tmp_path).folder["files"]) == ["train.py", "weights.pt"]
+
+
+def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "project/train.py", "elsewhere/images")
+    project = tmp_path / "project"
+    (project / "data").symlink_to("../elsewhere")
+    with pytest.raises(UsageError, match=r"data leads out of .*, which is not sent: copy what"):
+        read_folder(project)
+    (project / ".skyignore").write_text("data\n.skyignore\n")
+    assert list(read_folder(project).folder["files"]) == ["train.py"]
+
+
+def test_what_is_too_large_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "data/a", "data/b", text="x" * 1000)
+    write(tmp_path, "train.py")
+    with pytest.raises(UsageError, match=r"2 kB in 3 files, in data \(2 kB in 2 files\)"):
+        read_folder(tmp_path, limit=1000)
+
+
+def test_a_single_file(tmp_path: Path) -> None:
+    write(tmp_path, "a", "b")
+    content = read_folder(tmp_path / "a", "a", "~")
+    assert list(content.folder["files"]) == ["a"]
+    assert content.folder["target"] == "~"
+
+
+def test_a_home_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="is not sent as a whole: go to the folder of the project"):
+        read_folder(tmp_path)
