@@ -1,7 +1,8 @@
-"""Connects standard input and output with the socket of an agent.
+"""Connects standard input and output with the socket of an agent, or with a port.
 
-``python -m jupyter_sky.node.bridge SOCKET`` is what the notebook runs on a node over SSH. It ends
-when either side does. One is started for each connection, so it imports next to nothing.
+``python -m jupyter_sky.node.bridge SOCKET`` or ``ADDRESS PORT`` is what the notebook runs on a node
+over SSH. It ends when either side does. One is started for each connection, so it imports next to
+nothing.
 """
 
 from __future__ import annotations
@@ -11,19 +12,36 @@ import socket
 import sys
 import threading
 
-from jupyter_sky.transport.protocol.bridge import MARK, NO_AGENT
+from jupyter_sky.transport.protocol.bridge import MARK, NO_AGENT, NO_ANSWER
 
 _PIECE = 256 * 1024
+_CONNECT_WITHIN = 10.0  # seconds
 
 
-def main(path: str) -> int:
-    """Carry bytes both ways until one side ends."""
+def to_agent(path: str) -> int:
+    """Connect to an agent."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.connect(path)
     except (FileNotFoundError, ConnectionRefusedError):
-        sys.stderr.write("there is no agent any more")
+        sys.stderr.write("the agent is gone")
         return NO_AGENT
+    return _carry(sock)
+
+
+def to_port(addr: str, port: int) -> int:
+    """Connect to an address."""
+    try:
+        sock = socket.create_connection((addr, port), _CONNECT_WITHIN)
+    except OSError as error:
+        sys.stderr.write(f"nothing answers at port {port}: {error.strerror or error}")
+        return NO_ANSWER
+    sock.settimeout(None)
+    return _carry(sock)
+
+
+def _carry(sock: socket.socket) -> int:
+    """Carry bytes both ways until one side ends."""
     os.write(1, MARK)
     threading.Thread(target=_from_input, args=(sock,), daemon=True).start()
     while data := sock.recv(_PIECE):
@@ -48,6 +66,10 @@ def _write(data: bytes) -> None:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1]))
+        match sys.argv[1:]:
+            case [path]:
+                sys.exit(to_agent(path))
+            case [addr, port]:
+                sys.exit(to_port(addr, int(port)))
     except OSError:
         sys.exit(1)

@@ -22,6 +22,13 @@ from jupyter_sky.transport.protocol.messages import Hello, Welcome
 SILENCE = 30.0
 """Seconds without a sign of life after which a client is taken to be gone."""
 
+HEARD_WITHIN = 5.0
+"""Seconds after its last sign of life in which a notebook is taken to be there.
+
+A kernel that was killed without a word leaves a link that is closed much later: one that is only
+busy is not worth a new one.
+"""
+
 ANY_VERSION = frozenset({"end", "interrupt", "log"})
 """What a client of another version may ask for: to read, to stop, and to end."""
 
@@ -170,7 +177,7 @@ class ClientSession:
         name, ours = self._host.cluster, jupyter_sky.__version__
         return (
             f"cluster {name} was started by jupyter_sky {ours}, which {self._version} cannot use: "
-            f"end it with `%sky down {name}` and start it anew, or install jupyter_sky {ours} "
+            f"end it with `%sky down {name}` and start it again, or install jupyter_sky {ours} "
             "where the notebook runs."
         )
 
@@ -196,7 +203,7 @@ class ClientSession:
         try:
             mapped = map_privately(path, request["size"])
         except (OSError, ValueError):
-            self._link.send({"re": request["id"], "error": "this value is not kept any more"})
+            self._link.send({"re": request["id"], "error": "this value is no longer kept"})
             return
         start = request["offset"]
         for offset, piece in pieces(memoryview(mapped)[start:]):
@@ -210,6 +217,7 @@ class ClientSession:
         task.add_done_callback(self._tasks.discard)
 
     def _on_close(self) -> None:
+        self._piece = memoryview(b"")
         self._host.on_session_closed(self)
 
 
@@ -230,13 +238,16 @@ class ClientSessions:
         """Forget a client that is gone."""
         self._sessions.discard(session)
 
-    def has_notebook(self, but: ClientSession | None = None) -> bool:
-        """Return whether a notebook is connected, apart from that of one session."""
-        return any(each.is_notebook for each in self._sessions if each is not but)
+    def has_notebook(self) -> bool:
+        """Return whether a notebook is connected; one that is silent may have ended."""
+        return any(each.is_notebook for each in self._sessions)
 
-    def hears_notebook(self, within: float) -> bool:
-        """Return whether a notebook has given a sign of life in so many seconds up to now."""
-        return any(each.is_notebook and each.silent_for <= within for each in self._sessions)
+    def hears_notebook(
+        self, within: float = HEARD_WITHIN, but: ClientSession | None = None
+    ) -> bool:
+        """Return whether a notebook gave a sign of life lately, apart from that of one session."""
+        others = (each for each in self._sessions if each is not but)
+        return any(each.is_notebook and each.silent_for <= within for each in others)
 
     def pump(self) -> None:
         """Send each client the events that it has not got."""

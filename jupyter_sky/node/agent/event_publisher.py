@@ -56,7 +56,7 @@ class EventPublisher:
         logged
             Offset and size of its ``data`` in the rank's log, if the log has it.
         """
-        if message["event"] == "rank_done" and message["values"]:
+        if message["event"] in ("rank_done", "told") and message["values"]:
             self._adopt_blobs(message["values"])
         if message["event"] == "rank_exited" and message["pid"]:
             self._store.drop_unfinished(message["pid"])

@@ -137,17 +137,31 @@ class Journal:
         size = self._sizes[number - 1]
         spool = self._shown if self._is_shown[number - 1] else self._states
         record = spool.read(self._positions[number - 1], size) if size else None
-        return self._with_text(record) if record else None
+        return self._with_text(number, record) if record else None
 
-    def _with_text(self, record: bytes) -> bytes | None:
-        """Return an event as it was before its text was left to the rank's log."""
+    def _with_text(self, number: int, record: bytes) -> bytes | None:
+        """Return an event as it was before its text was left to the rank's log.
+
+        ``None`` also for what is damaged: a client would close its link because of it, again and
+        again.
+        """
         try:
             message = decode_message(record[PREFIX.size :])
-            if "logged" not in message:
-                return record
-            offset, size = message.pop("logged")
-            data = self._read_log(message["rank"], offset, size)
-        except (OSError, ProtocolError):
+        except ProtocolError:
+            return None
+        is_whole = PREFIX.unpack_from(record) == (len(record) - PREFIX.size, 0)
+        if not is_whole or message.get("n") != number:
+            return None
+        if "logged" not in message:
+            return record
+        match message:
+            case {"rank": int(rank), "logged": [int(offset), int(size)]}:
+                del message["logged"]
+            case _:
+                return None
+        try:
+            data = self._read_log(rank, offset, size)
+        except (OSError, KeyError, ValueError, OverflowError):
             return None
         return encode({**message, "data": data}) if len(data) == size else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from jupyter_sky.node.agent.event_publisher import EventPublisher
@@ -33,8 +33,15 @@ from jupyter_sky.transport.protocol.agent_requests import (
     ReachRequest,
 )
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
+from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import RunBegan
-from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunRequest
+from jupyter_sky.transport.protocol.messages import (
+    FormRequest,
+    NameGroup,
+    Packed,
+    ReserveRequest,
+    RunRequest,
+)
 
 
 class RequestHandlers:
@@ -87,6 +94,7 @@ class RequestHandlers:
         self._handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
             # runs and the process group
             "run": self._on_run,
+            "tell": self._on_tell,
             "interrupt": self._on_interrupt,
             "reserve": self._on_reserve,
             "form": self._on_form,
@@ -140,6 +148,16 @@ class RequestHandlers:
         )
         return {}
 
+    def _on_tell(self, request: TellRequest) -> Message:
+        wanted = _blobs_in_values(request["packed"], request["names"])
+        if missing := [key for key in wanted if key not in self._store]:
+            return {"missing": missing}
+        if wanted:
+            self._store.touch(wanted)
+            self._events.trim_blobs(wanted)
+        self._supervisor.tell(request)
+        return {}
+
     def _on_interrupt(self, request: InterruptRequest) -> Message:
         self._supervisor.stopper.stop(request["run"], request["deadline"])
         return {}
@@ -180,7 +198,8 @@ class RequestHandlers:
         if process is None:
             return {"error": f"there is no rank {request['rank']} here"}
         process.drain()
-        log, start = process.log, request["offset"]
+        log = process.log
+        start = log.kept_from(request["offset"])
         if request["tail"] is not None:
             start = log.tail_start(request["tail"], request["limit"])
         data = log.read(start, request["limit"])
@@ -251,7 +270,14 @@ class RequestHandlers:
 
 def _blobs_in(request: RunRequest) -> frozenset[str]:
     """Return the digests of the blobs that a run needs."""
-    values = [group["packed"] for group in request["names"]]
-    if request["call"]:
-        values.append(request["call"])
+    keys = set(_blobs_in_values(request["call"], request["names"]))
+    for folder in request["script"]["folders"] if request["script"] else ():
+        keys.update(file["blob"] for file in folder["files"].values() if file["size"])
+    return frozenset(keys)
+
+
+def _blobs_in_values(packed: Packed | None, names: Sequence[NameGroup]) -> frozenset[str]:
+    values = [group["packed"] for group in names]
+    if packed:
+        values.append(packed)
     return frozenset(key for value in values for key, _ in blobs.references(value))

@@ -276,7 +276,7 @@ class Agent:
         return {
             "welcome": True,
             "missing": missing,
-            "shared": self._sessions.has_notebook(but=session),
+            "shared": self._sessions.hears_notebook(but=session),
             "version": jupyter_sky.__version__,
             "cluster": self._spec.cluster,
             "id": self._spec.id,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 
-from jupyter_sky.transport.protocol.topology import RankPlace, Topology
+from jupyter_sky.transport.protocol.topology import NodePlace, RankPlace, Topology
 
 
 def variables(topology: Topology, rank: int) -> dict[str, str]:
@@ -43,9 +44,44 @@ def variables(topology: Topology, rank: int) -> dict[str, str]:
             {"node": node["node"], "addr": node["addr"], "ranks": node["ranks"]} for node in nodes
         ],
     }
+    return {"COMPUTE_POOL": json.dumps(place), **_of_skypilot(topology, here, nodes)}
+
+
+def script_variables(
+    topology: Topology, rank: int, everyone: Collection[int], port: int
+) -> dict[str, str]:
+    """Return the environment of a script beside a rank.
+
+    Parameters
+    ----------
+    topology
+        The nodes of the cluster.
+    rank
+        The rank whose node it runs on.
+    everyone
+        The ranks on whose nodes the script runs: only those nodes are counted.
+    port
+        A free port of the head; 0 if the head takes no part.
+
+    Returns
+    -------
+    dict
+        The variables that SkyPilot sets, the interface that leads to the other nodes, and where
+        processes of the script can meet.
+    """
+    nodes = [node for node in topology["nodes"] if not set(node["ranks"]).isdisjoint(everyone)]
+    here = next(node for node in nodes if rank in node["ranks"])
+    found = _of_skypilot(topology, here, nodes)
+    if port:
+        found |= {"MASTER_ADDR": nodes[0]["addr"], "MASTER_PORT": str(port)}
+    if here["interface"]:
+        found |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), here["interface"])
+    return found
+
+
+def _of_skypilot(topology: Topology, here: NodePlace, nodes: Sequence[NodePlace]) -> dict[str, str]:
     return {
-        "COMPUTE_POOL": json.dumps(place),
-        "SKYPILOT_NODE_RANK": str(here["node"]),
+        "SKYPILOT_NODE_RANK": str(nodes.index(here)),
         "SKYPILOT_NODE_IPS": "\n".join(node["addr"] for node in nodes),
         "SKYPILOT_NUM_NODES": str(len(nodes)),
         # On a node without a GPU, the number of processes that torchrun should start there.

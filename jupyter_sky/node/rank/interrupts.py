@@ -15,11 +15,11 @@ Things that don't work:
 - Blocking the signal with ``pthread_sigmask``. Threads of the user's, which do not block it, get it
   instead, and Python runs the handler in the main thread all the same.
 
-Solution: mark *stack frames*, as trio does. Code runs under one of three functions below, and the
+Solution: mark *stack frames*, as trio does. Code runs under one of the functions below, and the
 signal handler walks up the stack that it interrupts to the nearest of their frames. A frame is on
 the stack or it is not; there is no moment in between.
 
-- Under `Interrupts.run_interruptible` the handler raises.
+- Under `Interrupts.run_interruptible`, and `Interrupts.run_step` within it, the handler raises.
 - Under `Interrupts.run_protected` it remembers the interrupt, which is raised when control returns
   from there to interruptible code.
 - Under `Interrupts.run_ignoring` it does nothing: the agent repeats an interrupt that was not
@@ -42,6 +42,11 @@ _REPEAT = signal.SIGRTMAX
 
 _PAUSE = signal.SIGRTMAX - 1
 
+_LIMIT = signal.SIGRTMAX - 2
+
+_LIMIT_AGAIN = 0.1
+"""Seconds between interrupts of a step whose time is over: its code may go on after one."""
+
 LONGEST_PAUSE = 60.0
 """Seconds that the user's code is paused at most."""
 
@@ -58,15 +63,20 @@ class Interrupts:
         Whether an interrupt has come since `run_interruptible` was called last.
     was_raised
         Whether it was raised, so that the user's code could react to it.
+    is_late
+        Whether a step was interrupted because its time was over.
     """
 
     def __init__(self) -> None:
         self.was_requested = False
         self.was_raised = False
+        self.is_late = False
         self._is_pending = self._force = False
         self._main = threading.get_ident()
         self._until = self._paused = threading.Event()
         signal.signal(_PAUSE, self._on_pause)
+        # Without a handler it would end the process: a break may come before the first run does.
+        signal.signal(_REPEAT, self._on_repeat)
 
     def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in which interrupts are raised."""
@@ -74,6 +84,14 @@ class Interrupts:
         signal.signal(signal.SIGINT, self._on_interrupt)
         signal.signal(_REPEAT, self._on_repeat)
         self.was_requested = self.was_raised = self._is_pending = self._force = False
+        return function(*args, **kwargs)
+
+    def run_step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function in which interrupts are raised, as a part of longer work.
+
+        One that has waited for it is raised before.
+        """
+        self._raise_pending()
         return function(*args, **kwargs)
 
     def run_protected(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -93,6 +111,27 @@ class Interrupts:
         interrupt.
         """
         return function(*args, **kwargs)
+
+    def limit(self, seconds: float) -> threading.Event:
+        """Interrupt the main thread when its time for a step is over, until that has ended.
+
+        Returns
+        -------
+        threading.Event
+            For the main thread to set when the step has ended.
+        """
+        over = threading.Event()
+        self.is_late = False
+        signal.signal(_LIMIT, lambda signum, frame: self._on_limit(over, frame))
+
+        def watch() -> None:
+            wait = seconds
+            while not over.wait(wait):
+                wait = _LIMIT_AGAIN
+                signal.pthread_kill(self._main, _LIMIT)
+
+        threading.Thread(target=watch, name="sky-limit", daemon=True).start()
+        return over
 
     def repeat(self, force: bool = False) -> None:
         """Interrupt the main thread, from another one, if the interrupt was not raised there.
@@ -135,6 +174,17 @@ class Interrupts:
             self._force = False
             self._on_interrupt(signum, frame)
 
+    def _on_limit(self, over: threading.Event, frame: FrameType | None) -> None:
+        # What comes when the step has ended is too late, and not for what follows.
+        if not over.is_set() and _is_interruptible(frame) is not False:
+            self.is_late = True
+            raise KeyboardInterrupt
+
+    def _raise_pending(self) -> None:
+        if self._is_pending:
+            self._is_pending, self.was_raised = False, True
+            raise KeyboardInterrupt
+
     def _on_pause(self, signum: int, frame: FrameType | None) -> None:
         self._paused.set()
         if _is_interruptible(frame) is not False:
@@ -144,7 +194,7 @@ class Interrupts:
 def _is_interruptible(frame: FrameType | None) -> bool | None:
     """Return what the nearest marked frame on a stack says; ``None`` if there is none."""
     while frame is not None:
-        if frame.f_code is _INTERRUPTIBLE:
+        if frame.f_code is _INTERRUPTIBLE or frame.f_code is _STEP:
             return True
         if frame.f_code is _PROTECTED or frame.f_code is _IGNORING:
             return False
@@ -153,5 +203,6 @@ def _is_interruptible(frame: FrameType | None) -> bool | None:
 
 
 _INTERRUPTIBLE = Interrupts.run_interruptible.__code__
+_STEP = Interrupts.run_step.__code__
 _PROTECTED = Interrupts.run_protected.__code__
 _IGNORING = Interrupts.run_ignoring.__code__

@@ -11,8 +11,10 @@ from typing import Any
 
 import jupyter_sky
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
+from jupyter_sky.errors import UsageError
+from jupyter_sky.node.rank.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
-from jupyter_sky.serialization import blobs, cell_sources, pickling
+from jupyter_sky.serialization import blobs, cell_sources, pickling, sharded
 from jupyter_sky.serialization.object_tokens import Tokens, received_objects
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
@@ -27,6 +29,8 @@ class Namespace:
         The namespace of its shell.
     folder
         Where the node's blobs are.
+    gatherer
+        Gathers what is sharded over the ranks.
 
     Attributes
     ----------
@@ -34,9 +38,10 @@ class Namespace:
         The shipments of the present run that were bound (`messages.NameGroup`).
     """
 
-    def __init__(self, names: dict[str, Any], folder: Path) -> None:
+    def __init__(self, names: dict[str, Any], folder: Path, gatherer: Gatherer) -> None:
         self.names = names
         self._folder = folder
+        self._gatherer = gatherer
         self._modules = ModuleReloader()
         self._modules.record_imports(since=0)
         # Objects hold on to their class, but not every class that is sent has objects yet.
@@ -114,43 +119,100 @@ class Namespace:
         there = dict.fromkeys((name for name in self._watched if name in self.names), False)
         return {**there, **dict.fromkeys(self._writes.changed(), True)}
 
-    def pack(self, value: Any) -> Packed:
-        """Pack a value that a call returned, for the notebook."""
-        return self._pack(pickling.dump(value, "the returned value", to_notebook=True))
+    def pack(self, value: Any, run: str, everyone: Sequence[int]) -> Packed:
+        """Pack a value that a call returned, for the notebook.
 
-    def pack_names(self, wanted: Sequence[str]) -> Packed | None:
+        Parameters
+        ----------
+        value
+            The value.
+        run, everyone
+            The run, and the ranks that return a value.
+        """
+        name = "the returned value"
+        with self._gatherer.gathered(run, everyone, {name: value}, [name]) as files:
+            pickled = pickling.dump(value, name, to_notebook=True, whole=files.whole)
+            return self._pack(pickled, files)
+
+    def pack_names(
+        self, wanted: Sequence[str], asked: Sequence[str], run: str, everyone: Sequence[int]
+    ) -> Packed | None:
         """Pack the values of names, for the notebook; ``None`` if no name is wanted.
+
+        Parameters
+        ----------
+        wanted
+            The names that this rank is asked for; with ``:state`` behind it, the state dictionary
+            of what has that name.
+        asked
+            The names that any rank of the run is asked for: this one helps to gather their values.
+        run, everyone
+            The run, and the ranks that take part in it.
 
         Raises
         ------
         NameError
             When a name does not exist.
         """
-        if not wanted:
+        if not asked:
             return None
-        if missing := [name for name in wanted if name not in self.names]:
-            names = ", ".join(missing)
-            raise NameError(f"{names} was asked for, but there is no such name on this rank")
-        values = {name: self.names[name] for name in wanted}
-        pickled = pickling.dump(values, names=wanted, to_notebook=True)
-        tokens = received_objects.tokens(pickled.memo)
-        return {**self._pack(pickled), "tokens": tokens}
+        values = {name: self._found(name) for name in asked if _name(name) in self.names}
+        with self._gatherer.gathered(run, everyone, values, wanted) as files:
+            if not wanted:
+                return None
+            if missing := [name for name in map(_name, wanted) if name not in self.names]:
+                names = ", ".join(dict.fromkeys(missing))
+                raise NameError(f"{names} was asked for, but there is no such name on this rank")
+            whole = {name: _whole(name, values[name], files) for name in wanted}
+            pickled = pickling.dump(whole, names=wanted, to_notebook=True, whole=files.whole)
+            tokens = received_objects.tokens(pickled.memo)
+            return {**self._pack(pickled, files), "tokens": tokens}
 
-    def _pack(self, pickled: Pickled) -> Packed:
-        packed, parts = blobs.pack(pickled)
+    def _found(self, asked: str) -> Any:
+        """Return what is gathered for a name that is asked for."""
+        value = self.names[_name(asked)]
+        if asked == _name(asked) or sharded.is_model(value):
+            return value
+        # A state dictionary of its own, like that of an optimizer.
+        return value.state_dict() if hasattr(value, "state_dict") else value
+
+    def _pack(self, pickled: Pickled, files: GatheredFiles) -> Packed:
+        packed, parts = blobs.pack(pickled, files.digests)
         for key, data in parts.items():
             path = self._folder / key
-            if not path.exists():
-                # Ranks of one node may write the same blob at once; each rename puts a whole one.
-                # The agent removes what this process leaves unfinished if it is killed.
-                part = path.with_name(f"{os.getpid()}-{uuid.uuid4().hex}.part")
-                try:
-                    part.write_bytes(data)
-                    part.rename(path)
-                except BaseException:
-                    part.unlink(missing_ok=True)
-                    raise
+            if path.exists():
+                continue
+            if gathered := files.take(key):
+                gathered.rename(path)
+                continue
+            # Ranks of one node may write the same blob at once; each rename puts a whole one.
+            # The agent removes what this process leaves unfinished if it is killed.
+            part = path.with_name(f"{os.getpid()}-{uuid.uuid4().hex}.part")
+            try:
+                part.write_bytes(data)
+                part.rename(path)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
         return packed
+
+
+def _name(asked: str) -> str:
+    return asked.partition(":")[0]
+
+
+def _whole(asked: str, value: Any, files: GatheredFiles) -> Any:
+    """Return what is pickled for a name that is asked for."""
+    if asked == _name(asked):
+        return value
+    if sharded.is_model(value):
+        return sharded.state_dict(value, files.whole)
+    if isinstance(value, dict):
+        return value
+    raise UsageError(
+        f"{asked} asks for a state dictionary, and {_name(asked)} is a {type(value).__name__}, "
+        f"which has none: ask for {_name(asked)}."
+    )
 
 
 def own_frames(traceback: TracebackType | None) -> int:

@@ -178,10 +178,16 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             # Nobody reads where it came. To find that out takes a second, the first time, inside of
             # a library as large as torch, and everyone waits who is told that the run has ended.
             self._showtraceback(type(error), error, ["KeyboardInterrupt"])
-        elif error is not None and _has_group(error):
-            self._showtraceback(type(error), error, _group_lines(error))
+        elif error is not None and (_has_group(error) or is_consequence(_text(error))):
+            # As long takes the error of a collective that a peer has left, which is not the cause.
+            self._showtraceback(type(error), error, _bare_lines(error))
         else:
             super().showtraceback(*args, **kwargs)
+
+    def init_prompts(self) -> None:
+        # There are none: libraries take `sys.ps1` for a user at a keyboard, and Lightning then
+        # refuses to train on several ranks.
+        pass
 
     def enable_gui(self, gui: object = None) -> None:
         """Do nothing for `%matplotlib inline`, which asks for it: figures are displayed anyway."""
@@ -273,8 +279,11 @@ def _has_group(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _group_lines(error: BaseException) -> list[str]:
-    """Return the traceback of an error that has an exception group, which IPython cannot make."""
+def _bare_lines(error: BaseException) -> list[str]:
+    """Return the traceback of an error as Python makes it, from the user's own lines on.
+
+    IPython makes none of an exception group, and takes long over one inside of a large library.
+    """
     frames = error.__traceback__
     while (
         frames and frames.tb_next and frames.tb_frame.f_code.co_filename not in cell_sources.titles
@@ -328,19 +337,20 @@ def refuse_keyboard() -> None:
 
 def _no_input(prompt: object = "") -> NoReturn:
     raise RuntimeError(
-        "input() has no keyboard on a node. Ask in a cell of the notebook, and use the answer here."
+        "input() does not work on a rank: call it in a cell of the notebook, and use the answer "
+        "here."
     )
 
 
 def _no_password(prompt: str = "", stream: object = None, **options: object) -> NoReturn:
     raise RuntimeError(
-        "getpass() has no keyboard on a node. Ask in a cell of the notebook, and use the answer "
+        "getpass() does not work on a rank: call it in a cell of the notebook, and use the answer "
         "here."
     )
 
 
 def _no_debugger(*args: object, **kwargs: object) -> NoReturn:
     raise RuntimeError(
-        "breakpoint() has no keyboard on a node. Print what you want to see, or bring it to the "
-        "notebook with --out and look at it there."
+        "breakpoint() does not work on a rank: print what you want to see, or bring it to the "
+        "notebook with --out."
     )

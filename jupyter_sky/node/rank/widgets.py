@@ -20,7 +20,7 @@ def as_text(data: Mapping[str, Any]) -> Mapping[str, Any]:
         return data
     kind = str(data.get("text/plain", "widget")).partition("(")[0][:60] or "widget"
     return {
-        "text/plain": f"{kind} is a widget, and a rank has no page to show it: bring its values to "
+        "text/plain": f"{kind} is a widget, which a rank cannot show: bring its values to "
         "the notebook with --out, and make it there."
     }
 
@@ -54,7 +54,7 @@ class TextBars(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         vars(module).update(
             tqdm=std.tqdm, tqdm_notebook=std.tqdm, trange=std.trange, tnrange=std.trange
         )
-        print("tqdm.notebook draws bars of text here: a rank has no widgets.", file=sys.stderr)
+        print("tqdm.notebook shows bars as text on ranks, which have no widgets.", file=sys.stderr)
 
 
 def install() -> None:

@@ -20,7 +20,12 @@ from typing import Any, Protocol, cast
 from IPython.core.async_helpers import get_asyncio_loop
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.node.rank import collective_abort, env_vars, preemption_hooks, streams
+from jupyter_sky.node.rank import collective_abort, env_vars, preemption_hooks, scripts, streams
+from jupyter_sky.node.rank.calls.conversation import Conversation
+from jupyter_sky.node.rank.calls.parts import RankParts
+from jupyter_sky.node.rank.calls.server import CallServer
+from jupyter_sky.node.rank.gathering import Gatherer
+from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
 from jupyter_sky.node.rank.shell import RankShell
@@ -31,12 +36,12 @@ from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 from jupyter_sky.transport.protocol.rank_messages import (
     BreakCommand,
     FormCommand,
-    RankCommand,
     ReserveCommand,
     Reserved,
     RunCommand,
     SideCommand,
 )
+from jupyter_sky.transport.protocol.topology import Topology
 
 _FLUSH_EVERY = 0.1
 
@@ -88,7 +93,7 @@ class RankWorker:
         self._side = BlockingFrames(side)
         self._sending = threading.Lock()
         self._folder = folder
-        self._namespace = Namespace(shell.user_ns, folder)
+        self._namespace = Namespace(shell.user_ns, folder, Gatherer(rank, folder))
         self._run: str | None = None
         self._forming: int | None = None
         self._listened: Collection[str] = ()  # at which sockets, before the group began to form
@@ -97,10 +102,13 @@ class RankWorker:
         # Held while the run or the formation ends: what the side thread breaks is still going on.
         self._ending = threading.Lock()
         self._interrupts = Interrupts()
+        self._inbox = Inbox(self._frames, self._interrupts)
         self._was_broken = False
         self._displays = 0
         self._plugins: PluginHooks | None = None
         self._head: socket.socket | None = None
+        self._topology: Topology | None = None
+        self._begun_in = Path.cwd()
         shell.attach(self)
 
     def serve(self) -> None:
@@ -109,8 +117,7 @@ class RankWorker:
         self._interrupts.run_protected(self._carry_out_commands)
 
     def _carry_out_commands(self) -> None:
-        while message := self._frames.receive():
-            command = cast(RankCommand, message)
+        while command := self._inbox.next_command():
             match command["op"]:
                 case "run":
                     self._do_run(command)
@@ -174,7 +181,7 @@ class RankWorker:
 
     def _form(self, command: FormCommand) -> None:
         error = None
-        topology = command["topology"]
+        topology = self._topology = command["topology"]
         self._listened = collective_abort.listening_sockets()
         self._peers = sum(len(node["ranks"]) for node in topology["nodes"]) - 1
         self._forming = generation = topology["generation"]
@@ -252,6 +259,12 @@ class RankWorker:
             raise
 
     def _execute(self, command: RunCommand) -> Any:
+        if command["serves"] is not None:
+            self._interrupts.run_protected(CallServer(self._parts(), command).serve)
+            return None
+        if command["script"] is not None:
+            self._run_script(command)
+            return None
         if command["code"] is not None:
             error = self._shell.run(command["code"], *command["place"])
             if error is not None:
@@ -262,16 +275,33 @@ class RankWorker:
         cell_sources.register(command["cells"])
         try:
             call = blobs.unpack(_call(command), self._folder)
+            if command["talks"]:
+                return call.converse(Conversation(self._parts(), command["run"]))
             return call()
         except BaseException as error:
             self._shell.record_traceback(error, skip=own_frames(error.__traceback__))
             raise
 
+    def _run_script(self, command: RunCommand) -> None:
+        assert self._topology is not None
+        if self._head is not None:
+            # The port was kept for what the script starts.
+            self._head.close()
+            self._head = None
+        try:
+            place = scripts.ScriptPlace(self._topology, self.rank, self._begun_in, self._folder)
+            scripts.run(command, place, self._interrupts)
+        except SkyError as failure:
+            self._shell.record_sentence(failure)
+            raise
+
     def _pack_values(self, command: RunCommand, result: Any) -> Packed | None:
         try:
-            if command["code"] is None:
-                return self._namespace.pack(result)
-            return self._namespace.pack_names(command["values"])
+            run, everyone = command["run"], command["everyone"]
+            if command["call"] is not None:
+                return self._namespace.pack(result, run, everyone)
+            asked = command["asked"]
+            return self._namespace.pack_names(command["values"], asked, run, everyone)
         except (NameError, SkyError) as problem:
             # It is about what was asked for, not about a line of the user's.
             self._shell.record_sentence(problem)
@@ -283,7 +313,7 @@ class RankWorker:
         except Exception as trouble:
             # Whatever an error's own methods do, or however large a value is: the rank answers.
             self._shell.reset_traceback()
-            told = RuntimeError(f"what came of it cannot be sent: {trouble}")
+            told = RuntimeError(f"its result cannot be sent: {trouble}")
             report = self._shell.report(told)
             self._send_event(RankDone(self.rank, run, "error", report, None, self._was_broken))
 
@@ -319,14 +349,24 @@ class RankWorker:
         self._send({**event, "number": self._displays})
         # The agent reads what was printed before it answers; only then may more be printed.
         if threading.current_thread() is threading.main_thread():
-            while (answer := self._frames.receive()) and answer["number"] < self._displays:
-                pass
+            self._inbox.wait_displayed(self._displays)
 
     def run_ignoring_interrupts(
         self, function: Callable[..., None], *args: Any, **kwargs: Any
     ) -> None:
         """Call a function in which an interrupt is not raised; the agent repeats it."""
         self._interrupts.run_ignoring(function, *args, **kwargs)
+
+    def _parts(self) -> RankParts:
+        return RankParts(
+            self.rank,
+            self._inbox,
+            self._interrupts,
+            self._namespace,
+            self._shell,
+            self._folder,
+            self._send_event,
+        )
 
     # What the rank sends
 

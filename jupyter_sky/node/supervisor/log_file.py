@@ -1,4 +1,8 @@
-"""The log of a rank: all that it prints, whatever of it is shown in the notebook."""
+"""The log of a rank: what it prints, whatever of it is shown in the notebook.
+
+A rank can print for weeks, so that a log has a limit: all of its beginning and all of its end are
+kept. Between them stands, for who reads it, how much was dropped.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,27 @@ import re
 from pathlib import Path
 
 from jupyter_sky.formatting import format_bytes
+from jupyter_sky.node.supervisor.log_end import LogEnd
 from jupyter_sky.node.supervisor.log_index import LogIndex
+
+BEGINNING = 64 * 1024 * 1024
+"""Bytes that are kept of the beginning of a log, whatever comes."""
+
+END = 192 * 1024 * 1024
+"""Bytes that are kept of its end; what is between the two is dropped."""
 
 
 class LogFile:
     """The log of one rank: bytes as they came from its streams, appended.
+
+    What it says of places in it counts all bytes that ever came, also those that it has dropped.
+
+    Parameters
+    ----------
+    path
+        Where its beginning is; its end is in a file beside it, and the index too.
+    beginning, end
+        Bytes to keep of both.
 
     Attributes
     ----------
@@ -22,9 +42,11 @@ class LogFile:
         What stands where in it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, beginning: int = BEGINNING, end: int = END) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.size = os.fstat(self._fd).st_size
+        self._beginning = beginning
+        self._end = LogEnd(path.with_suffix(".end"), beginning, end)
         self._missing = 0
         self.index = LogIndex(path.with_suffix(".index"))
 
@@ -34,7 +56,10 @@ class LogFile:
         When the disk is full, all of it is missing in the log, which says so as soon as there is
         room again, and ``None`` is returned; it is shown all the same.
         """
-        self.size = os.fstat(self._fd).st_size  # the user may have cut it
+        there = os.fstat(self._fd).st_size
+        if there != min(self.size, self._beginning):  # the user has cut it
+            self.size = there
+            self._end.clear()
         gap = _gap(self._missing) if self._missing else b""
         if not self._write(gap + data):
             self._missing += len(data)
@@ -46,26 +71,41 @@ class LogFile:
 
     def _write(self, data: bytes) -> bool:
         """Append all of it or nothing, and return whether it is there."""
-        view = memoryview(data)
+        room = max(0, self._beginning - self.size)
+        view = memoryview(data)[:room]
         try:
             while view:
                 view = view[os.write(self._fd, view) :]
+            self._end.write(data[room:], self.size + min(room, len(data)))
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self.size)
+                os.ftruncate(self._fd, min(self.size, self._beginning))
             return False
         return True
 
+    def kept_from(self, offset: int) -> int:
+        """Return ``offset``, or where that begins which is kept if it was dropped."""
+        return offset if offset < self._beginning else max(offset, self._end.oldest)
+
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to ``size`` bytes from ``offset`` on."""
-        return os.pread(self._fd, size, offset)
+        """Return up to ``size`` bytes from ``offset`` on, as far as nothing of them was dropped."""
+        size = min(size, self.size - offset)
+        if size <= 0 or self.kept_from(offset) != offset:
+            return b""
+        data = os.pread(self._fd, min(size, max(0, self._beginning - offset)), offset)
+        if len(data) < size and self._end.oldest <= max(offset, self._beginning):
+            data += self._end.read(offset + len(data), size - len(data))
+        return data
 
     def tail_start(self, lines: int, limit: int) -> int:
         """Return where the last lines begin, at most ``limit`` bytes before the end.
 
         A line ends where a terminal begins the next one: all states of a progress bar are one.
         """
-        start = max(0, self.size - limit)
+        start = self.size - limit
+        if start < self._beginning < self._end.oldest:
+            start = self._end.oldest
+        start = max(0, self.kept_from(start))
         data = self.read(start, self.size - start)
         at = len(data) - data.endswith(b"\n")
         for _ in range(lines):

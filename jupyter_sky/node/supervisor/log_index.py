@@ -2,7 +2,7 @@
 
 The log itself has the bytes as they came, so that it can be read and saved as it is. The index lies
 beside it: a record of fixed size for each piece, which is what came to one stream in a tenth of a
-second.
+second. It has a limit as the log has: the first and the last records are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ RESOLUTION = 0.1
 
 _RECORD = struct.Struct("<dQB")  # time, offset, stream
 _STREAMS = ("stdout", "stderr", "log")
-_MOST_RUNS = 10_000
+_MOST_RUNS = 2_000
+
+FIRST = 500_000
+"""Records that are kept of the beginning: those of fourteen hours, if there is one at each time."""
+
+LAST = 1_500_000
+"""Records that are kept of the end."""
 
 
 class LogIndex:
@@ -35,11 +41,20 @@ class LogIndex:
         Where it is kept.
     clock
         Returns the time, in seconds since the epoch.
+    first, last
+        Records to keep of its beginning, and of its end.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.time,
+        first: int = FIRST,
+        last: int = LAST,
+    ) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._clock = clock
+        self._most_first, self._most_last = first, last
         self._count = 0
         self._end = 0
         self._last: tuple[str, float] | None = None
@@ -61,7 +76,8 @@ class LogIndex:
             return
         record = _RECORD.pack(now, offset, _STREAMS.index(stream))
         with contextlib.suppress(OSError):  # a full disk: the piece counts to the one before
-            if os.pwrite(self._fd, record, self._count * _RECORD.size) == _RECORD.size:
+            place = self._place(self._count) * _RECORD.size
+            if os.pwrite(self._fd, record, place) == _RECORD.size:
                 self._count += 1
                 self._last = (stream, now)
 
@@ -69,10 +85,9 @@ class LogIndex:
         """Return the pieces of the log between two offsets, with that in which the first stands."""
         first = max(0, self._count_before(start + 1) - 1)
         last = self._count_before(end)
-        data = os.pread(self._fd, (last - first) * _RECORD.size, first * _RECORD.size)
         return [
             (offset, written, _STREAMS[stream])
-            for written, offset, stream in _RECORD.iter_unpack(data)
+            for written, offset, stream in _RECORD.iter_unpack(self._records(first, last))
         ]
 
     def runs(self, start: int, end: int) -> list[LoggedRun]:
@@ -89,9 +104,27 @@ class LogIndex:
         self._end = offset
 
     def _count_before(self, offset: int) -> int:
-        """Return how many pieces begin before ``offset``."""
-        return bisect.bisect_left(range(self._count), offset, key=self._offset)
+        """Return how many of the pieces that are kept begin before ``offset``."""
+        kept = range(min(self._count, self._most_first + self._most_last))
+        return bisect.bisect_left(kept, offset, key=self._offset)
 
-    def _offset(self, number: int) -> int:
-        data = os.pread(self._fd, _RECORD.size, number * _RECORD.size)
-        return int(_RECORD.unpack(data)[1])
+    def _offset(self, at: int) -> int:
+        return int(_RECORD.unpack(self._records(at, at + 1))[1])
+
+    def _records(self, start: int, end: int) -> bytes:
+        """Return those records of the ones that are kept."""
+        dropped = max(0, self._count - self._most_first - self._most_last)
+        data = b""
+        while start < end:
+            place = self._place(start if start < self._most_first else start + dropped)
+            ring = self._most_last if place >= self._most_first else 0
+            # As far as they lie one behind the other in the file.
+            count = min(end - start, self._most_first + ring - place)
+            data += os.pread(self._fd, count * _RECORD.size, place * _RECORD.size)
+            start += count
+        return data
+
+    def _place(self, number: int) -> int:
+        """Return where in the file the record with a number is, or was."""
+        beyond = number - self._most_first
+        return number if beyond < 0 else self._most_first + beyond % self._most_last

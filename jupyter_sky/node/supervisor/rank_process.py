@@ -15,12 +15,14 @@ from jupyter_sky.node.supervisor.log_file import LogFile
 from jupyter_sky.node.supervisor.rate_limiter import RateLimiter
 from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.link import Link
+from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.messages import FormRequest, NameGroup, RankStatus, RunRequest
 from jupyter_sky.transport.protocol.rank_messages import (
     Displayed,
     RankCommand,
     RunCommand,
     SideCommand,
+    TellCommand,
 )
 from jupyter_sky.transport.streams import FLOATING, LineJoiner, MarkReader
 
@@ -61,6 +63,8 @@ class RankProcess:
         Where in its log the run that it did last begins.
     tail_limit
         Bytes of its output that the clients get at the end of a run in which it is not shown.
+    runs_script
+        Whether that run is a script, in a process of its own.
     limiters
         For each stream of this run that goes to the clients, what limits how much of it does.
     displays
@@ -81,6 +85,7 @@ class RankProcess:
         self.run_began = 0.0
         self.run_offset = 0
         self.tail_limit = 0
+        self.runs_script = False
         self.limiters: dict[str, RateLimiter] = {}
         self.displays: DisplayLimiter | None = None
         self.forming: int | None = None
@@ -161,8 +166,8 @@ class RankProcess:
 
     # What it is told
 
-    def send_run(self, request: RunRequest) -> None:
-        """Let the rank carry out its part of a run."""
+    def send_run(self, request: RunRequest, gpus: str | None) -> None:
+        """Let the rank carry out its part of a run; ``gpus`` are those of its node."""
         self.run = request["run"]
         self.run_began = asyncio.get_running_loop().time()
         self.run_offset = self.log.size
@@ -170,13 +175,24 @@ class RankProcess:
         is_shown = self.rank in request["show"]
         self.limiters = {"stdout": RateLimiter(), "stderr": RateLimiter()} if is_shown else {}
         self.displays = DisplayLimiter() if is_shown else None
+        self.runs_script = request["script"] is not None
         self.tail_limit = 0 if is_shown else _tail_limit(len(request["everyone"]))
+        values = request["values"]
         mine = {
             "op": "run",
             "names": self._names_for_it(request["names"]),
-            "values": request["values"].get(self.rank, []),
+            "values": values.get(self.rank, []),
+            "asked": list(dict.fromkeys(name for rank in sorted(values) for name in values[rank])),
+            "gpus": gpus,
         }
         self.send(cast(RunCommand, {**request, **mine}))
+
+    def send_tell(self, request: TellRequest) -> None:
+        """Tell the rank something in the middle of its run."""
+        names = [group for group in request["names"] if self.rank in group["ranks"]]
+        for group in names:
+            self.names.update(group["digests"])
+        self.send(cast(TellCommand, {**request, "op": "tell", "names": names}))
 
     def run_output(self, limit: int) -> bytes:
         """Return the end of what the rank printed in its last run, at most ``limit`` bytes."""

@@ -138,7 +138,9 @@ class Stopper:
 
     def _break(self, run: str, force: bool) -> None:
         for process in self._running(run):
-            self._break_collective(process, run, force)
+            # A rank beside which a script runs is in no collective, and ends the script itself.
+            if not process.runs_script:
+                self._break_collective(process, run, force)
 
     def _kill(self, run: str) -> None:
         self._stopping.discard(run)

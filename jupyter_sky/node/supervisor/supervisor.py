@@ -16,6 +16,7 @@ from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.node.supervisor.stop import Stopper
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
+from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import Event, Output, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunRequest
 from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
@@ -23,6 +24,10 @@ from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
 END_WITHIN = 3.0
 """Seconds that ranks get to leave their plugins before they are killed."""
 
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+
+_SCRIPT_TAIL = 16 * 1024  # bytes of what a script printed among which its last lines are
+_SCRIPT_LINES = 80  # of which torchrun writes many about itself
 _MOST_FAILED_STARTS = 3
 _FORK_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Seconds before a process is asked for again; after the last, the rank is said not to come."""
@@ -80,6 +85,7 @@ class Supervisor:
         self._failed_forks: dict[int, int] = {}
         self._exit_reasons = ExitReasons()
         self._reserved: asyncio.Future[int] | None = None
+        self._nodes: list[list[int]] = []
         self._is_ending = False
         for spec in specs:
             self._add(spec)
@@ -177,8 +183,21 @@ class Supervisor:
                 return f"rank {process.rank} is busy with another run"
         self.stopper.run_begins(request["together"], request["deadline"])
         for process in processes:
-            process.send_run(request)
+            process.send_run(request, self._gpus_beside(process.rank))
         return None
+
+    def tell(self, request: TellRequest) -> None:
+        """Tell a rank something in the middle of a run, unless it has come to the end of that."""
+        process = self.ranks.get(request["rank"])
+        if process and process.run == request["run"]:
+            process.send_tell(request)
+
+    def _gpus_beside(self, rank: int) -> str | None:
+        """Return all GPUs that the ranks of a rank's node see, if they do not see the same."""
+        node = next((ranks for ranks in self._nodes if rank in ranks), [rank])
+        specs = [self._specs[each] for each in node if each in self._specs]
+        seen = [spec.env[VISIBLE_GPUS] for spec in specs if VISIBLE_GPUS in spec.env]
+        return ",".join(dict.fromkeys(seen)) or None
 
     async def reserve_port(self, request: ReserveRequest) -> int:
         """Let the head listen for the process group, and return the port."""
@@ -190,6 +209,7 @@ class Supervisor:
     def form(self, request: FormRequest) -> None:
         """Let all ranks enter a process group."""
         self.stopper.group_forms(request["topology"])
+        self._nodes = [node["ranks"] for node in request["topology"]["nodes"]]
         for process in self.ranks.values():
             process.send_form(request)
 
@@ -239,8 +259,13 @@ class Supervisor:
         self._publish_event(Output(process.rank, process.run, "stderr", text.encode()))
 
     def _on_done(self, process: RankProcess, message: Message) -> None:
+        is_hidden = process.runs_script and not process.limiters
         self._output.flush(process)
         if message["error"] is not None and message["outcome"] == "error":
+            if is_hidden:
+                # What it wrote says why it failed, and nobody has seen it.
+                lines = process.run_output(_SCRIPT_TAIL).decode(errors="replace").splitlines()
+                message["error"]["traceback"][:0] = lines[-_SCRIPT_LINES:]
             # So that the log says how the run ended.
             text = "\n".join([*message["error"]["traceback"], ""])
             process.log.index.add("stderr", process.log.append(text.encode(errors="replace")))
@@ -275,7 +300,7 @@ class Supervisor:
         failed = self._failed_forks.get(process.rank, 0)
         self._failed_forks[process.rank] = failed + 1
         if failed in (0, len(_FORK_PAUSES)):
-            text = f"the system makes no process for it ({reason})"
+            text = f"the system could not start its process ({reason})"
             again = failed < len(_FORK_PAUSES)
             self._publish_event(RankExited(process.rank, 0, text, None, "", again))
         pause = _FORK_PAUSES[min(failed, len(_FORK_PAUSES) - 1)]
@@ -336,7 +361,7 @@ def _speaks_for_itself(process: RankProcess, message: Message) -> bool:
     match message:
         case {"reserved": int()}:
             return process.rank == 0
-        case {"event": "rank_done", "rank": process.rank, "run": process.run}:
+        case {"event": "rank_done" | "told", "rank": process.rank, "run": process.run}:
             return process.run is not None
         case {"event": "formed" | "display", "rank": process.rank}:
             return True

@@ -19,6 +19,18 @@ class Host:
         self.sessions = ClientSessions()
         self.closed: list[ClientSession] = []
 
+    def welcome(self, session: ClientSession, missing: list[str]) -> dict[str, bool]:
+        return {"welcome": True, "shared": self.sessions.hears_notebook(but=session)}
+
+    def on_session_changed(self) -> None:
+        pass
+
+    def greet(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        self.sessions.add(ClientSession(ours, self))  # type: ignore[arg-type]
+        theirs.sendall(encode({"op": "hello", "token": "", "blobs": [], "since": None}))
+        return theirs
+
     def connect(self, since: int) -> socket.socket:
         ours, theirs = socket.socketpair()
         self.sessions.add(ClientSession(ours, self))  # type: ignore[arg-type]
@@ -46,5 +58,22 @@ def test_an_error_with_one_client_costs_that_one_its_connection_alone(tmp_path: 
         assert early.recv(1000) == b""
         for sock in (late, early):
             sock.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_notebook_that_is_silent_is_not_taken_to_be_there(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        host = Host(tmp_path)
+        with host.greet() as notebook:
+            while not host.sessions.has_notebook():
+                await asyncio.sleep(0)
+            assert host.sessions.hears_notebook(within=30)
+            while host.sessions.hears_notebook(within=0.05):
+                await asyncio.sleep(0.01)
+            assert host.sessions.has_notebook()
+            notebook.sendall(encode({}))
+            while not host.sessions.hears_notebook(within=0.05):
+                await asyncio.sleep(0)
 
     asyncio.run(scenario())

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jupyter_sky.node.agent.journal import Journal
-from jupyter_sky.transport.frames import PREFIX, decode_message
+from jupyter_sky.transport.frames import PREFIX, Decoder, decode_message
 
 
 def read(journal: Journal, number: int) -> dict:
@@ -62,6 +64,39 @@ def test_recent_and_old_events_are_the_same(tmp_path: Path) -> None:
             "data": b"%04d" % (number - 1),
             "n": number,
         }
+
+
+@given(
+    changes=st.lists(
+        st.tuples(
+            st.sampled_from(["journal", "journal.shown"]),
+            st.integers(0, 3000),
+            st.binary(min_size=1, max_size=9),
+        ),
+        max_size=6,
+    )
+)
+@settings(max_examples=30, deadline=None)
+def test_what_was_damaged_on_the_disk_counts_as_lost(
+    changes: list[tuple[str, int, bytes]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    journal = Journal(folder, lambda rank, offset, size: b"x" * size)
+    for n in range(20):
+        journal.append(done(n))
+        journal.append({"event": "output", "rank": 0, "data": b"xx"}, logged=(n, 2))
+    journal._recent.clear()  # what happened since has taken their place in memory
+    for name, at, new in changes:
+        with (folder / name).open("r+b") as file:
+            file.seek(at % (folder / name).stat().st_size)
+            file.write(new)
+    decoder, number = Decoder(), 1
+    while number <= journal.last:
+        frame, following = journal.read(number)
+        decoder.buffer()[: len(frame)] = frame
+        [(message, payload)] = decoder.received(len(frame))
+        assert (message["n"], len(payload)) == (following - 1, 0)
+        number = following
 
 
 def test_what_was_printed_is_not_written_twice(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import resource
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.serialization.blobs import digest, map_privately
 from jupyter_sky.transport.frames import ProtocolError
+from tests.waiting import until
 
 
 def put(store: BlobStore, data: bytes, key: str | None = None, piece: int = 1000) -> str:
@@ -133,12 +132,6 @@ def disk(tmp_path: Path) -> Path:
 def memory(tmp_path: Path) -> Path:
     (tmp_path / "memory").mkdir()
     return tmp_path / "memory"
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait until something is so; the test's time-out bounds it."""
-    while not condition():
-        time.sleep(0.005)
 
 
 def test_what_arrives_while_memory_is_full_lies_on_the_disk(memory: Path, disk: Path) -> None:

@@ -39,6 +39,14 @@ def test_it_is_not_raised_around_that(interrupts: Interrupts) -> None:
     assert not interrupts.was_raised
 
 
+def test_one_that_is_repeated_before_anything_runs_does_no_harm() -> None:
+    signal.signal(signal.SIGRTMAX, signal.SIG_DFL)
+    fresh = Interrupts()
+    assert callable(signal.getsignal(signal.SIGRTMAX)), "it would end this process"
+    fresh.run_protected(fresh.repeat)
+    assert fresh.run_interruptible(lambda: "runs") == "runs"
+
+
 def test_it_waits_for_the_end_of_what_holds_it(interrupts: Interrupts) -> None:
     done = []
 

@@ -62,3 +62,54 @@ def test_a_log_that_was_cut_begins_anew(tmp_path: Path) -> None:
     index.add("stdout", 5)
     assert index.pieces(0, 9) == [(5, 100.0, "stdout")]
     assert index.runs(0, 9) == []
+
+
+def written(log: LogFile, *pieces: bytes) -> bytes:
+    for piece in pieces:
+        assert log.append(piece) == log.size - len(piece)
+    return b"".join(pieces)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7, 10, 64])
+def test_of_a_long_log_beginning_and_end_are_kept(tmp_path: Path, piece: int) -> None:
+    log = LogFile(tmp_path / "rank0.log", beginning=10, end=20)
+    text = bytes(range(200))
+    for start in range(0, 200, piece):
+        log.append(text[start : start + piece])
+        so_far = text[: start + piece]
+        oldest = max(10, len(so_far) - 20)
+        assert log.size == len(so_far)
+        assert log.read(0, 100) == so_far[: 10 if oldest > 10 else None]
+        assert [log.kept_from(at) for at in (9, 10, 500)] == [9, oldest, 500]
+        for at in range(oldest, len(so_far)):
+            assert log.read(at, 5) == so_far[at : at + 5]
+    assert log.read(30, 5) == b""
+    assert log.tail(1, 1000) == text[180:]
+    files = [tmp_path / "rank0.log", tmp_path / "rank0.end"]
+    assert [each.stat().st_size for each in files] == [10, 20]
+
+
+def test_a_long_log_that_the_user_has_cut_begins_anew(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "rank0.log", beginning=10, end=20)
+    written(log, b"x" * 50)
+    (tmp_path / "rank0.log").write_bytes(b"")
+    assert log.append(b"new") == 0
+    assert (log.size, log.read(0, 100)) == (3, b"new")
+    assert not (tmp_path / "rank0.end").exists()
+    written(log, b"y" * 20)
+    assert log.read(0, 100) == b"new" + b"y" * 20
+
+
+def test_the_index_of_a_long_log_has_its_beginning_and_its_end(tmp_path: Path) -> None:
+    now = 0.0
+    index = LogIndex(tmp_path / "rank0.index", lambda: now, first=5, last=10)
+    for number in range(47):
+        now = float(number)
+        index.add("stdout", 10 * number)
+    kept = [*range(5), *range(37, 47)]
+    pieces = [(10 * number, float(number), "stdout") for number in kept]
+    assert index.pieces(0, 1000) == pieces
+    for at, (offset, _, _) in enumerate(pieces):
+        assert index.pieces(offset, 1000) == pieces[at:]
+        assert index.pieces(offset, offset + 1) == pieces[at : at + 1]
+    assert (tmp_path / "rank0.index").stat().st_size == 15 * 17

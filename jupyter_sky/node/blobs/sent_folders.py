@@ -1,0 +1,208 @@
+"""Folders of the notebook's computer, laid down on a node file by file.
+
+What we want: the node has the files as they are in the notebook, and what the user's code writes
+beside them stays, also from one run to the next. What it writes *over* them is not lost either.
+
+Solution: a record in the folder says what was sent last. A file that was not changed since, where
+it was sent from, is left as it is, whatever has become of it here. One that was changed replaces
+what was sent, and is refused if it has also been changed here. Each file is written beside its
+place and renamed, so that none is ever half there; one process at a time does this, and a record
+that is older than the files, because that was cut off, does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.serialization import blobs
+from jupyter_sky.transport.protocol.messages import SentFile, SentFolder
+
+
+def lay_down(folder: SentFolder, begun_in: Path, store: Path) -> Path:
+    """Make a folder on this node what it is where it was sent from.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    begun_in
+        The folder that ranks begin in.
+    store
+        The folder of this node's blobs.
+
+    Returns
+    -------
+    Path
+        Where it is.
+
+    Raises
+    ------
+    SkyError
+        When a file is in the way that was not sent.
+    """
+    root = begun_in / Path(folder["target"]).expanduser()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root):
+            _Laying(root, root / f".sky-sent-{folder['name']}.json", store).carry_out(folder)
+    except OSError as error:
+        raise SkyError(f"{root} cannot be written on this node: {error}.") from None
+    return root
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Keep other processes, whose nodes may share the folder, from laying it down meanwhile."""
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A file as it was sent last: its digest, and what the file system said of it then."""
+
+    blob: str
+    changed: int
+    size: int
+
+
+class _Laying:
+    """Lays one folder down.
+
+    Parameters
+    ----------
+    root
+        Where.
+    record
+        The file that says what was sent last.
+    store
+        The folder of blobs.
+    """
+
+    def __init__(self, root: Path, record: Path, store: Path) -> None:
+        self._root = root
+        self._real = root.resolve()
+        self._record = record
+        self._store = store
+
+    def carry_out(self, folder: SentFolder) -> None:
+        """Write what is new, and remove what is not in it any more."""
+        before = self._read_record()
+        after = {}
+        for path, file in folder["files"].items():
+            after[path] = self._lay_file(path, file, before.get(path))
+        for path, target in folder["links"].items():
+            self._lay_link(path, target)
+        for path in before.keys() - after.keys():
+            self._remove(path, before[path])
+        if after != before:
+            self._write_record(after)
+
+    def _lay_file(self, path: str, file: SentFile, sent: _Entry | None) -> _Entry:
+        place = self._place(path)
+        here = _status(place)
+        if here is not None and sent is not None:
+            is_as_sent = (here.st_mtime_ns, here.st_size) == (sent.changed, sent.size)
+            if file["blob"] == sent.blob:
+                return sent
+        else:
+            is_as_sent = here is None
+        if not is_as_sent and not self._has_content(place, file):
+            self._refuse(path, was_sent=sent is not None)
+        return self._write(place, file)
+
+    def _write(self, place: Path, file: SentFile) -> _Entry:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = place.with_name(f".{place.name}.{os.getpid()}.part")
+        try:
+            if file["size"]:
+                shutil.copyfile(self._store / blobs.file_name(file["blob"]), part)
+            else:
+                part.touch()
+            if file["executable"]:
+                part.chmod(part.stat().st_mode | stat.S_IXUSR)
+            part.replace(place)
+        finally:
+            part.unlink(missing_ok=True)
+        status = place.stat()
+        return _Entry(file["blob"], status.st_mtime_ns, status.st_size)
+
+    def _lay_link(self, path: str, target: str) -> None:
+        place = self._place(path)
+        if place.is_symlink() and str(place.readlink()) == target:
+            return
+        if _status(place) is not None and not place.is_symlink():
+            self._refuse(path, was_sent=False)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        place.symlink_to(target)
+
+    def _remove(self, path: str, sent: _Entry) -> None:
+        place = self._place(path)
+        here = _status(place)
+        if here is None or (here.st_mtime_ns, here.st_size) != (sent.changed, sent.size):
+            return
+        place.unlink()
+        for folder in place.parents:
+            if folder == self._root:
+                break
+            try:
+                folder.rmdir()
+            except OSError:  # something else is in it
+                break
+
+    def _place(self, path: str) -> Path:
+        parts = PurePosixPath(path)
+        place = self._root / parts
+        if parts.is_absolute() or ".." in parts.parts:
+            raise SkyError(f"{path} is not a path in a folder.")
+        if not place.parent.resolve().is_relative_to(self._real):
+            raise SkyError(f"{place.parent} leads out of {self._root} on this node: remove it.")
+        return place
+
+    def _has_content(self, place: Path, file: SentFile) -> bool:
+        return (
+            place.is_file()
+            and place.stat().st_size == file["size"]
+            and blobs.digest(place.read_bytes()) == file["blob"]
+        )
+
+    def _refuse(self, path: str, was_sent: bool) -> None:
+        what = "was changed on this node since it was sent" if was_sent else "is on this node"
+        raise SkyError(
+            f"{path} is to be sent, but {what}: keep it from being sent with a line in .skyignore, "
+            f"or remove {self._root / path} there."
+        )
+
+    def _read_record(self) -> dict[str, _Entry]:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            said: Mapping[str, Any] = json.loads(self._record.read_text())
+            return {path: _Entry(*entry) for path, entry in said.items()}
+        return {}
+
+    def _write_record(self, entries: Mapping[str, _Entry]) -> None:
+        part = self._record.with_suffix(f".{os.getpid()}.part")
+        said = {path: [each.blob, each.changed, each.size] for path, each in entries.items()}
+        part.write_text(json.dumps(said))
+        part.replace(self._record)
+
+
+def _status(place: Path) -> os.stat_result | None:
+    try:
+        return place.lstat()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,112 @@
+"""What a call says to the notebook while it goes on: values that it yields, items that it asks for.
+
+Neither side runs ahead of the other by more than a few values, or megabytes: the rank waits until
+the notebook has taken what was sent, and asks for items as it uses them up.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from typing import Any
+
+from jupyter_sky.node.rank import streams
+from jupyter_sky.node.rank.calls.parts import RankParts
+from jupyter_sky.serialization import blobs, cell_sources
+from jupyter_sky.transport.protocol.calls import TellFields
+from jupyter_sky.transport.protocol.events import Told
+from jupyter_sky.transport.protocol.messages import Packed
+
+_AHEAD = 16
+"""Values that are sent, or asked for, before the first of them is used."""
+
+_BYTES_AHEAD = 8 * 1024 * 1024
+_LARGE = 1024 * 1024  # bytes
+
+
+class Conversation:
+    """The notebook, as a call on a rank sees it.
+
+    Parameters
+    ----------
+    rank
+        The rank.
+    run
+        The run.
+    """
+
+    def __init__(self, rank: RankParts, run: str) -> None:
+        self._rank = rank
+        self._run = run
+        self._sent: deque[int] = deque()  # bytes of each value that was not taken yet
+        self._is_closed = False
+        self._items: dict[int, deque[Packed]] = defaultdict(deque)
+        self._ended: set[int] = set()
+
+    def send(self, value: Any) -> bool:
+        """Send a value that the call yields; ``False`` if none are wanted any more."""
+        packed = self._rank.namespace.pack(value, self._run, [self._rank.rank])
+        self._sent.append(_size(packed))
+        if self._sent[-1] > _LARGE:
+            gc.collect(0)  # what has pickled the value refers to itself, and so holds on to it
+        streams.flush()
+        self._rank.tell(Told(self._rank.rank, self._run, "value", 0, packed))
+        while told := self._rank.inbox.poll_told(self._run):
+            self._take_notice(told)
+        while not self._is_closed and self._is_ahead():
+            self._wait()
+        return not self._is_closed
+
+    def items(self, number: int) -> Iterator[Any]:
+        """Yield the items of an iterator of the notebook's."""
+        items, asked, position = self._items[number], 0, 0
+        largest = _BYTES_AHEAD  # until one is there, one at a time
+        while True:
+            room = max(1, min(_AHEAD, _BYTES_AHEAD // largest))
+            if asked <= room // 2 and number not in self._ended:
+                count, asked = room - asked, room
+                event = Told(self._rank.rank, self._run, "ask", number, count=count)
+                self._rank.tell(event)
+            while not items and number not in self._ended and not self._is_closed:
+                self._wait()
+            if not items:
+                return
+            packed = items.popleft()
+            asked -= 1
+            largest = max(largest if position else 1, _size(packed))
+            place, item = blobs.unpack(packed, self._rank.folder)
+            if place != position:
+                raise RuntimeError(f"item {position} was lost on its way to the rank")
+            position += 1
+            yield item
+
+    def _is_ahead(self) -> bool:
+        return len(self._sent) >= _AHEAD or (sum(self._sent) >= _BYTES_AHEAD)
+
+    def _wait(self) -> None:
+        told = self._rank.inbox.next_told(self._run)
+        if told is None:
+            self._is_closed = True
+        else:
+            self._take_notice(told)
+
+    def _take_notice(self, told: TellFields) -> None:
+        match told["kind"]:
+            case "more":
+                for _ in range(min(told["number"], len(self._sent))):
+                    self._sent.popleft()
+            case "item" if told["packed"] is not None:
+                cell_sources.register(told["cells"])
+                if told["names"]:
+                    self._rank.namespace.receive(told["names"])
+                self._items[told["number"]].append(told["packed"])
+            case "items_end":
+                self._ended.add(told["number"])
+            case "close":
+                self._is_closed = True
+
+
+def _size(packed: Packed) -> int:
+    parts = (packed["stream"], *packed["buffers"])
+    return sum(part["size"] if isinstance(part, dict) else len(part) for part in parts)

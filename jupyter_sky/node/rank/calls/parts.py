@@ -1,0 +1,36 @@
+"""What calls need of the rank that carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jupyter_sky.node.rank.inbox import Inbox
+from jupyter_sky.node.rank.interrupts import Interrupts
+from jupyter_sky.node.rank.namespace import Namespace
+from jupyter_sky.node.rank.shell import RankShell
+from jupyter_sky.transport.protocol.events import Told
+
+
+@dataclass(frozen=True)
+class RankParts:
+    """The parts of a rank.
+
+    Attributes
+    ----------
+    rank
+        Its number.
+    inbox, interrupts, namespace, shell, folder
+        As `RankWorker` has them.
+    tell
+        Sends something to the notebook; from any thread.
+    """
+
+    rank: int
+    inbox: Inbox
+    interrupts: Interrupts
+    namespace: Namespace
+    shell: RankShell
+    folder: Path
+    tell: Callable[[Told], None]

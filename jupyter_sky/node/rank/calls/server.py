@@ -1,0 +1,217 @@
+"""Calls that a rank is told one by one in the middle of a run, each answered when it is done.
+
+One at a time is carried out in the main thread, like a cell: there an interrupt reaches it, and
+frameworks work that know one thread only. Several at once have a thread each, or a process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import threading
+from typing import Any
+
+from jupyter_sky.node.rank import streams
+from jupyter_sky.node.rank.calls.parts import RankParts
+from jupyter_sky.node.rank.calls.process import CallProcess
+from jupyter_sky.node.rank.namespace import own_frames
+from jupyter_sky.serialization import blobs, cell_sources
+from jupyter_sky.transport.protocol.events import Told
+from jupyter_sky.transport.protocol.rank_messages import RunCommand, TellCommand
+
+
+class CallServer:
+    """Carries out the calls of one run.
+
+    Parameters
+    ----------
+    rank
+        The rank.
+    command
+        The run, which says how many at once, and where.
+    """
+
+    def __init__(self, rank: RankParts, command: RunCommand) -> None:
+        assert command["serves"] is not None
+        self._rank = rank
+        self._run = command["run"]
+        self._serving = command["serves"]
+        self._interrupts = rank.interrupts
+        self._reporting = threading.Lock()
+        self._closing = threading.Lock()
+        self._is_over = False
+        self._generation = 0  # one more whenever names have come
+        self._tasks: queue.SimpleQueue[TellCommand | None] = queue.SimpleQueue()
+        self._workers: list[_Worker] = []
+
+    def serve(self) -> None:
+        """Carry out calls until none follows; an interrupt is raised, and ends those that run."""
+        try:
+            if self._serving["concurrency"] > 1 or self._serving["executor"] == "process":
+                self._workers = [_Worker(self) for _ in range(self._serving["concurrency"])]
+            while (told := self._rank.inbox.next_told(self._run)) and told["kind"] == "call":
+                if not self._receive_names(told):
+                    continue
+                if self._workers:
+                    self._tasks.put(told)
+                else:
+                    self._say(self._carry_out(told))
+        finally:
+            with self._closing:
+                self._is_over = True
+            for worker in self._workers:
+                self._tasks.put(None)
+                worker.stop()
+
+    def _receive_names(self, told: TellCommand) -> bool:
+        """Bind the names that come with a call; say what is wrong with them, if they cannot be."""
+        if not told["names"]:
+            return True
+        try:
+            self._interrupts.run_step(self._rank.namespace.receive, told["names"])
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._say(self._failed(told, error, "missed"))
+            return False
+        self._generation += 1
+        return True
+
+    # In the main thread
+
+    def _carry_out(self, told: TellCommand) -> Told:
+        """Carry out a call; an interrupt is raised."""
+        timeout = told["timeout"]
+        over = self._interrupts.limit(timeout) if timeout else threading.Event()
+        try:
+            try:
+                return self._interrupts.run_step(self.answer, told)
+            finally:
+                over.set()
+        except KeyboardInterrupt as interrupt:
+            if timeout and self._interrupts.is_late:
+                return self._late(told, interrupt)
+            raise
+
+    def answer(self, told: TellCommand) -> Told:
+        """Call what was sent, and return what came of it; only an interrupt is raised."""
+        try:
+            cell_sources.register(told["cells"])
+            packed = told["packed"]
+            assert packed is not None
+            value = blobs.unpack(packed, self._rank.folder)()
+            values = self._rank.namespace.pack(value, self._run, [self._rank.rank])
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return self._failed(told, error)
+        return Told(self._rank.rank, self._run, "value", told["number"], values)
+
+    def _late(self, told: TellCommand, interrupt: BaseException | None) -> Told:
+        late = TimeoutError(f"it took longer than its {told['timeout']:g} s")
+        late.__traceback__ = interrupt.__traceback__ if interrupt else None
+        return self._failed(told, late)
+
+    def _failed(self, told: TellCommand, error: BaseException, kind: str = "error") -> Told:
+        with self._reporting:  # the shell describes one error at a time
+            self._rank.shell.reset_traceback()
+            self._rank.shell.record_traceback(error, skip=own_frames(error.__traceback__))
+            report = self._rank.shell.report(error)
+        return Told(self._rank.rank, self._run, kind, told["number"], error=report)
+
+    def _say(self, event: Told) -> None:
+        streams.flush()
+        with self._closing:
+            # What a thread has to say when the run is over is nobody's any more.
+            if not self._is_over:
+                try:
+                    self._rank.tell(event)
+                except ValueError as trouble:  # it is too large for a message
+                    error = RuntimeError(f"what came of it cannot be sent: {trouble}")
+                    told: Any = {"number": event.number}
+                    self._rank.tell(self._failed(told, error))
+
+    # In threads
+
+    def work(self, worker: _Worker) -> None:
+        """Carry out calls in a thread, one after the other, until the run is over."""
+        process: CallProcess | None = None
+        generation = -1
+        try:
+            while told := self._tasks.get():
+                if self._serving["executor"] == "thread":
+                    self._say(worker.carry_out(told))
+                    continue
+                if process is None or process.is_over or generation != self._generation:
+                    # A process has the names that its rank had when it was forked.
+                    if process:
+                        process.end()
+                    generation = self._generation
+                    process = CallProcess(self.answer)
+                answer = process.call(told, told["timeout"])
+                if answer is None:
+                    answer = self._late(told, None) if process.was_late else self._lost(told)
+                self._say(answer)
+        finally:
+            if process:
+                process.end()
+
+    def _lost(self, told: TellCommand) -> Told:
+        return Told(self._rank.rank, self._run, "lost", told["number"])
+
+    def stopped(self, told: TellCommand, error: BaseException) -> Told:
+        """Return what is said of a call that was interrupted in a thread."""
+        return self._late(told, error)
+
+
+class _Worker:
+    """A thread that carries out calls.
+
+    An exception can be raised in a thread from outside, as long as it runs Python code: so a call
+    ends when its time is over, or when the run is stopped.
+    """
+
+    def __init__(self, server: CallServer) -> None:
+        self._server = server
+        self._guard = threading.Lock()
+        self._is_calling = False
+        self._thread = threading.Thread(target=self._work, name="sky-call", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the call that it is busy with, if any."""
+        with self._guard:
+            if self._is_calling:
+                thread = ctypes.c_ulong(self._thread.ident or 0)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Over))
+
+    def carry_out(self, told: TellCommand) -> Told:
+        """Carry out a call."""
+        timeout = told["timeout"]
+        timer = threading.Timer(timeout, self.stop) if timeout else None
+        try:
+            self._is_calling = True
+            if timer:
+                timer.start()
+            try:
+                return self._server.answer(told)
+            finally:
+                with self._guard:
+                    self._is_calling = False
+                _let_pending_exceptions_be_raised()
+        except _Over as over:
+            return self._server.stopped(told, over)
+        finally:
+            if timer:
+                timer.cancel()
+
+    def _work(self) -> None:
+        self._server.work(self)
+
+
+class _Over(KeyboardInterrupt):
+    """Raised in a thread whose call has to end."""
+
+
+def _let_pending_exceptions_be_raised() -> None:
+    """Do nothing: where a function begins, Python raises what was raised from outside."""

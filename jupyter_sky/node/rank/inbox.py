@@ -1,0 +1,84 @@
+"""What a rank's main thread is told: commands, one after the other, and messages within a run."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections import deque
+from typing import Any, cast
+
+from jupyter_sky.node.rank.interrupts import Interrupts
+from jupyter_sky.transport.frames import BlockingFrames, Message
+from jupyter_sky.transport.protocol.rank_messages import RankCommand, TellCommand
+
+
+class Inbox:
+    """Receives what the agent sends to the main thread.
+
+    Parameters
+    ----------
+    frames
+        The socket of the main thread.
+    interrupts
+        What may be interrupted here is to wait for a message, never to read one.
+    """
+
+    def __init__(self, frames: BlockingFrames, interrupts: Interrupts) -> None:
+        self._frames = frames
+        self._interrupts = interrupts
+        self._told: deque[TellCommand] = deque()
+
+    def next_command(self) -> RankCommand | None:
+        """Return the next command; ``None`` when the agent is gone."""
+        self._told.clear()  # what comes after the end of a run
+        while message := self._frames.receive():
+            if message["op"] not in ("tell", "displayed"):
+                return cast(RankCommand, message)
+        return None
+
+    def next_told(self, run: str) -> TellCommand | None:
+        """Wait for what the rank is told in the middle of a run; ``None`` if the agent is gone."""
+        while True:
+            if told := self.told_so_far(run):
+                return told
+            if not self._frames.has_message:
+                self._interrupts.run_step(_wait, self._frames.sock)
+            message = self._interrupts.run_protected(self._frames.receive)
+            if message is None:
+                return None
+            self._sort(message)
+
+    def poll_told(self, run: str) -> TellCommand | None:
+        """Return what the rank was told in the middle of a run, if anything has come."""
+        sock = self._frames.sock
+        while not (told := self.told_so_far(run)):
+            if not self._frames.has_message and not select.select([sock], [], [], 0)[0]:
+                return None
+            message = self._interrupts.run_protected(self._frames.receive)
+            if message is None:
+                return None
+            self._sort(message)
+        return told
+
+    def told_so_far(self, run: str) -> TellCommand | None:
+        """Return what the rank was told in the middle of a run, without waiting for it."""
+        while self._told:
+            if (told := self._told.popleft())["run"] == run:
+                return told
+        return None
+
+    def wait_displayed(self, number: int) -> None:
+        """Wait until the agent has read what was printed before a display."""
+        while message := self._frames.receive():
+            if message["op"] == "displayed" and message["number"] >= number:
+                return
+            self._sort(message)
+
+    def _sort(self, message: Message) -> None:
+        if message["op"] == "tell":
+            told: Any = message
+            self._told.append(told)
+
+
+def _wait(sock: socket.socket) -> None:
+    select.select([sock], [], [])

@@ -1,0 +1,279 @@
+"""A script beside a rank: bash in a process of its own, with all that it starts.
+
+What we want: a script runs as the user's code does. What it prints is what the rank prints, its
+exit status is how the rank's part ends, Stop ends it with everything that it has started, and
+nothing of it is left when it is over.
+
+Things that don't work:
+
+- Signalling its process group. What torchrun starts is in sessions of its own, and so is a daemon,
+  which is not even a descendant any more.
+- Waiting with `subprocess.Popen.wait`. After an interrupt it waits for the child by itself, which
+  has not been told yet.
+
+Solution: each process of a script inherits a variable that names the run, by which it is found
+among the descendants of the node's fork server, who adopts what daemons leave behind. Stop is a
+ladder, and quicker than that of the agent (`supervisor.stop`), which would end the rank as well:
+SIGINT for the script, as a terminal sends it; then SIGTERM, and then SIGKILL, for all processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from jupyter_sky.errors import ScriptFailed
+from jupyter_sky.node.blobs import sent_folders
+from jupyter_sky.node.rank import env_vars, streams
+from jupyter_sky.node.rank.interrupts import Interrupts
+from jupyter_sky.transport.protocol.messages import Script
+from jupyter_sky.transport.protocol.rank_messages import RunCommand
+from jupyter_sky.transport.protocol.topology import Topology
+
+_SCRIPT_OF = "JUPYTER_SKY_SCRIPT"
+"""The variable that tells which run, and which rank's part of it, a process belongs to."""
+
+# Of the time after which the agent kills the rank.
+_SIGTERM_AFTER, _SIGKILL_AFTER = 0.4, 0.8
+
+_GRACE = 0.3
+"""Seconds in which what a script has left may end by itself, before anything is said of it."""
+
+_ROUNDS = 5
+
+# They say where the rank itself is, or are of no use outside of it.
+_OF_THE_RANK = {
+    "COMPUTE_POOL",
+    "GROUP_RANK",
+    "JUPYTER_SKY_HEAD_FD",
+    "JUPYTER_SKY_LOG_FD",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "RANK",
+    "WORLD_SIZE",
+}
+_INLINE_FIGURES = "module://matplotlib_inline.backend_inline"
+
+
+@dataclass(frozen=True)
+class ScriptPlace:
+    """Where a script runs.
+
+    Attributes
+    ----------
+    topology
+        The nodes of the cluster.
+    rank
+        The rank beside which it runs.
+    begun_in
+        The folder that ranks of this node begin in.
+    store
+        The folder of this node's blobs, in which files can be made.
+    """
+
+    topology: Topology
+    rank: int
+    begun_in: Path
+    store: Path
+
+
+def run(command: RunCommand, place: ScriptPlace, interrupts: Interrupts) -> None:
+    """Run the script of a command, and return when nothing of it is left.
+
+    Parameters
+    ----------
+    command
+        The command.
+    place
+        Where it runs.
+    interrupts
+        Of this process.
+
+    Raises
+    ------
+    ScriptFailed
+        When it ends with another exit status than 0.
+    SkyError
+        When this node cannot have what it needs.
+    KeyboardInterrupt
+        When it was stopped.
+    """
+    script = command["script"]
+    assert script is not None
+    for folder in script["folders"]:
+        sent_folders.lay_down(folder, place.begun_in, place.store)
+    cwd = None if script["cwd"] is None else place.begun_in / script["cwd"]
+    env = _environment(command, script, place.topology, place.rank)
+    file = place.store / f"{command['run']}-{place.rank}.sh"
+    started = _StartedScript(env[_SCRIPT_OF], command["deadline"])
+    try:
+        interrupts.run_protected(_write, file, script["text"])
+        interrupts.run_protected(started.start, [_shell(), str(file)], env, cwd)
+        started.wait()
+    except BaseException:
+        interrupts.run_protected(started.stop)
+        raise
+    finally:
+        interrupts.run_protected(started.end_rest)
+        file.unlink(missing_ok=True)
+    started.check()
+
+
+def _write(file: Path, text: str) -> None:
+    # Not an argument, which everyone on the node could read.
+    file.touch(0o600)
+    file.write_text(text)
+
+
+def _shell() -> str:
+    return shutil.which("bash") or "/bin/sh"
+
+
+def _environment(
+    command: RunCommand, script: Script, topology: Topology, rank: int
+) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if name not in _OF_THE_RANK}
+    if env.get("MPLBACKEND") == _INLINE_FIGURES:
+        del env["MPLBACKEND"]
+    # What Python programs print shows at once, as it does in a terminal.
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    # `python` and `torchrun` are those of the ranks.
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+    if command["gpus"] is not None:
+        env["CUDA_VISIBLE_DEVICES"] = command["gpus"]
+    found = env_vars.script_variables(topology, rank, command["everyone"], script["port"])
+    found["SKYPILOT_TASK_ID"] += f"-{command['run']}"
+    chosen = {name: env[name] for name in found if name.endswith("_IFNAME") and name in env}
+    of = {_SCRIPT_OF: f"{command['run']}/{rank}"}
+    return {**env, **found, **chosen, **script["env"], **of}
+
+
+class _StartedScript:
+    """The processes of a script.
+
+    Parameters
+    ----------
+    mark
+        What `_SCRIPT_OF` is in its environment.
+    deadline
+        Seconds after Stop when the agent kills the rank.
+    """
+
+    def __init__(self, mark: str, deadline: float) -> None:
+        self._mark = mark
+        self._deadline = deadline
+        self._process: subprocess.Popen[bytes] | None = None
+        self._had_sigterm = False
+
+    def start(self, words: Sequence[str], env: dict[str, str], cwd: Path | None) -> None:
+        """Start it."""
+        streams.flush()
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, start_new_session=True, env=env, cwd=cwd
+        )
+
+    def wait(self) -> None:
+        """Wait until the script itself has ended; an interrupt is raised at once."""
+        assert self._process is not None
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+
+    def stop(self) -> None:
+        """End the script and all that it has started."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGINT)
+        if self._has_ended(_SIGTERM_AFTER * self._deadline):
+            return
+        self._had_sigterm = True
+        for each in self._processes():
+            _signal(each, signal.SIGTERM)
+        if not self._has_ended((_SIGKILL_AFTER - _SIGTERM_AFTER) * self._deadline):
+            self._process.kill()
+            self._process.wait()
+
+    def end_rest(self) -> None:
+        """End what the script has left, and say what that was."""
+        if self._process is None or not (left := self._processes()):
+            return
+        if not self._had_sigterm:
+            _, left = psutil.wait_procs(left, timeout=_GRACE)
+            names = sorted({_name(each) for each in left})
+            for each in left:
+                _signal(each, signal.SIGTERM)
+            psutil.wait_procs(left, timeout=_GRACE)
+            if names:
+                text = "ended with the script, which had left them running: "
+                sys.stderr.write(f"{text}{', '.join(names)}\n")
+        for _ in range(_ROUNDS):  # those too that were started meanwhile
+            if not (left := self._processes()):
+                break
+            for each in left:
+                _signal(each, signal.SIGKILL)
+            psutil.wait_procs(left, timeout=_GRACE)
+
+    def check(self) -> None:
+        """Raise `ScriptFailed` if it did not end well."""
+        assert self._process is not None
+        status = self._process.wait()
+        if status:
+            raise ScriptFailed(*_what_happened(status))
+
+    def _has_ended(self, within: float) -> bool:
+        assert self._process is not None
+        try:
+            self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _processes(self) -> list[psutil.Process]:
+        """Return those that are left, also in sessions of their own."""
+        found = []
+        with contextlib.suppress(psutil.Error, OSError):
+            for process in psutil.Process(os.getppid()).children(recursive=True):
+                with contextlib.suppress(psutil.Error, OSError):
+                    ours = process.environ().get(_SCRIPT_OF) == self._mark
+                    if ours and process.status() != psutil.STATUS_ZOMBIE:
+                        found.append(process)
+        return found
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.Error):
+        process.send_signal(number)
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return str(process.name())
+    return "a process"
+
+
+def _what_happened(status: int) -> tuple[str, int]:
+    """Return what an exit status of `subprocess` means, in words and as a shell gives it."""
+    if status < 0:
+        name = _signal_name(-status)
+        return f"the script was killed by {name}", 128 - status
+    # A shell says so of a command that was.
+    by = f" (a command was killed by {_signal_name(status - 128)})" if 128 < status < 165 else ""
+    return f"the script ended with exit status {status}{by}", status
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
