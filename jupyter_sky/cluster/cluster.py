@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
 from jupyter_sky.cluster.control.listener import NoRuns
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.network.forward import Forward
 from jupyter_sky.cluster.rank_log import LogPart
+from jupyter_sky.cluster.runs.calls import Calls
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.task import Task
@@ -37,8 +39,8 @@ class Cluster:
     ----------
     runtime_env
         What its ranks have entered before their first run.
-    sync
-        What ranks were sent of the notebook's names.
+    sync, calls
+        What ranks were sent of the notebook's names; the calls that they take one by one.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -46,6 +48,7 @@ class Cluster:
         self._controller = self._scheduler.controller
         self.runtime_env = config.runtime_env
         self.sync = self._controller.sync
+        self.calls = Calls(self._scheduler)
 
     @classmethod
     def start(
@@ -63,10 +66,9 @@ class Cluster:
         SkyError
             In one sentence, when it does not come up; nothing of it is left then.
         """
-        warnings = provider.check(spec, runtime_env.preload)
         cluster = cls(ClusterConfig(spec, uuid.uuid4().hex[:8], provider, runtime_env, timeouts))
         controller = cluster._controller
-        controller.warn(warnings)
+        controller.warn(provider.check(spec, runtime_env.preload))
         wait(lifecycle.record(controller))
         try:
             wait(lifecycle.start(controller, progress))
@@ -133,13 +135,11 @@ class Cluster:
         UsageError
             When it is for no rank at all, or for one that is not there.
         """
-        there = self.all_ranks
+        has = f"{self.name} has {format_ranks(self.all_ranks)}."
         if not task.ranks:
-            raise UsageError(f"no rank was chosen: {self.name} has {format_ranks(there)}.")
-        if missing := sorted(set(task.ranks) - set(there)):
-            raise UsageError(
-                f"there is no rank {missing[0]}: {self.name} has {format_ranks(there)}."
-            )
+            raise UsageError(f"no rank was chosen: {has}")
+        if missing := sorted(set(task.ranks) - set(self.all_ranks)):
+            raise UsageError(f"there is no rank {missing[0]}: {has}")
         return RunHandle(self._scheduler.new_run(task), self._scheduler)
 
     def pop_unseen_run(self) -> RunHandle | None:
@@ -208,11 +208,11 @@ class Cluster:
         provider = provider or self.provider
         spec, has = replace(self.spec, nodes=nodes), len(self.state.nodes)
         if nodes == has:
-            raise UsageError(f"{self.name} has {format_count(has, 'node')} already.")
+            raise UsageError(f"{self.name} already has {format_count(has, 'node')}.")
         if not isinstance(provider, Scalable):
             raise UsageError(
                 f"{provider.name} nodes cannot join or leave a cluster that is up: end it with "
-                f"`%sky down` and start it anew with `--nodes {nodes}`."
+                f"`%sky down` and start it again with `--nodes {nodes}`."
             )
         if nodes > has:
             self._controller.warn(provider.check(spec, self.runtime_env.preload))
@@ -226,25 +226,48 @@ class Cluster:
             stays = f"{self.name} stays with {format_count(has, 'node')}"
             raise SkyError(f"{stays}: {error}") from None
 
-    def down(self) -> list[str]:
+    def down(self, progress: Progress = lambda text: None) -> list[str]:
         """End the cluster with everything of it, and remove it from the registry.
+
+        Parameters
+        ----------
+        progress
+            Called with what is waited for, in words, if a node does not answer.
 
         Returns
         -------
         list of str
             The nodes that could not be told, which is owed to them from now on.
         """
-        return wait(lifecycle.down(self._controller))
+        return wait(lifecycle.down(self._controller, progress=progress))
 
-    def close(self) -> None:
-        """Close the connections to the cluster; it goes on until its time is over."""
+    def close(self, trouble: SkyError | None = None) -> None:
+        """Close the connections to the cluster; it goes on until its time is over.
+
+        Parameters
+        ----------
+        trouble
+            Why, for those who wait here for the end of a run; where this process ends, nobody does.
+        """
 
         async def close() -> None:
+            if trouble:
+                self._scheduler.on_end(trouble)
+            await self._scheduler.finish_requests()
             self._controller.close()
 
         wait(close())
 
+    def forward(self, rank: int, addr: str, port: int, patience: float = 0.0) -> Forward:
+        """Open a port here that leads to one which the node of a rank reaches; see `Forward`."""
+        return Forward(self._controller.connection(rank).machine, addr, port, patience)
+
     # What is known of it
+
+    def lacking(self, blobs: Iterable[str]) -> list[str]:
+        """Return those of these blobs that some node does not have, as far as is known."""
+        uploads = [each.uploads for each in self._controller.connections]
+        return [key for key in blobs if not all(each.has(key) for each in uploads)]
 
     def log(
         self, rank: int, tail: int | None = None, offset: int = 0, limit: int = _LOG_LIMIT
@@ -253,20 +276,17 @@ class Cluster:
 
         Parameters
         ----------
-        rank
-            The rank.
-        tail
-            How many of its last lines; None stands for what begins at ``offset``.
-        offset
-            Where it begins.
-        limit
-            Bytes, at most.
+        rank, tail
+            The rank, and how many of its last lines; None stands for what begins at ``offset``.
+        offset, limit
+            Where it begins, and bytes at most.
         """
         connection = self._controller.connection(rank)
         answer = wait(connection.request("log", rank=rank, tail=tail, offset=offset, limit=limit))
-        return LogPart(
-            rank, answer["data"], answer["start"], answer["size"], answer["pieces"], answer["runs"]
-        )
+        names = ("data", "start", "size", "pieces", "runs")
+        data, start, size, pieces, runs = (answer[name] for name in names)
+        dropped = start - offset if tail is None else 0
+        return LogPart(rank, data, start, size, pieces, runs, dropped)
 
     def snapshot(self, rank: int | None = None, run: str | None = None) -> Snapshot:
         """Return what cell and sidebar show of it and of a run.
@@ -374,7 +394,6 @@ def _config(
     timeouts: Timeouts = USUAL,
     visits: bool = False,
 ) -> ClusterConfig:
-    names = [field.name for field in fields(ClusterSpec)]
-    spec = ClusterSpec(name=row.name, **{n: row.spec[n] for n in names if n in row.spec})
+    spec = registry.recorded_spec(row)
     place = row.spec.get("place")
     return ClusterConfig(spec, row.id, provider, runtime_env, timeouts, visits, place, row.meter)

@@ -54,6 +54,10 @@ class RemoteError(Exception):
     host: str
     remote_traceback: str
     failures: tuple[Failure, ...]
+    index: int | None = None
+    """Of many calls, the position of the one that failed; the first is 0."""
+    place = ""
+    """The same in words, with what it was called with."""
     advice = ""
     """What to do about it, where that is known; shown behind everything else."""
 
@@ -65,6 +69,7 @@ class RemoteError(Exception):
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this: the user sees their own lines, not the frames that led here.
         lines, summary = list(self.failures[0].error["traceback"]), _summary(self.failures)
+        summary += filter(None, [self.place])
         if len(lines) == len(summary) == 1 and "\n" not in lines[0]:
             lines = ["; ".join(filter(None, [f"{lines[0]} ({summary[0]})", self.advice]))]
         else:

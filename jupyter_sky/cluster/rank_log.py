@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
 
 
@@ -47,6 +48,8 @@ class LogPart:
         The bytes of the log in all.
     pieces, runs
         What stands where in the log; the first of each may begin before ``start``.
+    dropped
+        Bytes before it that were asked for and that the log has not kept.
     """
 
     rank: int
@@ -55,6 +58,17 @@ class LogPart:
     size: int
     pieces: Sequence[LoggedPiece]
     runs: Sequence[LoggedRun]
+    dropped: int = 0
+
+    @property
+    def note(self) -> bytes:
+        """The line that says what is missing before it; empty if nothing is."""
+        if not self.dropped:
+            return b""
+        return (
+            f"\n[… {format_bytes(self.dropped)} are missing here: of a log that is very long the "
+            "beginning and the end are kept …]\n"
+        ).encode()
 
     @property
     def end(self) -> int:
@@ -64,6 +78,9 @@ class LogPart:
     def entries(self) -> Iterator[LogEntry]:
         """Yield what was written, in order, and before it the run that it is of."""
         runs, pieces = list(self.runs), list(self.pieces)
+        if self.dropped:
+            written = pieces[0][1] if pieces else 0.0
+            yield LogEntry(self.rank, written, self.note, "log")
         offsets = {self.start, *(run[0] for run in runs), *(piece[0] for piece in pieces)}
         bounds = [*sorted(max(self.start, offset) for offset in offsets), self.end]
         written, stream = 0.0, "stdout"

@@ -5,10 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.messages import Packed
+
+T = TypeVar("T")
+
+
+class ClientHooks(Protocol):
+    """What plugins do in the notebook, as `jupyter_sky.api.plugin_lifecycle` has it."""
+
+    def enter(self, pool: Any, cluster: Any) -> None:
+        """Called when the cluster is up; ``pool`` is ``None`` for one of ``%%sky`` cells."""
+
+    def add(self, context: AbstractContextManager[T]) -> T:
+        """Enter one thing more, which is left before it ends, and return what it gives."""
+
+    def leave(self) -> None:
+        """Called before it ends."""
+
+    def given(self, plugin: str) -> Any:
+        """Return what a plugin gave when it was entered."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +50,11 @@ class RuntimeEnv:
         Modules that each node imports once, before ranks are forked.
     together
         Whether ranks form a process group, so that one of them alone cannot go on.
+    reforms
+        Whether a process can form another group when it has left one; if not, all ranks start anew
+        for it.
+    client
+        What plugins do in the notebook; ``None`` where nothing runs from, as with a visitor.
     """
 
     life: Packed | None
@@ -38,6 +63,8 @@ class RuntimeEnv:
     plugins: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
     together: bool = False
+    reforms: bool = True
+    client: ClientHooks | None = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def check_agent(welcome: Welcome) -> None:
         name = welcome["cluster"]
         raise VersionMismatch(
             f"cluster {name} was started by jupyter_sky {theirs} and this is {ours}, which cannot "
-            f"use it: end it with `%sky down {name}` and start it anew, or install "
+            f"use it: end it with `%sky down {name}` and start it again, or install "
             f"jupyter_sky {theirs} where the notebook runs."
         )
 
@@ -75,13 +75,13 @@ def compare(here: Versions, there: Versions, host: str = "the node") -> list[str
     if mine != other:
         raise VersionMismatch(
             f"{host} has Python {other} and the notebook Python {mine}, between which functions "
-            f"cannot travel: run the notebook with Python {other}, or start the cluster anew with "
+            f"cannot travel: run the notebook with Python {other}, or start the cluster again with "
             f"Python {mine} on its nodes."
         )
     if here["jupyter_sky"] != there.get("jupyter_sky"):
         raise VersionMismatch(
             f"the ranks on {host} have jupyter_sky {there.get('jupyter_sky', '0.1.0')} and the "
-            f"notebook {here['jupyter_sky']}: end the cluster with `%sky down` and start it anew."
+            f"notebook {here['jupyter_sky']}: end the cluster with `%sky down` and start it again."
         )
     return [
         f"{host} has {name} {theirs} and the notebook {ours}, so that not every object may "

@@ -24,6 +24,7 @@ from jupyter_sky.transport.frames import encode
 from jupyter_sky.transport.protocol.error_report import report
 from tests.cluster.conftest import Cells
 from tests.cluster.taken_over import agent_folder, taken_over
+from tests.waiting import until
 
 WORKER = (
     "import gc\n"
@@ -134,8 +135,7 @@ def test_names_that_this_computer_did_ask_for_are_there_for_another_kernel(
     go = tmp_path / "go"
     code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nx = 5"
     mine = pair.start(code, values={1: ["x"]})
-    while not pair.cluster.state.ranks[0].run:
-        time.sleep(0.01)
+    until(lambda: mine._run.told.is_set())
     theirs = None
     while theirs is None:  # it may be on its way to the ranks
         theirs = again(pair).cluster.pop_unseen_run()
@@ -245,7 +245,9 @@ def test_what_a_node_sends_has_a_limit(
             return message
 
         node.change = lie
-        with pytest.raises(SkyError, match=r"what was asked for has 1126 TB, and .* are free here"):
+        with pytest.raises(
+            SkyError, match=r"what was asked for takes 1126 TB, and .* of memory is free here"
+        ):
             cells.run("x = 1", values={1: ["x"]})
         cells.cluster.down()
 
@@ -278,6 +280,35 @@ def test_a_node_that_left_is_not_let_in_any_more(new: Callable[..., Cells], tmp_
     assert cells.ask("1") == [1] * 3
 
 
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"outcome": "splendid"}, "the outcome of rank_done is malformed"),
+        ({"n": 1 << 60}, "events are missing"),
+    ],
+    ids=["an outcome that is none", "a number that is too high"],
+)
+def test_a_run_whose_end_a_node_does_not_tell_ends_there(
+    pair: Cells, again: Callable[[Cells], Cells], wrong: dict[str, Any], what: str
+) -> None:
+    with taken_over(pair.cluster, 1) as node:
+        pair.cluster.close()
+        cells = again(pair)
+
+        def lie(message: dict[str, Any]) -> dict[str, Any]:
+            return {**message, **wrong} if message.get("event") == "rank_done" else message
+
+        node.change = lie
+        with pytest.raises(SkyError, match="node 1 sent what cannot be read") as caught:
+            cells.run("x = 5\nprint('mine')", values={0: ["x"]})
+        assert what in str(caught.value)
+        assert [each.rank for each in caught.value.failures] == [1]
+        assert cells.text() == "mine\n"
+        assert f"({what})" in cells.cluster.snapshot()["cluster"]["note"]
+        node.change = lambda message: message
+        cells.cluster.down()
+
+
 MALFORMED: list[dict[str, Any]] = [
     {"event": "output", "rank": 1, "run": None, "stream": "stdout", "data": "text"},
     {"event": "output", "rank": [], "run": None, "stream": "stdout", "data": b""},
@@ -305,6 +336,8 @@ def test_what_is_malformed_does_no_harm(pair: Cells, again: Callable[[Cells], Ce
         node.change = lambda message: message
         cells = again(pair)
         for message in [*MALFORMED, {"report": [{"rank": 1}]}, {"welcome": 1}, {"event": "output"}]:
+            # What is said before the link is up again reaches nobody.
+            until(lambda: all(each.is_up for each in cells.cluster._controller.connections))
             broken = len(node.clients)
             if "event" in message and message != {"event": "output"}:
                 node.say(message)

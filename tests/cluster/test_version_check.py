@@ -45,7 +45,7 @@ def test_another_minor_python_is_refused_with_what_to_do(python: str) -> None:
         compare(HERE, {**HERE, "python": python}, "gpu1")
     assert str(error.value) == (
         f"gpu1 has Python {minor} and the notebook Python 3.12, between which functions cannot "
-        f"travel: run the notebook with Python {minor}, or start the cluster anew with Python "
+        f"travel: run the notebook with Python {minor}, or start the cluster again with Python "
         "3.12 on its nodes."
     )
 
@@ -55,7 +55,7 @@ def test_ranks_with_another_jupyter_sky_are_refused_with_what_to_do() -> None:
         compare(HERE, {**HERE, "jupyter_sky": "0.1.0"}, "gpu1")
     assert str(error.value) == (
         "the ranks on gpu1 have jupyter_sky 0.1.0 and the notebook 0.2.0: end the cluster with "
-        "`%sky down` and start it anew."
+        "`%sky down` and start it again."
     )
 
 
@@ -127,8 +127,8 @@ def test_a_cluster_of_another_version_is_refused_and_can_be_ended(
             attach(older.name)
         assert str(error.value) == (
             f"cluster {older.name} was started by jupyter_sky {VERSION} and this is 9.9, which "
-            f"cannot use it: end it with `%sky down {older.name}` and start it anew, or install "
-            f"jupyter_sky {VERSION} where the notebook runs."
+            f"cannot use it: end it with `%sky down {older.name}` and start it again, "
+            f"or install jupyter_sky {VERSION} where the notebook runs."
         )
         [result] = probe.probe([row], {"local": Local()})
         assert result.phase == "idle"
@@ -159,6 +159,6 @@ def test_an_agent_refuses_a_kernel_of_another_version_itself(
 
     assert event_loop.wait(ask_as_another_version()) == (
         f"cluster {older.name} was started by jupyter_sky {VERSION}, which 0.1.0 cannot use: end "
-        f"it with `%sky down {older.name}` and start it anew, or install jupyter_sky {VERSION} "
+        f"it with `%sky down {older.name}` and start it again, or install jupyter_sky {VERSION} "
         "where the notebook runs."
     )

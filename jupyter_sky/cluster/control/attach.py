@@ -46,7 +46,7 @@ async def restore(
     welcomes = await controller.connect(machines, since=None)
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
         if welcome["ending"]:
-            raise AgentGone("the cluster is about to end")
+            raise AgentGone("the cluster is ending")
         _restore_ranks(controller, connection, welcome)
     controller.shared = any(welcome["shared"] for welcome in welcomes)
     await _follow_from_unseen_run(controller, welcomes)

@@ -20,8 +20,8 @@ from jupyter_sky.cluster.cost_meter import CostMeter, total_price
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
-from jupyter_sky.cluster.network.foreign_ranks import ForeignRanks
 from jupyter_sky.cluster.network.health import LinkMonitor
+from jupyter_sky.cluster.network.node_faults import NodeFaults
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, reduce
 from jupyter_sky.errors import ClusterLost, SkyError
@@ -142,7 +142,7 @@ class Controller(ConnectionListener):
         self.form_errors: dict[int, ErrorReport] = {}
         self.observers: list[Callable[[], None]] = []
         self._links = LinkMonitor(self.spawn, self.notify, self._on_unreached)
-        self._foreign = ForeignRanks(self.notify)
+        self._faults = NodeFaults(self.notify)
         self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake)
         self._changed = asyncio.Event()
         self._tasks = BackgroundTasks()
@@ -177,7 +177,7 @@ class Controller(ConnectionListener):
     @property
     def note(self) -> str:
         """What it is doing, and what is wrong with its links and nodes; empty if nothing is."""
-        notes = (self.activity, self._links.note, self._preemptions.note, self._foreign.note)
+        notes = (self.activity, self._links.note, self._preemptions.note, self._faults.note)
         return "; ".join(filter(None, notes))
 
     @property
@@ -195,7 +195,9 @@ class Controller(ConnectionListener):
         for connection in self.connections:
             if rank in connection.ranks:
                 return connection
-        raise SkyError(f"cluster {self.spec.name} has no rank {rank}: {format_ranks(self.ranks)}.")
+        raise SkyError(
+            f"cluster {self.spec.name} has no rank {rank}: it has {format_ranks(self.ranks)}."
+        )
 
     def node(self, rank: int) -> Node:
         """Return the node of a rank."""
@@ -297,7 +299,12 @@ class Controller(ConnectionListener):
     def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
         """Say that a node spoke for ranks of others; ranks that were removed may come late."""
         if others := ranks.intersection(self.ranks):
-            self._foreign.report(connection.name, others)
+            self._faults.report_foreign(connection.name, others)
+
+    def on_malformed(self, connection: Connection, what: str) -> None:
+        """Say that a node sent what cannot be read, and leave to the listener what runs there."""
+        self._faults.report_malformed(connection.name, what)
+        self.listener.on_malformed(connection, what)
 
     def on_link_changed(self, connection: Connection) -> None:
         """Watch a link that broke, or say that there is a new one."""
@@ -354,7 +361,7 @@ class Controller(ConnectionListener):
                 raise self.loss
             if dead := [rank for rank in self.state.ranks if rank.phase is RankPhase.DEAD]:
                 raise ClusterLost(
-                    f"rank {dead[0].rank} does not start any more, {dead[0].trouble}: "
+                    f"rank {dead[0].rank} no longer starts, {dead[0].trouble}: "
                     f"end the cluster with `%sky down {self.spec.name}` and start a new one."
                 )
             await self._changed.wait()

@@ -20,6 +20,7 @@ from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.cluster.version_check import VersionMismatch
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, CloudProvider, Machine, Progress
+from jupyter_sky.transport.tasks import blocking
 
 
 async def record(controller: Controller) -> None:
@@ -31,7 +32,7 @@ async def record(controller: Controller) -> None:
         When there is another cluster of that name.
     """
     spec, provider = controller.spec, controller.provider
-    there = registry.find(spec.name)
+    there = await blocking(registry.find, spec.name)
     if there and there.is_starting:
         raise SkyError(
             f"cluster {spec.name} is being started by another notebook: wait for it, or "
@@ -41,12 +42,12 @@ async def record(controller: Controller) -> None:
         machines = [provider.machine(each) for each in [*there.machines, *there.leaving]]
         await owed_ends.remove_machines(Origin.of_row(there, provider), machines)
         await _release(controller, there.id, there.spec.get("place"))
-        registry.remove(there.id)
+        await blocking(registry.remove, there.id)
     row = registry.describe(spec, controller.runtime_env.plugins)
     if isinstance(provider, CloudProvider):
         controller.place = row["place"] = provider.location()
     try:
-        registry.record(controller.id, spec.name, provider.name, row)
+        await blocking(registry.record, controller.id, spec.name, provider.name, row)
     except KeyError:
         raise SkyError(
             f"there is a cluster {spec.name} already: use it with "
@@ -69,7 +70,8 @@ async def start(controller: Controller, progress: Progress) -> None:
     )
     controller.launch = asyncio.get_running_loop().create_task(launch)
     machines = await asyncio.shield(controller.launch)
-    registry.record_machines(controller.id, [machine.row() for machine in machines])
+    rows = [machine.row() for machine in machines]
+    await blocking(registry.record_machines, controller.id, rows)
     await controller.connect(machines, 0)
     if len(controller.connections) > 1:
         progress("checking the network")
@@ -117,8 +119,8 @@ async def attach(controller: Controller, row: registry.Row) -> bool:
         if shared and await probe.has_agent(row, provider):
             controller.close()
             raise SkyError(
-                f"cluster {row.name} has lost a node, which the notebook that uses it sees to; "
-                f"if there is none, end the cluster with `%sky down {row.name}`."
+                f"cluster {row.name} has lost a node, which the notebook that uses it handles; if "
+                f"no notebook does, end the cluster with `%sky down {row.name}`."
             ) from None
         await down(controller, [*machines, *leaving])
         return False
@@ -126,7 +128,7 @@ async def attach(controller: Controller, row: registry.Row) -> bool:
         # It may be busy, or asleep.
         controller.close()
         raise SkyError(
-            f"cluster {row.name} is there but does not answer ({error}): try again, or end it "
+            f"cluster {row.name} does not answer ({error}): try again, or end it "
             f"with `%sky down {row.name}`."
         ) from None
     return True
@@ -134,24 +136,18 @@ async def attach(controller: Controller, row: registry.Row) -> bool:
 
 async def restart(controller: Controller, ranks: Sequence[int]) -> None:
     """End rank processes, wait for new ones, form the group."""
-    pids = {rank.rank: rank.pid for rank in controller.state.ranks if rank.rank in ranks}
-    await asyncio.gather(
-        *(each.request("kill", ranks=list(ranks)) for each in controller.connections)
-    )
-    async with deadline(controller.timeouts.start, "the ranks did not start again"):
-        await controller.until(
-            lambda: (
-                controller.state.settled
-                and all(r.pid != pids.get(r.rank, -1) for r in controller.state.ranks)
-            )
-        )
+    await process_group.renew_ranks(controller, ranks)
     if not controller.shared:
         # Else the notebook that is connected forms it, now or before its next run: two attempts
         # at once would disturb each other.
         await process_group.form(controller)
 
 
-async def down(controller: Controller, machines: Sequence[Machine] = ()) -> list[str]:
+async def down(
+    controller: Controller,
+    machines: Sequence[Machine] = (),
+    progress: Progress = lambda text: None,
+) -> list[str]:
     """End a cluster with everything of it, and remove it from the registry.
 
     Parameters
@@ -160,6 +156,8 @@ async def down(controller: Controller, machines: Sequence[Machine] = ()) -> list
         The cluster.
     machines
         Machines of it to which there is no connection.
+    progress
+        Called with what is waited for, in words, if a node does not answer.
 
     Returns
     -------
@@ -175,19 +173,19 @@ async def down(controller: Controller, machines: Sequence[Machine] = ()) -> list
         controller.launch.cancel()
         with contextlib.suppress(Exception, asyncio.CancelledError):
             machines = [*machines, *await controller.launch]
-    untold = await end(controller, controller.connections, machines)
+    untold = await end(controller, controller.connections, machines, progress)
     # The provider is told whatever becomes of the registry: its machines cost money.
     with contextlib.suppress(registry.RegistryError):
-        registry.clear_starter(controller.id)
+        await blocking(registry.clear_starter, controller.id)
     await _release(controller, controller.id, controller.place)
     controller.wake()
     try:
-        registry.remove(controller.id)
+        await blocking(registry.remove, controller.id)
     except registry.RegistryError as error:
         name = controller.spec.name
         raise SkyError(
             f"cluster {name} was ended, but it is still in the registry: {error} After that "
-            f"`%sky down {name}` takes it from there."
+            f"`%sky down {name}` removes it."
         ) from None
     return untold
 

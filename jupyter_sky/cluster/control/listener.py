@@ -34,6 +34,9 @@ class ClusterListener(Protocol):
             The ranks of it that were never told.
         """
 
+    def on_malformed(self, connection: Connection, what: str) -> None:
+        """Handle that a node sent what is none of our messages."""
+
     def on_unreached(self, connection: Connection, seconds: float) -> None:
         """Handle, again and again, that nobody reaches a node for so many seconds."""
 
@@ -56,6 +59,9 @@ class NoRuns(ClusterListener):
     def on_unseen_run(
         self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
     ) -> None:
+        """Ignore it."""
+
+    def on_malformed(self, connection: Connection, what: str) -> None:
         """Ignore it."""
 
     def on_unreached(self, connection: Connection, seconds: float) -> None:

@@ -65,7 +65,7 @@ class PreemptionMonitor:
 
 def _described(connection: Connection, event: Leaving) -> str:
     if event.at is None:
-        return f"AWS recommends to leave {connection.name}, which it may take away soon"
+        return f"AWS recommends leaving {connection.name}, which it may take back soon"
     left = max(0, round(event.at - time.time()))
     fate = _FATES.get(event.kind, event.kind)
     return f"{connection.name} will be {fate} by AWS in {left // 60}:{left % 60:02}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runtime_env import deadline
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_duration, format_ranks
 from jupyter_sky.serialization.pickling import main_namespace
 from jupyter_sky.transport.protocol.error_report import ErrorReport
 from jupyter_sky.transport.protocol.messages import FormRequest
@@ -53,6 +55,8 @@ async def form(controller: Controller) -> None:
     """
     async with controller.forming:
         try:
+            if controller.state.generation and not controller.runtime_env.reforms:
+                await renew_ranks(controller, controller.ranks)
             await _form(controller)
         except SkyError:
             # Ranks already in the rendezvous block until they are told to abort.
@@ -61,6 +65,21 @@ async def form(controller: Controller) -> None:
         except BaseException:
             await asyncio.shield(_abort(controller, PATIENCE))
             raise
+
+
+async def renew_ranks(controller: Controller, ranks: Collection[int]) -> None:
+    """End rank processes, and wait until others are there in their place."""
+    pids = {rank.rank: rank.pid for rank in controller.state.ranks if rank.rank in ranks}
+    await asyncio.gather(
+        *(each.request("kill", ranks=list(ranks)) for each in controller.connections)
+    )
+    async with deadline(controller.timeouts.start, "the ranks did not start again"):
+        await controller.until(
+            lambda: (
+                controller.state.settled
+                and all(rank.pid != pids.get(rank.rank, -1) for rank in controller.state.ranks)
+            )
+        )
 
 
 async def _form(controller: Controller) -> None:
@@ -83,8 +102,13 @@ async def _form(controller: Controller) -> None:
     try:
         await broadcast.send({**update.blobs, **runtime_env.blobs}, connections)
         await asyncio.gather(*(each.request("form", **request) for each in connections))
-        async with deadline(controller.timeouts.form, "the process group was not formed"):
-            await controller.until(lambda: controller.state.group or bool(controller.form_errors))
+        try:
+            async with asyncio.timeout(controller.timeouts.form):
+                await controller.until(
+                    lambda: controller.state.group or bool(controller.form_errors)
+                )
+        except TimeoutError:
+            raise SkyError(_not_entered(controller)) from None
         if controller.form_errors:
             rank, error = min(controller.form_errors.items())
             raise SkyError(f"rank {rank} could not join the group: {_first_line(error)}")
@@ -93,6 +117,18 @@ async def _form(controller: Controller) -> None:
         raise
     for rank in ranks:
         sync.ran(update, rank, {}, well=True)
+
+
+def _not_entered(controller: Controller) -> str:
+    """Return the sentence that says which ranks did not enter the group, and what to look at."""
+    state, plugins = controller.state, controller.runtime_env.plugins
+    late = [rank.rank for rank in state.ranks if rank.generation != state.generation]
+    hooks = f"a hook of {', '.join(plugins)} may hang there, or " if plugins else ""
+    return (
+        f"{format_ranks(late)} did not enter the process group within "
+        f"{format_duration(controller.timeouts.form)}: {hooks}something keeps the nodes from "
+        "talking to each other; `%sky logs` shows what the ranks say."
+    )
 
 
 async def _topology(controller: Controller, generation: int) -> Topology:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Collection
+from typing import Any
 
 from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import origin
 from jupyter_sky.cluster.inventory import owed_ends
+from jupyter_sky.cluster.network import peer_checks
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.errors import NoConnection
+from jupyter_sky.errors import NoConnection, SkyError
 from jupyter_sky.formatting import format_duration, format_ranks
 from jupyter_sky.providers.base import Scalable
-from jupyter_sky.transport.protocol.events import RankExited
+from jupyter_sky.transport.protocol.error_report import report
+from jupyter_sky.transport.protocol.events import RankDone, RankExited
 
 _TRIES = 3
 """How often it is begun anew because yet another node was lost meanwhile."""
@@ -79,7 +83,7 @@ def unreached(
     is_replaced = is_wanted and is_over and _can_replace(controller)
     if seconds >= (patience or IDLE_PATIENCE) or is_replaced or (is_over and not controller.alive):
         connection.declare_lost(
-            "is gone: neither this notebook nor the other nodes reach it for "
+            "is gone: neither this notebook nor the other nodes have reached it for "
             f"{format_duration(seconds)}"
         )
         return None
@@ -87,12 +91,70 @@ def unreached(
         return None
     left = format_duration((patience or IDLE_PATIENCE) - seconds)
     return (
-        f"{format_ranks(connection.ranks)} on {connection.name} cannot be reached for "
-        f"{format_duration(seconds)}, neither by this notebook nor by the other nodes: the run was "
-        f"ended. The variables are kept, and the next cell goes on when {connection.name} is back; "
-        f"it is waited for {left} more (`--patience`), and `%sky restart` starts anew without it "
-        "being waited for."
+        f"{format_ranks(connection.ranks)} on {connection.name} could not be reached for "
+        f"{format_duration(seconds)}, neither by this notebook nor by the other nodes, so the run "
+        f"was ended. The variables are kept, and the next cell runs when {connection.name} is "
+        f"back: there are {left} left to wait (`--patience`). `%sky restart` starts a new cluster "
+        f"at once."
     )
+
+
+async def until_over(
+    controller: Controller,
+    over: asyncio.Event,
+    ranks: Callable[[], Collection[int]],
+    notify: Callable[[str], None],
+) -> None:
+    """Wait until a run is over, and see meanwhile that its nodes reach each other.
+
+    Parameters
+    ----------
+    controller
+        The cluster.
+    over
+        Set when the run is over.
+    ranks
+        Returns the ranks that are still in it.
+    notify
+        Told of nodes that do not reach each other.
+
+    Raises
+    ------
+    NoConnection
+        When they have not for too long, and the run is to be ended.
+    """
+    if not controller.runtime_env.together or len(controller.connections) < 2:
+        await over.wait()
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(peer_checks.EVERY):
+            await over.wait()
+            return
+    patience = controller.spec.patience or RUN_PATIENCE
+
+    def connections() -> list[Connection]:
+        return [each for each in controller.connections if each.ranks.intersection(ranks())]
+
+    watching = asyncio.ensure_future(peer_checks.until_cut(connections, notify, patience))
+    ending = asyncio.ensure_future(over.wait())
+    try:
+        await asyncio.wait({watching, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            raise NoConnection(
+                f"{watching.result()} for {format_duration(patience)} (`--patience`), so that "
+                "ranks would wait for each other for ever: the run was ended. The variables are "
+                "kept, and the next cell goes on when the nodes reach each other again."
+            )
+    finally:
+        watching.cancel()
+        ending.cancel()
+
+
+def not_understood(connection: Connection, what: str, rank: int, run: str) -> RankDone:
+    """Return the end of a run on a rank whose node has sent what cannot be read."""
+    text = f"{connection.name} sent what cannot be read ({what}): the run was ended there."
+    error: Any = report(SkyError, text)
+    return RankDone(rank, run, "error", error, broken=True, arrived=[])
 
 
 def agent_lost(controller: Controller, connection: Connection) -> bool:
@@ -129,7 +191,7 @@ async def replace_lost(controller: Controller) -> None:
         except Exception as error:  # whatever it is, every task that waits has to be told
             if {each for each in controller.connections if each.is_over} == set(lost):
                 controller.mark_lost(
-                    f"cluster {controller.spec.name} is lost: nothing takes the place of {names} "
+                    f"cluster {controller.spec.name} is lost: no node could replace {names} "
                     f"({str(error).rstrip('.')})."
                 )
                 return
@@ -155,7 +217,7 @@ async def _replace(controller: Controller, lost: list[Connection], names: str) -
         for machine, done in zip(machines, removed, strict=True)
         if not done and there.isdisjoint(node.host for node in machine.nodes)
     ]
-    owed_ends.record(origin(controller), left)
+    await owed_ends.record(origin(controller), left)
     await provider.release_machines(machines)
     numbers = {node.node for connection in lost for node in connection.machine.nodes}
     hosts = [node.host for node in controller.state.nodes if node.node in numbers]

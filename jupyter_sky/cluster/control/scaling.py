@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group
@@ -29,8 +29,7 @@ from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.error_report import report
 from jupyter_sky.transport.protocol.events import Ending, Event
 from jupyter_sky.transport.protocol.messages import Welcome
-
-T = TypeVar("T")
+from jupyter_sky.transport.tasks import blocking, uninterrupted
 
 
 async def scale(
@@ -60,7 +59,7 @@ async def scale(
         When nodes do not come; the cluster is as it was.
     """
     if nodes < len(controller.state.nodes):
-        return await _uninterrupted(_shrink(controller, nodes, provider))
+        return await uninterrupted(_shrink(controller, nodes, provider))
     await grow(controller, replace(controller.spec, nodes=nodes), provider, progress)
     return []
 
@@ -101,7 +100,7 @@ async def grow(
     expansion = _Expansion(controller, provider, growth, lost)
     try:
         await expansion.join(progress)
-        expansion.commit(spec)
+        await expansion.commit(spec)
     except BaseException as error:
         await expansion.roll_back()
         if isinstance(error, OSError):
@@ -139,7 +138,8 @@ class _Expansion(ConnectionListener):
     async def join(self, progress: Progress) -> None:
         """Connect to the new machines, start their ranks, and form one group with the others."""
         controller, growth = self._controller, self._growth
-        registry.record_size(
+        await blocking(
+            registry.record_size,
             controller.id,
             controller.spec.nodes,
             self._former_rows(),
@@ -162,11 +162,11 @@ class _Expansion(ConnectionListener):
         await process_group.form(controller)
         self._check()
 
-    def commit(self, spec: ClusterSpec) -> None:
+    async def commit(self, spec: ClusterSpec) -> None:
         """Make the new machines part of the cluster for good."""
         controller = self._controller
         rows = [connection.machine.row() for connection in controller.connections]
-        registry.record_size(controller.id, spec.nodes, rows)
+        await blocking(registry.record_size, controller.id, spec.nodes, rows)
         controller.spec, controller.provider = spec, self._provider
         self._committed = True
         controller.wake()
@@ -181,7 +181,8 @@ class _Expansion(ConnectionListener):
         controller.forget_ranks(self._ranks)
         if controller.state.generation > self._before.generation and not self._lost:
             await _form_again(controller)
-        registry.record_size(controller.id, controller.spec.nodes, self._former_rows())
+        nodes, rows = controller.spec.nodes, self._former_rows()
+        await blocking(registry.record_size, controller.id, nodes, rows)
         controller.wake()
 
     def _former_rows(self) -> list[dict[str, Any]]:
@@ -258,6 +259,13 @@ class _Expansion(ConnectionListener):
         """Pass it on."""
         self._controller.on_foreign_ranks(connection, ranks)
 
+    def on_malformed(self, connection: Connection, what: str) -> None:
+        """Pass it on, unless the agent has not joined yet."""
+        if self._committed:
+            self._controller.on_malformed(connection, what)
+        else:
+            self._fail(connection, f"sent what cannot be read ({what})")
+
     def on_link_changed(self, connection: Connection) -> None:
         """Pass it on."""
         self._controller.on_link_changed(connection)
@@ -287,7 +295,8 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
     leaving = [connection for connection in stay if not stay[connection]]
     machines = [connection.machine.with_nodes(stay[connection]) for connection in kept]
     rows = [machine.row() for machine in machines]
-    registry.record_size(controller.id, nodes, rows, [each.machine.row() for each in leaving])
+    leaving_rows = [each.machine.row() for each in leaving]
+    await blocking(registry.record_size, controller.id, nodes, rows, leaving_rows)
     controller.spec = replace(controller.spec, nodes=nodes)
     before = set(controller.ranks)
     for connection, machine in zip(kept, machines, strict=True):
@@ -299,7 +308,7 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
         end(controller, leaving), _end_ranks(kept, gone), _form_again(controller)
     )
     await provider.release_machines([connection.machine for connection in leaving])
-    registry.record_size(controller.id, nodes, rows)
+    await blocking(registry.record_size, controller.id, nodes, rows)
     return untold
 
 
@@ -341,7 +350,7 @@ async def finish_interrupted(
         await controller.provider.release_machines(leaving)
     controller.forget_ranks(surplus)
     rows = [connection.machine.row() for connection in controller.connections]
-    registry.record_size(controller.id, controller.spec.nodes, rows)
+    await blocking(registry.record_size, controller.id, controller.spec.nodes, rows)
     return True
 
 
@@ -352,13 +361,3 @@ async def _end_ranks(connections: Sequence[Connection], ranks: Collection[int]) 
     for connection in connections:
         with contextlib.suppress(SkyError):
             await connection.request("remove_ranks", ranks=sorted(ranks))
-
-
-async def _uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, also when the task that waits for it is cancelled."""
-    task = asyncio.ensure_future(coroutine)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise

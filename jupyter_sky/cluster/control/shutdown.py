@@ -15,7 +15,8 @@ from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
-from jupyter_sky.providers.base import Machine
+from jupyter_sky.formatting import format_duration
+from jupyter_sky.providers.base import Machine, Progress
 
 END_WITHIN = 10.0
 """Seconds for an agent to end its node: ranks, fork server, files."""
@@ -28,7 +29,10 @@ _MESSENGERS = 3  # agents that pass the word on
 
 
 async def end(
-    controller: Controller, leaving: Sequence[Connection], machines: Iterable[Machine] = ()
+    controller: Controller,
+    leaving: Sequence[Connection],
+    machines: Iterable[Machine] = (),
+    progress: Progress = lambda text: None,
 ) -> list[str]:
     """End agents with everything on their nodes, and close the connections to them.
 
@@ -40,13 +44,15 @@ async def end(
         The connections to the agents.
     machines
         Machines of others, to which there is no connection.
+    progress
+        Called with what is waited for, in words, if a node does not answer.
 
     Returns
     -------
     list of str
         The nodes that could not be told, which is owed to them from now on.
     """
-    told = await _tell_through_others(controller, leaving)
+    told = await _tell_through_others(controller, leaving, progress)
     ended = await asyncio.gather(*map(_end, leaving))
     for connection in leaving:
         connection.close()
@@ -75,15 +81,18 @@ async def _end(connection: Connection) -> bool:
 
 
 async def _tell_through_others(
-    controller: Controller, leaving: Sequence[Connection]
+    controller: Controller, leaving: Sequence[Connection], progress: Progress
 ) -> list[Connection]:
     """Have agents that answer tell those that do not; return whom they have told."""
+    if broken := [each for each in leaving if not each.is_up and not each.is_over]:
+        progress(_waits_for(broken))
     every = list(dict.fromkeys([*controller.connections, *leaving]))
     signs = await asyncio.gather(*map(_gives_sign, every))
     answering = [each for each, sign in zip(every, signs, strict=True) if sign]
     silent = [each for each in leaving if each not in answering and not each.is_over]
     if not silent:
         return []
+    progress(_waits_for(silent))
     peers = [each.machine.nodes[0].peer() for each in silent]
     said = await asyncio.gather(
         *(
@@ -98,6 +107,13 @@ async def _tell_through_others(
         for each, peer in zip(silent, peers, strict=True)
         if any(peer["node"] not in nodes for nodes in failed)
     ]
+
+
+def _waits_for(silent: Sequence[Connection]) -> str:
+    names = ", ".join(each.name for each in silent)
+    do = "do" if len(silent) > 1 else "does"
+    most = format_duration(SIGN_WITHIN + _PASS_ON_WITHIN + owed_ends.REMOVE_WITHIN)
+    return f"waiting for {names}, which {do} not answer, {most} at most"
 
 
 async def _gives_sign(connection: Connection) -> bool:

@@ -71,7 +71,7 @@ class Orphan:
         if count := len(self.folders):
             parts.append(f"{count} folder{'s' * (count > 1)} with {format_bytes(self.size)}")
         if hosts := [node.host for machine in self.machines for node in machine.nodes]:
-            parts.append(f"what there is of it on {', '.join(hosts)}")
+            parts.append(f"what is left of it on {', '.join(hosts)}")
         return f"{self.name or f'a cluster with the id {self.id}'}: {', '.join(parts)}"
 
     @property

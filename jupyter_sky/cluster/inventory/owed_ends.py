@@ -22,6 +22,7 @@ from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import CloudProvider, Machine, Provider
 from jupyter_sky.providers.spec import UNATTENDED
 from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.tasks import blocking
 
 REMOVE_WITHIN = 10.0
 """Seconds for one attempt to reach a machine."""
@@ -86,7 +87,7 @@ class OwedEnd:
 
     def __str__(self) -> str:
         ago = format_duration(time.time() - self.since)
-        return f"{self.name}: ended {ago} ago, and {self.hosts} could not be told so far"
+        return f"{self.name}: ended {ago} ago, but {self.hosts} could not be reached so far"
 
 
 def sentence(hosts: Sequence[str], unattended: float) -> str:
@@ -102,8 +103,8 @@ def sentence(hosts: Sequence[str], unattended: float) -> str:
     it = "they answer" if len(hosts) > 1 else "it answers"
     return (
         f"{', '.join(hosts)} could not be reached: what is left there is ended when {it} again, by "
-        "this notebook, by another one that uses a cluster, or by `%sky gc`; what runs there ends "
-        f"after {format_duration(unattended)} without a notebook at the latest"
+        f"any notebook that uses a cluster or by `%sky gc`, and by itself after "
+        f"{format_duration(unattended)} without a notebook"
     )
 
 
@@ -120,7 +121,7 @@ async def remove_machines(origin: Origin, machines: Sequence[Machine]) -> list[s
     """
     removed = await asyncio.gather(*map(try_to_remove, machines))
     left = [machine for machine, done in zip(machines, removed, strict=True) if not done]
-    record(origin, left)
+    await record(origin, left)
     return [node.host for machine in left for node in machine.nodes]
 
 
@@ -134,7 +135,7 @@ async def try_to_remove(machine: Machine) -> bool:
     return True
 
 
-def record(origin: Origin, machines: Sequence[Machine]) -> None:
+async def record(origin: Origin, machines: Sequence[Machine]) -> None:
     """Record machines that could not be told, and have them told in the background.
 
     Machines of a cloud are terminated by their provider, whatever is on them.
@@ -143,13 +144,18 @@ def record(origin: Origin, machines: Sequence[Machine]) -> None:
         return
     now = time.time()
     about = (origin.id, origin.name, origin.provider.name)
+    rows = [(*about, json.dumps(each.row()), now, now + origin.unattended) for each in machines]
+    await blocking(_insert, rows)
+    _start()
+
+
+def _insert(rows: Sequence[tuple[Any, ...]]) -> None:
     with registry.opened() as database:
         database.executemany(
             "INSERT INTO owed_ends (cluster, name, provider, machine, since, until) "
             "VALUES (?, ?, ?, ?, ?, ?)",
-            [(*about, json.dumps(each.row()), now, now + origin.unattended) for each in machines],
+            rows,
         )
-    settle_in_background()
 
 
 def read() -> list[OwedEnd]:
@@ -173,14 +179,19 @@ async def settle(owed: OwedEnd) -> bool:
     provider = providers().get(owed.provider)
     if provider is None or not await try_to_remove(provider.machine(owed.machine)):
         return False
-    with registry.opened() as database:
-        database.execute("DELETE FROM owed_ends WHERE number = ?", (owed.number,))
+    await blocking(_delete, owed.number)
     return True
+
+
+def _delete(number: int) -> None:
+    with registry.opened() as database:
+        database.execute("DELETE FROM owed_ends WHERE number = ?", (number,))
 
 
 async def settle_cluster(identity: str) -> None:
     """Try to end what is owed to a cluster, before it gets other nodes in the same places."""
-    await asyncio.gather(*(settle(each) for each in read() if each.cluster == identity))
+    owed = await blocking(read)
+    await asyncio.gather(*(settle(each) for each in owed if each.cluster == identity))
 
 
 def settle_now() -> list[tuple[OwedEnd, bool]]:
@@ -213,6 +224,6 @@ async def _settle_until_done() -> None:
     for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
         await asyncio.sleep(pause)
         with contextlib.suppress(registry.RegistryError):  # another process may hold the registry
-            if not (owed := read()):
+            if not (owed := await blocking(read)):
                 return
             await asyncio.gather(*map(settle, owed))

@@ -12,7 +12,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import psutil
@@ -23,6 +23,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.paths import home
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport import event_loop
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS clusters (
@@ -52,6 +53,10 @@ START_WITHIN = 600.0
 """Seconds after which a cluster without machines is taken for one that never came up."""
 
 
+WAIT = 5.0
+"""Seconds for another process to let go of the registry."""
+
+
 class RegistryError(SkyError):
     """The registry cannot be read or written."""
 
@@ -71,6 +76,11 @@ class Row:
     def nodes(self) -> list[dict[str, Any]]:
         """Its nodes, as far as they can be made out."""
         return [node for each in self.machines for node in each["nodes"] if isinstance(node, dict)]
+
+    @property
+    def hosts(self) -> list[str]:
+        """What the user calls its nodes; none for processes on this computer."""
+        return [str(node["name"]) for node in self.nodes if node.get("name")]
 
     @property
     def price(self) -> float | None:
@@ -157,6 +167,12 @@ def describe(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
     row["plugins"] = list(plugins)
     row["starter"] = starter()
     return row
+
+
+def recorded_spec(row: Row) -> ClusterSpec:
+    """Return the spec that a row keeps."""
+    known = {field.name for field in fields(ClusterSpec)} & row.spec.keys()
+    return ClusterSpec(name=row.name, **{name: row.spec[name] for name in known})
 
 
 def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> None:
@@ -288,10 +304,15 @@ def _row(
 
 @contextlib.contextmanager
 def opened() -> Iterator[sqlite3.Connection]:
-    """Give the database; what is done in it is written together, or not at all."""
+    """Give the database; what is done in it is written together, or not at all.
+
+    It blocks while another process writes, or holds it for longer.
+    """
+    if event_loop.is_here():
+        raise RuntimeError("the registry may block: use it in a thread, with `tasks.blocking`")
     path = home() / "registry.sqlite"
     try:
-        database = sqlite3.connect(path, timeout=10)
+        database = sqlite3.connect(path, timeout=WAIT)
         try:
             with database:
                 database.execute(_SCHEMA)
@@ -306,10 +327,10 @@ def opened() -> Iterator[sqlite3.Connection]:
 def _advice(error: sqlite3.Error) -> str:
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return "another program holds it, try again in a moment"
+            return "another program is using it, try again in a moment"
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
-            return "make room on its disk, and try again"
+            return "free some space on its disk, and try again"
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return "move it away, a new one is made, and `%sky gc` finds what clusters have left"
         case _:
-            return "see that you may write it, and that no newer jupyter_sky has made it"
+            return "check that you may write to it, and that no newer jupyter_sky made it"

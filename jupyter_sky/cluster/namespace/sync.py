@@ -48,6 +48,9 @@ from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_h
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.object_tokens import SentObjects
 
+_REMEMBERED_BLOBS = 10_000
+"""Digests of what was sent that are remembered, so that its size is not counted again."""
+
 _NOTHING = CellNames(frozenset(), frozenset())
 
 
@@ -60,7 +63,7 @@ class NamespaceSync:
         self._sent_objects = SentObjects()
         self._planner = GroupPlanner(self._remote_state, self._sent_objects)
         self._returned: dict[str, int] = {}
-        self._sent_blobs: set[str] = set()
+        self._sent_blobs: dict[str, None] = {}  # in the order in which they were sent
         self._losses = 0  # counted by the loop alone, after what is lost has been reported
         self._lock = DelegationLock()
 
@@ -242,7 +245,9 @@ class NamespaceSync:
                 digests[rank].update(group.message["digests"])
             self._sent_objects.record_sent(ranks, group.shared, group.tokens)
         self._remote_state.expect(update.effects, update.ranks, digests)
-        self._sent_blobs.update(update.blobs)
+        self._sent_blobs.update(dict.fromkeys(update.blobs))
+        while len(self._sent_blobs) > _REMEMBERED_BLOBS:
+            del self._sent_blobs[next(iter(self._sent_blobs))]
         update.packed.clear()  # which holds on to values of the user's
 
     def _lost(self, update: NamespaceUpdate) -> None:

@@ -73,5 +73,5 @@ def refuse_huge(sizes: Mapping[str, int], limit: float | None) -> None:
     shown = [f"{name} ({format_bytes(size)})" for name, size in largest if size >= 0.1 * total]
     raise UsageError(
         f"{format_list(shown)} would be sent, and more than {format_bytes(limit)} is sent only if "
-        "you say so: add `--allow-large` to the cell, or load it inside of the cell."
+        "you say so: add `--allow-large` to the cell, or load it inside the cell."
     )

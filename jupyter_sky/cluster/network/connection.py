@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jupyter_sky
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.download import Downloads
-from jupyter_sky.cluster.network.foreign_ranks import foreign_ranks
+from jupyter_sky.cluster.network.node_faults import foreign_ranks
 from jupyter_sky.cluster.network.pending import PendingRequests
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost, SkyError
@@ -59,6 +60,9 @@ class ConnectionListener(Protocol):
     def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
         """Handle that the node spoke for ranks that are not its own; what it said was dropped."""
 
+    def on_malformed(self, connection: Connection, what: str) -> None:
+        """Handle that the node sent what is none of our messages; ``what`` says how, in words."""
+
     def on_link_changed(self, connection: Connection) -> None:
         """Handle that the link broke, or that there is a new one; ``is_up`` says which."""
 
@@ -76,6 +80,9 @@ class IgnoreEvents(ConnectionListener):
         """Ignore it."""
 
     def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Ignore it."""
+
+    def on_malformed(self, connection: Connection, what: str) -> None:
         """Ignore it."""
 
     def on_link_changed(self, connection: Connection) -> None:
@@ -126,8 +133,7 @@ class Connection:
         self._token = uuid.uuid4().hex
         self._requests = PendingRequests(lambda: self._up, self._no_connection)
         self._downloads = Downloads()
-        self._acknowledges = False
-        self._sent_before = 0
+        self._acknowledges, self._sent_before = False, 0
         self.uploads = Uploads(self.request, self._current_link)
 
     @property
@@ -172,7 +178,7 @@ class Connection:
         Raises
         ------
         AgentGone
-            When there is no agent any more.
+            When the agent is gone.
         OSError
             When it cannot be reached.
         """
@@ -249,12 +255,16 @@ class Connection:
             loop = asyncio.get_running_loop()
             self.broken_since = loop.time()
             self._requests.on_link_changed()
-            self._reconnecting = loop.create_task(self._reconnect())
+            fault = self._link.fault if self._link else ""
+            # Not at once again and again, where it sends the same each time.
+            self._reconnecting = loop.create_task(self._reconnect(_PAUSES[bool(fault) :]))
+            if fault:
+                self._listener.on_malformed(self, fault)
             self._listener.on_link_changed(self)
 
-    async def _reconnect(self) -> None:
+    async def _reconnect(self, pauses: Sequence[float]) -> None:
         """Connect again, however long it takes; send again what has no answer."""
-        for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
+        for pause in itertools.chain(pauses, itertools.repeat(pauses[-1])):
             await asyncio.sleep(pause)
             try:
                 welcome = await self._greet(self.last)
@@ -359,7 +369,7 @@ class Connection:
             self._downloads.on_piece(message, payload.nbytes)
         elif "report" in message:
             self._receive_report(incoming.report(message["report"]))
-        elif "event" in message and incoming.number(message) > self.last:
+        elif "event" in message and incoming.is_next(message, self.last):
             self.last = message["n"]
             event = decode_event(message)
             if foreign := foreign_ranks(event, self.ranks):
@@ -378,7 +388,7 @@ class Connection:
             asyncio.get_running_loop().call_soon(self._acknowledge)
 
     def _acknowledge(self) -> None:
-        """Say up to where events have come: the end of a run is shown to the next kernel if not."""
+        """Say up to where events have come: the next kernel is shown the end of a run if not."""
         self._acknowledges = False
         if self._link:
             self._link.send({"op": "seen", "n": self.last})

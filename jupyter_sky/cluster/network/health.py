@@ -20,6 +20,7 @@ _BRIEF = 0.5
 """Seconds for which a broken link is not mentioned."""
 
 _ASK_EVERY = 2.0  # seconds
+_TELL_EVERY = 0.25  # seconds
 _ASK_WITHIN = 8.0  # seconds
 _TRY_WITHIN = 60.0  # seconds
 _MOST = 4  # unreachable nodes that an error names
@@ -69,14 +70,14 @@ class LinkMonitor:
         if gone:
             parts.append(
                 f"{', '.join(each.name for each in gone)} cannot be reached since "
-                f"{self._since(gone)}, not by the other nodes either: it is waited for"
+                f"{self._since(gone)}, by the other nodes either: waiting for it"
             )
         if cut := [each for each in broken if each not in self._unreached]:
             everyone = len(cut) == len(self._connections) > 1
             who = "any node" if everyone else ", ".join(each.name for each in cut)
             parts.append(
-                f"no connection to {who} since {self._since(cut)}; what runs there goes on, and I "
-                "keep trying"
+                f"no connection to {who} since {self._since(cut)}; its run continues, and the "
+                f"notebook keeps trying to connect"
             )
         return "; ".join(parts)
 
@@ -121,10 +122,18 @@ class LinkMonitor:
             if is_unreached != (connection in self._unreached):
                 self._unreached ^= {connection}
                 self._notify(self.note)
-            if is_unreached:
-                self._on_unreached(connection, asyncio.get_running_loop().time() - since)
+                if is_unreached:
+                    self._spawn(self._tell_unreached(connection, since))
             if is_unreached or not opinions:
                 await asyncio.sleep(_ASK_EVERY)
+
+    async def _tell_unreached(self, connection: Connection, since: float) -> None:
+        """Tell for how long nobody reaches a node, also while the others are asked again."""
+        while connection in self._unreached and connection.broken_since == since:
+            if connection.is_over:
+                return
+            self._on_unreached(connection, asyncio.get_running_loop().time() - since)
+            await asyncio.sleep(_TELL_EVERY)
 
     async def _is_gone(self, connection: Connection) -> bool:
         """Ask other nodes whether they reach a node; where none can be asked, it is not gone."""
@@ -171,9 +180,9 @@ async def check_network(connections: Sequence[Connection]) -> None:
     if trouble := list(_unreachable(nodes, found)):
         more = f", and {len(trouble) - _MOST} more" if len(trouble) > _MOST else ""
         raise SkyError(
-            f"nodes cannot talk to each other: {'; '.join(trouble[:_MOST])}{more}. Let their "
-            "firewalls pass TCP at all ports between them, since those of a process group are free "
-            "ones, or choose another network with `%config Sky.interface`."
+            f"nodes cannot connect to each other: {'; '.join(trouble[:_MOST])}{more}. Allow TCP on "
+            f"all ports between them in their firewalls, as a process group uses any free port, or "
+            f"choose another network with `%config Sky.interface`."
         )
 
 

@@ -30,9 +30,22 @@ def report(usage: Any) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", usage)
 
 
-def number(event: Message) -> int:
-    """Return the number of an event."""
-    found = event.get("n")
-    if not isinstance(found, int):
+def is_next(event: Message, last: int) -> bool:
+    """Return whether an event is the next one after number ``last``, or came before.
+
+    A number that is too high would have all events ignored that are still to come.
+    """
+    number = event.get("n")
+    if not isinstance(number, int):
         raise ProtocolError("an event has no number")
-    return found
+    if number > last and number != last + _events_in(event):
+        raise ProtocolError("events are missing")
+    return number > last
+
+
+def _events_in(event: Message) -> int:
+    """Return for how many events a message stands: one says how many were not kept."""
+    if event.get("event") != "lost":
+        return 1
+    counts = [event.get("shown"), event.get("others")]
+    return sum(each for each in counts if isinstance(each, int))

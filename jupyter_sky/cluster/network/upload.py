@@ -94,6 +94,7 @@ class Uploads:
             if key not in self._known:
                 await self._put(key, data, transfer)
                 self._known.add(key)
+                self._begun.discard(key)
 
     async def _put(self, key: str, data: memoryview, transfer: HostTransfer) -> None:
         """Send a blob, over one link after the other if they break."""

@@ -11,10 +11,29 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.state import not_begun, running
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
-from jupyter_sky.formatting import format_bytes
-from jupyter_sky.transport.protocol.messages import RunRequest
+from jupyter_sky.formatting import format_bytes, format_ranks
+from jupyter_sky.transport.protocol.messages import RunRequest, Script
+
+
+def check_ranks(controller: Controller, task: Task) -> None:
+    """Refuse a run on ranks that are not those of the cluster any more.
+
+    Raises
+    ------
+    SkyError
+        With what to do.
+    """
+    if departed := set(task.ranks) - set(controller.ranks):
+        raise SkyError(
+            f"{format_ranks(departed)} left the cluster before the run began: run it again."
+        )
+    if controller.outdated:
+        raise SkyError(
+            f"cluster {controller.spec.name} was changed by another kernel: run the cell again."
+        )
 
 
 async def dispatch(controller: Controller, run: Run) -> None:
@@ -22,22 +41,27 @@ async def dispatch(controller: Controller, run: Run) -> None:
     task = run.task
     update = task.update
     names: list[Any] = update.groups
+    asked = {name.partition(":")[0] for each in task.values.values() for name in each}
+    script = await _with_port(controller, task)
     controller.state = running(controller.state, task.ranks, run.id)
     request: RunRequest = {
         "run": run.id,
         "code": task.code,
         "call": task.call,
+        "script": script,
         "cells": dict(task.cells),
         "place": (task.place.title, task.place.above),
         "values": {rank: list(asked) for rank, asked in task.values.items()},
-        "watched": sorted(task.update.watched.union(*task.values.values())),
+        "watched": sorted(task.update.watched | asked),
         "outdated": task.update.outdated,
         "names": names,
         "show": list(task.show),
         "title": task.title,
         "everyone": list(task.ranks),
         "ranks": list(task.ranks),
-        "together": controller.runtime_env.together and len(controller.ranks) > 1,
+        "together": fail_together(controller, task),
+        "serves": task.serves,
+        "talks": task.talks,
         "deadline": controller.timeouts.stop,
     }
     blobs = {**update.blobs, **task.blobs}
@@ -46,6 +70,24 @@ async def dispatch(controller: Controller, run: Run) -> None:
     await asyncio.gather(
         *(_send_request(controller, each, run, request, blobs) for each in controller.connections)
     )
+
+
+def fail_together(controller: Controller, task: Task) -> bool:
+    """Return whether a rank that fails in a run stops the others."""
+    if task.script:
+        return task.script["together"]
+    if task.serves:
+        return False
+    return controller.runtime_env.together and len(controller.ranks) > 1
+
+
+async def _with_port(controller: Controller, task: Task) -> Script | None:
+    """Return the script of a run with a port of the head, if its processes can meet there."""
+    if not task.script or 0 not in task.ranks:
+        return task.script
+    addr = controller.state.nodes[0].addr
+    answer = await controller.connection(0).request("reserve", rank=0, addr=addr)
+    return {**task.script, "port": answer["port"]}
 
 
 async def _send_request(

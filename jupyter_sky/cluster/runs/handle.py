@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +17,19 @@ from jupyter_sky.cluster.errors import Interrupted, TimedOut, remote_error
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.run import Run, Sink
 from jupyter_sky.cluster.runs.scheduler import Scheduler
+from jupyter_sky.cluster.runs.talk import Message, Teller
 from jupyter_sky.cluster.runs.task import RunNotice, Task
 from jupyter_sky.cluster.runs.values import load
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.protocol.events import Display, Output
+from jupyter_sky.transport.protocol.events import Display, Output, Told
 
 STOPPED_WITHIN = 0.75
 """Seconds after Stop when the user has control again, whatever the ranks do."""
+
+_LEFT_WITHIN = 1.0
+"""Seconds that generators get to end by themselves."""
 
 _SLICE = 0.5  # seconds
 
@@ -45,6 +49,7 @@ class RunHandle:
         self._run = run
         self._scheduler = scheduler
         self._begun = False
+        self._teller = Teller(scheduler.controller, run.id)
 
     def begin(self) -> None:
         """Start the run, unless it was started.
@@ -65,6 +70,7 @@ class RunHandle:
         sending: Callable[[TransferProgress], object] = lambda progress: None,
         notice: Callable[[str], object] = lambda text: None,
         is_leaving: Callable[[], bool] = lambda: False,
+        told: Callable[[Told], object] = lambda event: None,
     ) -> None:
         """Give what ranks print and display to ``show``, until the run is over.
 
@@ -84,6 +90,8 @@ class RunHandle:
             Called in this thread with what else the user should know.
         is_leaving
             Called after Ctrl-C: whether it is this process that ends, and the run that goes on.
+        told
+            Called in this thread with what ranks tell in the middle of it.
 
         Raises
         ------
@@ -92,7 +100,7 @@ class RunHandle:
         TimedOut
             When the time was over; every rank was told to stop.
         """
-        run, callbacks = self._run, _Callbacks(show, sending, notice)
+        run, callbacks = self._run, _Callbacks(show, sending, notice, told)
         try:
             self.begin()
             begun()
@@ -103,10 +111,43 @@ class RunHandle:
                 self._raise_if_stopped()
         except KeyboardInterrupt:
             if _answer(is_leaving):
-                raise Interrupted("this kernel ends, and the run goes on.") from None
+                raise Interrupted("this kernel is ending; the run continues.") from None
             run.stopped_by_user = True
             self._stop_and_show(callbacks)
             self._raise_if_stopped()
+
+    def events(self) -> Iterator[Output | Display | Told | None]:
+        """Yield what ranks print, display and tell, until the run is over.
+
+        ``None`` comes where nothing else does for a moment.
+        """
+        self.begin()
+        while True:
+            try:
+                event = self._run.queue.get(timeout=_SLICE)
+            except queue.Empty:
+                yield None
+                continue
+            if event is None:
+                return
+            if not isinstance(event, TransferProgress | RunNotice):
+                yield event
+
+    def tell(self, rank: int, kind: str, number: int, message: Message | None = None) -> None:
+        """Tell a rank something; what comes later is told after it."""
+        event_loop.call(self._teller.tell, rank, kind, number, message)
+
+    def leave(self) -> None:
+        """Let the ranks end what they yield; stop the run if they do not within a moment."""
+        run = self._run
+        for rank in sorted(run.waiting):
+            self.tell(rank, "close", 0)
+
+        def stop() -> None:
+            if not run.finished:
+                self._scheduler.interrupt(run.id)
+
+        event_loop.call(lambda: asyncio.get_running_loop().call_later(_LEFT_WITHIN, stop))
 
     def listen(self, show: Sink, over: Callable[[], None], timeout: float | None = None) -> None:
         """Follow the run in the background thread instead, and wait until its data has left.
@@ -137,6 +178,11 @@ class RunHandle:
             self.stop()
             raise
 
+    def wait_until_told(self) -> None:
+        """Wait until all nodes were told of the run, or it is over."""
+        while not self._run.told.wait(_SLICE):
+            pass
+
     def stop(self) -> None:
         """Stop the run and return at once."""
         self._run.stopped_by_user = True
@@ -165,7 +211,7 @@ class RunHandle:
             except Exception as error:
                 what = ", ".join(self.task.values.get(rank, ())) or "the returned value"
                 raise SkyError(
-                    f"{what} of rank {rank} came back, but cannot be made here: "
+                    f"{what} of rank {rank} arrived, but could not be loaded here: "
                     f"{type(error).__name__}: {error}"
                 ) from error
         return found
@@ -182,6 +228,11 @@ class RunHandle:
     def id(self) -> str:
         """The run's id."""
         return self._run.id
+
+    @property
+    def cluster(self) -> str:
+        """The name of its cluster."""
+        return self._scheduler.controller.spec.name
 
     @property
     def task(self) -> Task:
@@ -254,7 +305,7 @@ class RunHandle:
             self._show_queued(callbacks, time.monotonic() + STOPPED_WITHIN)
         except KeyboardInterrupt:
             # A second Stop means now.
-            event_loop.call(self._scheduler.kill, self._run)
+            event_loop.call(self._scheduler.kill, self._run.waiting)
 
     def _stop_in_time(self, limit: float) -> None:
         """Stop a run that is followed in the background, because its time is over."""
@@ -267,7 +318,7 @@ class RunHandle:
             raise Interrupted(self._what_stopped()) from None
         if self._run.time_limit is not None:
             raise TimedOut(
-                f"the time of {self._run.time_limit:g} s is over: {self._what_stopped()}"
+                f"the time limit of {self._run.time_limit:g} s is over: {self._what_stopped()}"
             ) from None
 
     def _what_stopped(self) -> str:
@@ -276,8 +327,8 @@ class RunHandle:
         if waiting and not self._run.finished:
             limit = self._scheduler.controller.timeouts.stop
             text += (
-                f"; {format_ranks(waiting)} did not react yet: what has not after "
-                f"{limit:g} s is ended, which loses what is in memory there"
+                f"; {format_ranks(waiting)} did not react yet: a rank that has not within "
+                f"{limit:g} s is ended, and its variables are lost"
             )
         return text + "."
 
@@ -289,9 +340,12 @@ class _Callbacks:
     show: Sink
     sending: Callable[[TransferProgress], object]
     notice: Callable[[str], object]
+    told: Callable[[Told], object]
 
-    def call(self, event: Output | Display | TransferProgress | RunNotice) -> None:
+    def call(self, event: Output | Display | Told | TransferProgress | RunNotice) -> None:
         match event:
+            case Told():
+                self.told(event)
             case TransferProgress():
                 self.sending(event)
             case RunNotice():

@@ -173,7 +173,7 @@ class Monitor:
         if record and number in record.lines:
             line, progress = record.lines[number], record.progress[number]
         elif ended:
-            line, progress = ended.line, find_progress(ended.tail[-4096:])
+            line, progress = ended.line, ended.progress
         elif record:
             progress = find_progress(line)
         restarted = self._restarted.union(record.restarted if record else ())

@@ -43,6 +43,8 @@ class RankRecord:
         Its error in a line.
     tail
         The end of what it printed, if the cell did not show that.
+    progress
+        The last progress bar in it.
     """
 
     outcome: RankOutcome
@@ -50,6 +52,7 @@ class RankRecord:
     line: str = ""
     error: str | None = None
     tail: str = ""
+    progress: ProgressView | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class RunRecorder:
 
     def __post_init__(self) -> None:
         self._has_begun = False
+        self._counted_from = time.monotonic()
         self._seconds: float | None = None
         self._ranks: dict[int, RankRecord] = {}
         self._output = {
@@ -135,6 +139,7 @@ class RunRecorder:
     def begin(self, restarted: Iterable[int]) -> None:
         """Record that ranks begin with it."""
         self._has_begun, self.started = True, time.time()
+        self._counted_from = time.monotonic()
         self.restarted.update(restarted)
 
     def end(self) -> None:
@@ -176,8 +181,9 @@ class RunRecorder:
         ends = {rank: tail.end(_LAST) for rank, tail in self._output.items()}
         first = next(iter(self._output), 0)
         progress = {rank: find_progress(text) for rank, text in ends.items()}
+        talk = self.run.talk
         return RunRecord(
-            view=self._view(next(iter(progress.values()), None)),
+            view=self._view(talk.progress if talk else next(iter(progress.values()), None)),
             ranks=dict(self._ranks),
             restarted=frozenset(self.restarted),
             output=OutputView(
@@ -200,10 +206,12 @@ class RunRecorder:
         if rank in self._output:
             line, tail = last_terminal_line(self._output[rank].end(_LAST)), ""
         took = self._elapsed() if seconds is None else seconds
-        self._ranks[rank] = RankRecord(outcome, took, line, error, tail)
+        progress = find_progress(tail[-_LAST:])
+        self._ranks[rank] = RankRecord(outcome, took, line, error, tail, progress)
 
     def _elapsed(self) -> float:
-        return max(0.0, time.time() - self.started)
+        # The clock of the day may be set meanwhile.
+        return time.monotonic() - self._counted_from
 
     def _view(self, progress: ProgressView | None) -> RunView:
         run = self.run

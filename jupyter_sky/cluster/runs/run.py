@@ -17,10 +17,11 @@ from typing import Any
 
 from jupyter_sky.cluster.errors import Failure, RankLost
 from jupyter_sky.cluster.network.transfer import TransferProgress
+from jupyter_sky.cluster.runs.talk import Talk
 from jupyter_sky.cluster.runs.task import RunNotice, Task
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
-from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
+from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited, Told
 
 Sink = Callable[[Output | Display], object]
 """Called with what ranks print and display."""
@@ -39,6 +40,10 @@ class Run:
         Called once when the run is over.
     identity
         The run's id, if another kernel has begun it.
+    talk
+        Who talks to its ranks while it goes on, if anybody does.
+    reforms
+        Whether ranks keep their variables when another one is lost; see `RuntimeEnv.reforms`.
 
     Attributes
     ----------
@@ -61,6 +66,8 @@ class Run:
         Set when its data has left.
     sent
         Whether ranks may have begun with it.
+    told
+        Set when all nodes were told of it, or it is over.
     over
         Set when it is over.
     """
@@ -71,11 +78,14 @@ class Run:
         host_of: Callable[[int], str],
         on_finish: Callable[[Run], None],
         identity: str | None = None,
+        reforms: bool = True,
+        talk: Talk | None = None,
     ) -> None:
         self.id = identity or uuid.uuid4().hex[:12]
         self.task = task
+        self.talk = talk
         self.started = self.began = time.monotonic()
-        self.queue: queue.SimpleQueue[Output | Display | TransferProgress | RunNotice | None]
+        self.queue: queue.SimpleQueue[Output | Display | Told | TransferProgress | RunNotice | None]
         self.queue = queue.SimpleQueue()
         self.done: dict[int, RankDone] = {}
         self.failures: list[Failure] = []
@@ -85,9 +95,11 @@ class Run:
         self.in_background = False
         self.left = threading.Event()
         self.sent = False
+        self.told = threading.Event()
         self.over = asyncio.Event()
         self._host_of = host_of
         self._on_finish = on_finish
+        self._reforms = reforms
         self._waiting = set(task.ranks)
         self._ended: float | None = None
         self._sink: Sink | None = None
@@ -147,6 +159,13 @@ class Run:
         else:
             self.queue.put(event)
 
+    def on_told(self, event: Told) -> None:
+        """Handle what a rank says in the middle of its part."""
+        if self.talk:
+            self.talk.on_told(event)
+        elif self.task.talks:
+            self.queue.put(event)
+
     def on_rank_done(self, event: RankDone) -> None:
         """Handle that a rank came to the end of its part."""
         if event.values and not self.task.asks(event.rank):
@@ -164,8 +183,9 @@ class Run:
 
     def on_rank_exited(self, event: RankExited) -> None:
         """Handle that the process of a rank ended in the middle of its part."""
-        if not self.stopped:
-            self._fail(event.rank, _rank_lost(event))
+        goes_on = self.talk is not None and self.talk.on_rank_exited(event)
+        if not self.stopped and not goes_on:
+            self._fail(event.rank, rank_lost(event, self._reforms))
         self._settle(event.rank)
 
     def on_transfer(self, progress: TransferProgress) -> None:
@@ -195,6 +215,7 @@ class Run:
         if not self.finished:
             self._ended = time.monotonic()
             self.over.set()
+            self.told.set()
             # First the record of it is complete, then the user's thread hears of the end.
             self._on_finish(self)
             self.queue.put(None)
@@ -202,11 +223,16 @@ class Run:
                 self._on_end()
 
 
-def _rank_lost(event: RankExited) -> ErrorReport:
+def rank_lost(event: RankExited, reforms: bool) -> ErrorReport:
+    """Return the error of a run whose rank was lost."""
     last_lines = f" Its last lines:\n{event.tail.rstrip()}" if event.tail.strip() else ""
-    then = (
-        "It starts anew with an empty namespace; the other ranks keep theirs."
-        if event.again
-        else "No other process takes its place."
-    )
+    if not event.again:
+        then = "It is not restarted."
+    elif reforms:
+        then = "It restarts with an empty namespace; the other ranks keep theirs."
+    else:
+        then = (
+            "All ranks restart with empty namespaces, because their framework connects a process "
+            "only once."
+        )
     return report(RankLost, f"rank {event.rank} is lost: {event.reason}. {then}{last_lines}")

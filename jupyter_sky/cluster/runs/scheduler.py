@@ -1,7 +1,7 @@
 """The scheduler of runs: they take turns, and each is carried out step by step.
 
-Put its data, wait for its turn, make the cluster whole, dispatch it, wait for its end. All of it
-runs in the background loop.
+Wait for its turn while its data leaves, make the cluster whole, dispatch it, wait for its end. All
+of it runs in the background loop.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.cluster.control import recovery, scaling
@@ -18,9 +18,10 @@ from jupyter_sky.cluster.control.listener import ClusterListener
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
-from jupyter_sky.cluster.runs.dispatch import dispatch
+from jupyter_sky.cluster.runs.dispatch import check_ranks, dispatch, fail_together
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.talk import Talk, request_quietly
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
@@ -33,10 +34,15 @@ from jupyter_sky.transport.protocol.events import (
     RankDone,
     RankExited,
     RunBegan,
+    Told,
 )
+from jupyter_sky.transport.tasks import BackgroundTasks
 
 _SETTLED_WITHIN = 1.0
-"""Seconds for word of the end of a run that another kernel began."""
+"""Seconds for word of the end of a run that another kernel began, or of a very short one."""
+
+_REQUESTS_WITHIN = 1.0
+"""Seconds for requests to leave when this kernel leaves the cluster."""
 
 
 class Scheduler(ClusterListener):
@@ -62,12 +68,23 @@ class Scheduler(ClusterListener):
         self._unseen: Run | None = None
         self._interrupted: set[str] = set()
         self._turn = asyncio.Lock()
+        self._requests = BackgroundTasks()
 
-    def new_run(self, task: Task) -> Run:
+    @property
+    def has_waiting(self) -> bool:
+        """Whether runs wait for their turn."""
+        return any(not run.sent for run in self._runs.values())
+
+    def new_run(self, task: Task, talk: Talk | None = None) -> Run:
         """Return a run that waits to be started."""
-        run = Run(task, self.controller.host, self._on_finish)
+        run = self._make_run(task, talk=talk)
         self.monitor.add(run)
         return run
+
+    def _make_run(self, task: Task, identity: str | None = None, talk: Talk | None = None) -> Run:
+        controller = self.controller
+        reforms = controller.runtime_env.reforms
+        return Run(task, controller.host, self._on_finish, identity, reforms, talk)
 
     def pop_unseen_run(self) -> Run | None:
         """Return the run that another kernel began; it is this kernel's from now on."""
@@ -98,9 +115,9 @@ class Scheduler(ClusterListener):
             self._fail(own, SkyError("the run was stopped before it began."))
         self._request_interrupt(run)
 
-    def kill(self, run: Run) -> None:
-        """End the rank processes that are still busy with a run."""
-        self._request("kill", self.controller.connections, ranks=sorted(run.waiting))
+    def kill(self, ranks: Iterable[int]) -> None:
+        """End the processes of ranks; others take their place."""
+        self._request("kill", self.controller.connections, ranks=sorted(ranks))
 
     async def scale(self, nodes: int, provider: Scalable, progress: Progress) -> list[str]:
         """Change the number of nodes, while nothing runs on them; see `scaling.scale`.
@@ -112,7 +129,7 @@ class Scheduler(ClusterListener):
         """
         controller = self.controller
         name = controller.spec.name
-        if self._runs or any(rank.run for rank in controller.state.ranks):
+        if not await self._holds_soon(lambda: not self._is_busy):
             raise UsageError(
                 f"cluster {name} is busy: scale it when the run is over, or stop that first with "
                 "`%sky interrupt`."
@@ -132,35 +149,41 @@ class Scheduler(ClusterListener):
 
     async def _carry_out(self, run: Run) -> None:
         """Take a run through all its steps; what goes wrong in one of them ends it."""
+        # Data leaves at once, also for a run that has to wait: the user may change it later.
+        sending = asyncio.get_running_loop().create_task(self._put(run))
         try:
-            # Data leaves at once, also for a run that has to wait: the user may change it later.
-            await self._put(run)
-            run.left.set()
-            await self._run_in_turn(run)
-        except SkyError as trouble:
-            # Where others take the place of a node, its ranks have told what happened to them.
-            told = isinstance(trouble, ClusterLost) and run.failed and self.controller.alive
-            self._fail(run, None if told else trouble)
+            await self._run_in_turn(run, sending)
         except Exception as error:
-            self._fail(run, SkyError(f"the run could not be sent: {type(error).__name__}: {error}"))
+            self._fail_because(run, error)
         finally:
-            run.left.set()
             self._runs.pop(run.id, None)
+            await sending
             # What was sent is the user's own memory: nothing here may hold on to it.
             run.task.update.blobs.clear()
+            run.task.blobs.clear()
 
     async def _put(self, run: Run) -> None:
-        """Send the large parts of what a run needs to every node."""
+        """Send the large parts of what a run needs to every node; end the run if they do not go."""
         parts = {**run.task.update.blobs, **run.task.blobs}
-        if parts:
-            await broadcast.send(parts, self.controller.connections, Transfer(run.on_transfer))
+        try:
+            if parts:
+                await broadcast.send(parts, self.controller.connections, Transfer(run.on_transfer))
+        except Exception as error:
+            self._fail_because(run, error)
+        finally:
+            run.left.set()
 
-    async def _run_in_turn(self, run: Run) -> None:
-        """Wait for the run's turn, and keep the others waiting until it is over."""
+    async def _run_in_turn(self, run: Run, sending: asyncio.Task[None]) -> None:
+        """Wait for the run's turn, and keep the others waiting until it is over.
+
+        Runs queue up as soon as they are asked for: one whose data takes long to leave is not
+        overtaken, since those behind it count on what it does.
+        """
         async with self._turn:
+            await _either(sending, run.over.wait())
             if not run.finished and not run.sent:  # by another kernel
                 await self._run_on_whole_cluster(run)
-            await run.over.wait()
+            await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
 
     async def _run_on_whole_cluster(self, run: Run) -> None:
         """Send the run to a cluster whose ranks are all there, in one group."""
@@ -174,23 +197,25 @@ class Scheduler(ClusterListener):
             self.monitor.begin(run)
             run.began = time.monotonic()
             await dispatch(self.controller, run)
+            run.told.set()
+            if run.talk:
+                run.talk.on_begun()
 
     async def _check(self, run: Run) -> None:
         """Refuse a run that the cluster, as it has become since it was asked for, cannot do."""
         controller, name = self.controller, self.controller.spec.name
         if not controller.alive:
             raise controller.loss
-        if self._foreign_runs and not await self._are_over():
+        if self._foreign_runs and not await self._holds_soon(lambda: not self._foreign_runs):
             raise SkyError(
                 f"cluster {name} is busy with a run that was started before this kernel: follow it "
                 "with `%sky attach`, or stop it with `%sky interrupt`."
             )
-        if departed := set(run.task.ranks) - set(controller.ranks):
-            raise SkyError(
-                f"{format_ranks(departed)} left the cluster before the run began: run it again."
-            )
-        if controller.outdated:
-            raise SkyError(f"cluster {name} was changed by another kernel: run the cell again.")
+        check_ranks(controller, run.task)
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._runs) or any(rank.run for rank in self.controller.state.ranks)
 
     @property
     def _foreign_runs(self) -> set[str]:
@@ -199,12 +224,20 @@ class Scheduler(ClusterListener):
         ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
         return busy - ours - self._interrupted
 
-    async def _are_over(self) -> bool:
-        """Wait a moment: what was busy when this kernel attached may be over by now."""
+    async def _holds_soon(self, condition: Callable[[], bool]) -> bool:
+        """Wait a moment for a condition: what is busy now may be over by then."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLED_WITHIN):
-                await self.controller.until(lambda: not self._foreign_runs)
-        return not self._foreign_runs
+                await self.controller.until(condition)
+        return condition()
+
+    def _fail_because(self, run: Run, error: Exception) -> None:
+        """End a run because of an error in one of its steps."""
+        if not isinstance(error, SkyError):
+            error = SkyError(f"the run could not be sent: {type(error).__name__}: {error}")
+        # Where others take the place of a node, its ranks have told what happened to them.
+        told = isinstance(error, ClusterLost) and run.failed and self.controller.alive
+        self._fail(run, None if told else error)
 
     def _fail(self, run: Run, trouble: SkyError | None) -> None:
         """End a run because one of its steps failed."""
@@ -225,6 +258,10 @@ class Scheduler(ClusterListener):
                 if run and event.rank in run.task.ranks:
                     self.monitor.on_output(event)
                     run.on_output(event)
+            case Told():
+                run = self._runs.get(event.run)
+                if run and event.rank in run.waiting:
+                    run.on_told(event)
             case RankDone():
                 run = self._runs.get(event.run)
                 if run and event.rank in run.waiting:
@@ -249,7 +286,7 @@ class Scheduler(ClusterListener):
 
     def _interrupt_peers(self, run: Run, connection: Connection) -> None:
         """Interrupt the other ranks of a group in which one has failed."""
-        if run.failed and self.controller.runtime_env.together:
+        if run.failed and fail_together(self.controller, run.task):
             # The agent of the rank that failed knows already.
             others = [each for each in self.controller.connections if each is not connection]
             self._request_interrupt(run.id, others)
@@ -260,7 +297,7 @@ class Scheduler(ClusterListener):
             if run.sent:
                 run.end(
                     SkyError(
-                        f"{connection.name} did not keep what became of this run while the "
+                        f"{connection.name} did not keep the outcome of this run while the "
                         "notebook was not connected, because its disk was full: run it again."
                     )
                 )
@@ -274,29 +311,34 @@ class Scheduler(ClusterListener):
         self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
     ) -> None:
         """Make a run of this kernel from one that another began, before its events come."""
-        task = Task(
-            tuple(began.ranks),
-            values=asked,
-            show=tuple(began.show),
-            title=began.title,
-        )
-        run = self._unseen = self._runs[began.run] = Run(
-            task, self.controller.host, self._on_finish, began.run
-        )
+        ranks, show = tuple(began.ranks), tuple(began.show)
+        task = Task(ranks, values=asked, show=show, title=began.title)
+        run = self._unseen = self._runs[began.run] = self._make_run(task, began.run)
         run.sent = True
         run.left.set()
         self.monitor.begin(run)
         if any(began.asked.values()) and not asked:
             # A node's word is not enough to unpickle what it sends.
             run.on_notice(
-                "the registry of this computer does not say what the run was asked for: get it "
-                "with `%sky pull NAMES` when the run is over"
+                "the registry of this computer does not have the names that the run should bring "
+                "back: get them with `%sky pull NAMES` when the run is over"
             )
         if untold and not self.controller.visits:
             # The others might wait for them for ever.
             who = format_ranks(untold)
             text = f"the kernel that began this run ended before it had told {who}: it was stopped."
             self._fail(run, SkyError(text))
+
+    def on_malformed(self, connection: Connection, what: str) -> None:
+        """End the runs of a node there: what it sent may have been that they are over."""
+        for run in list(self._runs.values()):
+            ranks = sorted(run.waiting & connection.ranks) if run.sent else []
+            for rank in ranks:
+                self.controller.on_event(
+                    connection, recovery.not_understood(connection, what, rank, run.id)
+                )
+            if ranks:
+                self._request_interrupt(run.id, [connection])
 
     def on_unreached(self, connection: Connection, seconds: float) -> None:
         """End the runs of a node that nobody reaches, or wait; the node may come back."""
@@ -341,11 +383,17 @@ class Scheduler(ClusterListener):
 
     def _request(self, op: str, connections: Sequence[Connection], **fields: Any) -> None:
         for connection in connections:
-            self.controller.spawn(_request_quietly(connection, op, **fields))
+            self._requests.spawn(request_quietly(connection, op, **fields))
+
+    async def finish_requests(self) -> None:
+        """Wait a moment for requests on their way: a Stop is not lost when this kernel leaves."""
+        await self._requests.finish(_REQUESTS_WITHIN)
 
 
-async def _request_quietly(connection: Connection, op: str, **fields: Any) -> None:
-    """Make a request; an agent that does not do it is noticed elsewhere."""
-    with contextlib.suppress(SkyError):
-        # A rank that is to stop has to hear of it, however late.
-        await connection.request(op, link_within=None, **fields)
+async def _either(task: asyncio.Task[None], other: Coroutine[Any, Any, object]) -> None:
+    """Wait until a task has ended or something else has happened; the task goes on then."""
+    waiting = asyncio.ensure_future(other)
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

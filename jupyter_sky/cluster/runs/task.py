@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jupyter_sky.cluster.errors import Failure
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
+from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.cell_sources import Cells
-from jupyter_sky.transport.protocol.messages import Packed
+from jupyter_sky.transport.protocol.events import Display, Output
+from jupyter_sky.transport.protocol.messages import Packed, Script, Serving
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class CellPlace:
 
 @dataclass(frozen=True)
 class Task:
-    """What ranks should do: a cell's ``code``, or a packed ``call``.
+    """What ranks should do: a cell's ``code``, a packed ``call``, a ``script``, or calls to come.
 
     Attributes
     ----------
@@ -44,25 +48,32 @@ class Task:
     update
         The names that they need for it.
     blobs
-        Large parts of ``call``.
+        Large parts of ``call``, or the files of ``script``.
     values
         The names that are asked for afterwards, for each rank.
     show
         The ranks whose output comes here while they run.
     title
         What the user calls it.
+    serves
+        How ranks carry out calls that they are told one by one, if that is what they do.
+    talks
+        Whether ``call`` sends values while it runs, or asks for items.
     """
 
     ranks: tuple[int, ...]
     code: str | None = None
     call: Packed | None = None
+    script: Script | None = None
     cells: Cells = field(default_factory=dict)
     place: CellPlace = field(default_factory=CellPlace)
     update: NamespaceUpdate = field(default_factory=NamespaceUpdate)
-    blobs: Mapping[str, memoryview] = field(default_factory=dict)
+    blobs: dict[str, memoryview] = field(default_factory=dict)
     values: Mapping[int, Sequence[str]] = field(default_factory=dict)
     show: tuple[int, ...] = (0,)
     title: str = ""
+    serves: Serving | None = None
+    talks: bool = False
 
     def asks(self, rank: int) -> bool:
         """Return whether a rank is asked for a value: only that of such a rank is unpickled."""
@@ -74,3 +85,81 @@ class RunNotice:
     """What the user should know while the run goes on."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class PackedCall:
+    """A call as it is sent.
+
+    Attributes
+    ----------
+    packed, blobs, cells
+        The call, its large parts, and the notebook's cells that it comes from.
+    timeout
+        Seconds that it may take.
+    retries
+        How often it is tried again when its rank is lost.
+    """
+
+    packed: Packed
+    blobs: Mapping[str, memoryview]
+    cells: Cells
+    timeout: float | None = None
+    retries: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What has come of a call.
+
+    Attributes
+    ----------
+    number
+        Its position in the batch.
+    rank
+        The rank that carried it out; ``None`` if none did.
+    values
+        What it returned, packed.
+    failure, trouble
+        How it failed; why it could not be carried out.
+    """
+
+    number: int
+    rank: int | None
+    values: Packed | None = None
+    failure: Failure | None = None
+    trouble: SkyError | None = None
+
+
+@dataclass(eq=False)
+class Batch:
+    """Calls that are handed over together.
+
+    Attributes
+    ----------
+    calls
+        The calls.
+    update
+        The names that ranks need for them.
+    serving
+        How each rank carries them out.
+    ahead
+        How many calls wait on a rank while it is busy with others.
+    title
+        What the user calls it.
+    sink
+        Called with each answer, and with what the ranks print and display meanwhile.
+    """
+
+    calls: Sequence[PackedCall]
+    update: NamespaceUpdate
+    serving: Serving
+    ahead: int
+    title: str
+    sink: Callable[[Answer | Output | Display], object]
+    tries: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    cancelled: set[int] = field(default_factory=set)
+
+
+BatchedCall = tuple[Batch, int]
+"""A call: its batch, and its position there."""

@@ -46,8 +46,8 @@ def _check_room(size: int) -> None:
     """Refuse what this computer has no memory for, before any of it is taken."""
     if size > (free := psutil.virtual_memory().available):
         raise SkyError(
-            f"what was asked for has {format_bytes(size)}, and {format_bytes(free)} of memory are "
-            "free here: ask for a part of it, or save it where the ranks are."
+            f"what was asked for takes {format_bytes(size)}, and {format_bytes(free)} of memory is "
+            f"free here: ask for a part of it, or save it on the ranks."
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.paths import home
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport import event_loop
 from tests.conftest import processes_of
+from tests.faults.parts import agent_of
 
 
 class Rented(Local):
@@ -58,13 +62,45 @@ def test_down_gives_machines_back_when_the_registry_cannot_be_written() -> None:
     assert registry.find("rented") is None
 
 
+def test_a_registry_that_is_held_does_not_hold_up_the_loop(new) -> None:
+    cells = new(1, framework=False)
+    agent = agent_of(cells)
+    ended = threading.Event()
+    holder = sqlite3.connect(home() / "registry.sqlite")
+    holder.execute("BEGIN EXCLUSIVE")
+
+    def end() -> None:
+        cells.cluster.down()
+        ended.set()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    agent.wait(30)
+    for _ in range(20):  # `down` waits for the registry by now, or is about to
+        event_loop.wait(asyncio.sleep(0.01))
+    assert not ended.is_set()
+    holder.rollback()
+    holder.close()
+    thread.join()
+    assert ended.is_set()
+    assert registry.find(cells.cluster.name) is None
+
+
+def test_nothing_may_block_the_loop() -> None:
+    async def read() -> None:
+        registry.rows()
+
+    with pytest.raises(RuntimeError, match="use it in a thread"):
+        event_loop.wait(read())
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
         (lambda file: file.write_bytes(b"no database" * 100), "move it away, a new one is made"),
         (
             lambda file: sqlite3.connect(file).execute("CREATE TABLE clusters (newer TEXT)"),
-            "no newer jupyter_sky has made it",
+            "no newer jupyter_sky made it",
         ),
     ],
     ids=["damaged", "newer"],

@@ -41,6 +41,7 @@ class Notebook:
         out: Sequence[str] = (),
         gather: Sequence[str] = (),
         ranks: Sequence[int] | None = None,
+        show: Sequence[int] = (0,),
     ) -> RunHandle:
         """Start a cell on the ranks."""
         ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
@@ -49,7 +50,8 @@ class Notebook:
         values = {rank: list(gather) for rank in ranks} if gather else {}
         if out:
             values = {**values, ranks[0]: [*out, *gather]}
-        run = self.cluster.run(Task(ranks, code=cell, update=update, values=values))
+        task = Task(ranks, code=cell, update=update, values=values, show=tuple(show))
+        run = self.cluster.run(task)
         run.begin()
         return run
 

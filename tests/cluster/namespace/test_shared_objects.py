@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tests.cluster.namespace.notebook import Notebook, open_notebook
 
@@ -60,6 +59,8 @@ def test_an_optimizer_that_is_made_later_finds_the_wrapped_model(notebook) -> No
 
 
 def test_a_wrapped_model_comes_back_bare_and_stays_wrapped_there(notebook) -> None:
+    import torch
+
     notebook.here(f"{MODEL}\nopt = torch.optim.SGD(model.parameters(), lr=1.0)")
     notebook.there(
         f"model = torch.nn.parallel.DistributedDataParallel(model)\n{TRAIN}", out=["model"]
@@ -73,6 +74,8 @@ def test_a_wrapped_model_comes_back_bare_and_stays_wrapped_there(notebook) -> No
 
 
 def test_a_trained_model_and_its_optimizer_come_back_together(notebook) -> None:
+    import torch
+
     notebook.here(f"{MODEL}\nopt = torch.optim.Adam(model.parameters())")
     notebook.there(TRAIN, out=["model", "opt"])
     before = notebook.names["model"].weight.detach().clone()

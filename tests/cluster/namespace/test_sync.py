@@ -296,6 +296,6 @@ def test_what_is_huge_is_sent_only_if_that_is_meant(notebook) -> None:
         sync.update(["a", "b", "c"], notebook.names, ranks, limit=3_000_000)
     assert str(raised.value) == (
         "a (2.4 MB) and b (1.6 MB) would be sent, and more than 3 MB is sent only if you say so: "
-        "add `--allow-large` to the cell, or load it inside of the cell."
+        "add `--allow-large` to the cell, or load it inside the cell."
     )
     assert len(sync.update(["a", "b", "c"], notebook.names, ranks, limit=None).groups) >= 3

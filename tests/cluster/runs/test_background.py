@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.panel.manager import NoStrip
+from jupyter_sky.providers.local import Local
 
 
 def start(cells, code: str, names=(), timeout: float | None = None, **options) -> BackgroundRun:
@@ -41,6 +44,29 @@ def test_several_take_turns_in_order(cells, tmp_path: Path) -> None:
     assert third.result() == {0: {"order": [1, 2, 3]}}
     assert first.done
     assert second.done
+
+
+def test_a_run_whose_data_takes_long_is_not_overtaken(cells) -> None:
+    cells.namespace["data"] = bytes(40_000_000)
+    first = cells.start("size = len(data)", names=["data"])
+    second = cells.start("size = 1")
+    for run in (first, second):
+        run.follow()
+        run.check()
+    assert cells.ask("size") == [1] * 4
+
+
+def test_who_waits_for_a_run_is_told_that_the_notebook_leaves_the_cluster(new) -> None:
+    cells = new(nodes=1, framework=False)
+    running = start(cells, "import time; time.sleep(600)")
+    waiting = start(cells, "pass")
+    cells.cluster.close(sky.SkyError("left"))
+    for handle in (running, waiting):
+        with pytest.raises(sky.SkyError, match="left"):
+            handle.result(timeout=30)
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    Cluster.remove(row, Local())
 
 
 def test_data_leaves_before_the_notebook_goes_on(cells, tmp_path: Path) -> None:

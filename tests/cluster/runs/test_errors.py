@@ -105,3 +105,15 @@ def _plain(text: str) -> str:
     import re
 
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_the_error_of_a_collective_has_the_lines_that_led_to_it(cells) -> None:
+    code = "def step():\n    raise RuntimeError('Connection closed by peer [127.0.0.1]:1')\nstep()"
+    with pytest.raises(RuntimeError, match="closed by peer") as caught:
+        cells.run(code, ranks=[1], title="train")
+    shown = caught.value.remote_traceback
+    assert "line 3, in <module>" in shown
+    assert "line 2, in step" in shown
+    assert "raise RuntimeError('Connection closed by peer" in shown
+    assert "jupyter_sky" not in shown
+    assert "IPython" not in shown

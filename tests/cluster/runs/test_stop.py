@@ -73,7 +73,7 @@ def test_a_rank_that_does_not_react_is_ended(new) -> None:
     # C's `system` ignores the signal, and with the GIL held nothing else in the process can react.
     deaf = "ctypes.PyDLL(None).system(b'trap : INT; echo here; while :; do sleep 1; done')"
     said = str(stop_at_first_line(cells.start(f"if rank: {deaf}", show=[1])))
-    assert "rank 1 did not react yet: what has not after 1 s is ended" in said
+    assert "rank 1 did not react yet: a rank that has not within 1 s is ended" in said
     cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
     assert cells.ask("x.item()") == [2.0] * 2
 

@@ -1,0 +1,92 @@
+"""A port of this computer that leads to one of a node, over the cluster's own connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+from jupyter_sky.providers.base import Machine
+from jupyter_sky.transport.event_loop import call, wait
+
+_PIECE = 256 * 1024
+_PAUSE = 0.5  # seconds between two attempts to connect
+_BUFFER = 1024 * 1024  # bytes of a connection that are under way, after which its sender waits
+
+
+class Forward:
+    """A port of this computer's loopback interface, open until it is closed.
+
+    Whoever uses this computer can connect to it: what answers on the node has to ask who it is.
+
+    Parameters
+    ----------
+    machine
+        The machine that reaches the address.
+    addr, port
+        Where connections lead to, as the machine reaches it.
+    patience
+        Seconds for something to listen there; whoever connects here waits as long.
+
+    Attributes
+    ----------
+    port
+        The port here.
+    """
+
+    def __init__(self, machine: Machine, addr: str, port: int, patience: float = 0.0) -> None:
+        self._machine = machine
+        self._to = addr, port
+        self._patience = patience
+        self._open: set[asyncio.StreamWriter] = set()
+        self._server = wait(self._listen())
+        self.port: int = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        """Close it, with the connections over it."""
+        call(self._close)
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._carry, "127.0.0.1", 0, limit=_BUFFER)
+
+    def _close(self) -> None:
+        self._server.close()
+        for writer in list(self._open):
+            writer.close()
+
+    async def _connect(self) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._patience
+        while True:
+            try:
+                return await self._machine.connect(*self._to)
+            except OSError:
+                if loop.time() >= end:
+                    raise
+            await asyncio.sleep(_PAUSE)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            sock = await self._connect()
+            there_reader, there_writer = await asyncio.open_connection(sock=sock, limit=_BUFFER)
+            self._open.add(there_writer)
+            try:
+                await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
+            finally:
+                self._open.discard(there_writer)
+                there_writer.close()
+        except OSError:
+            pass  # whoever has connected sees that it ends
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Carry what comes to the other side, as fast as that takes it; its end ends both ways."""
+    with contextlib.suppress(OSError):
+        while data := await reader.read(_PIECE):
+            writer.write(data)
+            await writer.drain()
+    writer.close()

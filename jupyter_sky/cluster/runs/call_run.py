@@ -1,0 +1,296 @@
+"""A run in which every rank serves calls: the next call goes to whichever rank is free.
+
+It ends when there is no call left. All of it belongs to the background loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+
+from jupyter_sky.cluster.errors import Failure, RankLost
+from jupyter_sky.cluster.namespace.update import NamespaceUpdate
+from jupyter_sky.cluster.network import broadcast
+from jupyter_sky.cluster.runs.run import rank_lost
+from jupyter_sky.cluster.runs.scheduler import Scheduler
+from jupyter_sky.cluster.runs.talk import tell
+from jupyter_sky.cluster.runs.task import Answer, Batch, BatchedCall, Task
+from jupyter_sky.cluster.snapshot import ProgressView
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.protocol.calls import TellFields
+from jupyter_sky.transport.protocol.error_report import ErrorReport, report
+from jupyter_sky.transport.protocol.events import Display, Output, RankExited, Told
+from jupyter_sky.transport.protocol.messages import NameGroup
+
+_GIVE_UP_AFTER = 1.0
+"""Seconds after the time-out of a call when it is answered, of several at once on its rank."""
+
+_KILL_AFTER = 10.0
+"""Seconds after the time-out of a call when its rank is ended, which did not react to it."""
+
+
+class CallRun:
+    """A run in which every rank serves calls; a `talk.Talk`.
+
+    Parameters
+    ----------
+    scheduler
+        What carries it out.
+    batch, calls
+        What it begins with.
+    again
+        Called at its end with the calls that are to be carried out all the same.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        batch: Batch,
+        calls: Sequence[BatchedCall],
+        again: Callable[[Sequence[BatchedCall]], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._controller = scheduler.controller
+        self._again = again
+        self._serving, self._ahead = batch.serving, batch.ahead
+        self._waiting: deque[BatchedCall] = deque(calls)
+        self._given: dict[int, tuple[BatchedCall, int]] = {}  # by number: the call, and its rank
+        self._numbers = self._answered = 0
+        self._names: dict[int, list[NameGroup]] = defaultdict(list)
+        self._order: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._late: set[int] = set()
+        self._joining: list[NamespaceUpdate] = []
+        self._has_begun = self._is_closed = False
+        ranks = self._controller.ranks
+        task = Task(
+            ranks=ranks,
+            serves=batch.serving,
+            update=batch.update,
+            show=ranks,
+            title=batch.title,
+        )
+        self.run = scheduler.new_run(task, self)
+        self.run.redirect(self._on_output, self._on_over)
+
+    @property
+    def progress(self) -> ProgressView | None:
+        """How many of its calls are answered."""
+        total = self._answered + len(self._given) + len(self._waiting)
+        if total < 2:
+            return None
+        seconds = time.monotonic() - self.run.began
+        left = seconds * (total - self._answered) / self._answered if self._answered else None
+        part, count = self._answered / total, f"{self._answered}/{total}"
+        return {"label": "calls", "part": part, "count": count, "left": left}
+
+    def takes(self, batch: Batch) -> bool:
+        """Return whether a batch can join it."""
+        is_ending = self._is_closed or self.run.finished or self.run.done
+        return not is_ending and batch.serving == self._serving
+
+    async def join(self, batch: Batch, calls: Sequence[BatchedCall]) -> None:
+        """Carry out calls of another batch too."""
+        update, sync = batch.update, self._controller.sync
+        self._joining.append(update)
+        try:
+            if update.blobs:
+                await broadcast.send(update.blobs, self._controller.connections)
+            while sync.is_outdated(update):
+                await sync.refresh(update)
+                await broadcast.send(update.blobs, self._controller.connections)
+        except SkyError as trouble:
+            for _, number in calls:
+                batch.sink(Answer(number, None, trouble=trouble))
+            calls = ()
+        if self._is_closed:
+            self._again(calls)
+            return
+        for group in update.groups:
+            message: NameGroup = group  # type: ignore[assignment]
+            for rank in group["ranks"]:
+                self._names[rank].append(message)
+        self._waiting.extend(calls)
+        self._fill()
+
+    def drop(self, batch: Batch) -> bool:
+        """Drop the calls of a batch that wait; say whether only such of it are left that run."""
+        self._waiting = deque(call for call in self._waiting if call[0] is not batch)
+        busy = [call for call, _ in self._given.values()]
+        others = bool(self._waiting) or any(each is not batch for each, _ in busy)
+        self._fill()
+        if busy and not others:
+            self._is_closed = True  # it is to be stopped
+        return bool(busy) and not others
+
+    # For the run (`talk.Talk`)
+
+    def on_begun(self) -> None:
+        """Give each rank its first calls."""
+        self._has_begun = True
+        self._fill()
+
+    def on_told(self, event: Told) -> None:
+        """Pass the answer of a call on, and give its rank the next one."""
+        call, rank = self._given.get(event.number, (None, None))
+        if call is None or rank != event.rank:
+            # To unpickle a value is to run what its node put into it.
+            return
+        del self._given[event.number]
+        batch, number = call
+        if event.number in self._late:  # it has its answer
+            self._fill()
+            return
+        if event.kind == "missed":
+            # What it was sent is not there: whoever needs it next sends it again.
+            self._controller.sync.missed(batch.update, rank, ())
+        if event.kind == "lost":
+            text = f"the process of a call on rank {rank} has ended."
+            self._lose(call, rank, report(RankLost, text))
+        elif event.error is not None:
+            failure = Failure(rank, self._controller.host(rank), event.error)
+            self._answer(batch, Answer(number, rank, failure=failure))
+        else:
+            self._answer(batch, Answer(number, rank, event.values))
+        self._fill()
+
+    def on_rank_exited(self, event: RankExited) -> bool:
+        """Let others carry out what a rank has not answered."""
+        lost = [key for key, (_, rank) in self._given.items() if rank == event.rank]
+        for key in lost:
+            call, rank = self._given.pop(key)
+            if key not in self._late:
+                self._lose(call, rank, rank_lost(event, self._controller.runtime_env.reforms))
+        self._fill(without=event.rank)
+        return True
+
+    def _lose(self, call: BatchedCall, rank: int, error: ErrorReport) -> None:
+        batch, number = call
+        batch.tries[number] += 1
+        if batch.tries[number] <= batch.calls[number].retries:
+            self._waiting.appendleft(call)
+            return
+        failure = Failure(rank, self._controller.host(rank), error)
+        self._answer(batch, Answer(number, rank, failure=failure))
+
+    def _answer(self, batch: Batch, answer: Answer) -> None:
+        self._answered += 1
+        batch.sink(answer)
+
+    # Who gets which call
+
+    def _fill(self, without: int | None = None) -> None:
+        """Give calls to the ranks that are free; close the run when there is none left."""
+        if not self._has_begun or self._is_closed:
+            return
+        ranks = self.run.waiting - {without}
+        busy = dict.fromkeys(ranks, 0)
+        for _, rank in self._given.values():
+            if rank in busy:
+                busy[rank] += 1
+        slots = self._serving["concurrency"] + self._ahead
+        while self._waiting and busy:
+            freest = min(busy, key=lambda rank: (busy[rank], rank))
+            if busy[freest] >= slots:
+                return
+            call = self._waiting.popleft()
+            if call[1] not in call[0].cancelled:
+                busy[freest] += 1
+                self._give(call, freest)
+        if not self._waiting and not self._given:
+            self._is_closed = True
+            for rank in ranks:
+                self._controller.spawn(self._tell(rank, "end"))
+
+    def _give(self, call: BatchedCall, rank: int) -> None:
+        self._numbers += 1
+        key = self._numbers
+        self._given[key] = (call, rank)
+        self._controller.spawn(self._tell(rank, "call", key, call))
+        timeout = call[0].calls[call[1]].timeout
+        if timeout:
+            alone = self._serving["concurrency"] == 1 and not self._ahead
+            loop, give_up = asyncio.get_running_loop(), self._kill if alone else self._give_up
+            loop.call_later(timeout + (_KILL_AFTER if alone else _GIVE_UP_AFTER), give_up, key)
+
+    def _kill(self, key: int) -> None:
+        """End a rank whose call did not end in its time."""
+        if key in self._given:
+            self._give_up(key)
+            self._scheduler.kill([self._given[key][1]])
+
+    def _give_up(self, key: int) -> None:
+        """Say of a call that its time is over; its rank may be busy with it for a while."""
+        if key not in self._given:
+            return
+        self._late.add(key)
+        (batch, number), rank = self._given[key]
+        timeout = batch.calls[number].timeout
+        error = report(TimeoutError, f"it took longer than its {timeout:g} s")
+        failure = Failure(rank, self._controller.host(rank), error)
+        self._answer(batch, Answer(number, rank, failure=failure))
+
+    async def _tell(
+        self, rank: int, kind: str, key: int = 0, call: BatchedCall | None = None
+    ) -> None:
+        packed = call[0].calls[call[1]] if call else None
+        names, blobs = self._names.pop(rank, []), dict(packed.blobs) if packed else {}
+        if names:
+            for update in self._joining:
+                blobs.update(update.blobs)
+        fields: TellFields = {
+            "run": self.run.id,
+            "rank": rank,
+            "kind": kind,
+            "number": key,
+            "packed": packed.packed if packed else None,
+            "names": names,
+            "cells": packed.cells if packed else {},
+            "timeout": packed.timeout if packed else None,
+        }
+        try:
+            connection = self._controller.connection(rank)
+            # What has to travel first keeps the calls after it waiting; others do not.
+            async with self._order[rank]:
+                if blobs or names:
+                    await tell(connection, fields, blobs)
+                    return
+            await tell(connection, fields, {})
+        except SkyError as trouble:
+            if call and self._given.pop(key, None):
+                call[0].sink(Answer(call[1], None, trouble=trouble))
+                self._fill()
+
+    # What happens beside
+
+    def _on_output(self, event: Output | Display) -> None:
+        """Pass on what a rank prints, to whose call it is busy with."""
+        for (batch, _), rank in self._given.values():
+            if rank == event.rank:
+                batch.sink(event)
+                return
+
+    def _on_over(self) -> None:
+        """Say of each call that is left why it is, or begin anew where all ranks were lost."""
+        self._is_closed = True
+        run, sync = self.run, self._controller.sync
+        for update in self._joining:
+            for rank, done in run.done.items():
+                sync.ran(update, rank, {}, well=done.outcome == "ok")
+            if len(run.done) < len(run.task.ranks):
+                sync.lost(update)
+        given = [call for key, (call, _) in self._given.items() if key not in self._late]
+        calls = given + list(self._waiting)
+        self._given.clear()
+        self._waiting.clear()
+        calls = [call for call in calls if call[1] not in call[0].cancelled]
+        if calls and not (run.stopped or run.failed):
+            self._again(calls)
+            return
+        trouble = run.trouble
+        if not run.failures and trouble is None:
+            trouble = SkyError("the calls were stopped.")
+        for batch, number in calls:
+            failure = None if trouble else run.failures[0]
+            batch.sink(Answer(number, None, failure=failure, trouble=trouble))

@@ -1,0 +1,87 @@
+"""Calls that ranks take one by one, handed over in batches.
+
+All that are on their way share one run (`call_run`); when there is none left it ends, and the next
+batch begins another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jupyter_sky.cluster.runs.call_run import CallRun
+from jupyter_sky.cluster.runs.scheduler import Scheduler
+from jupyter_sky.cluster.runs.task import Batch, BatchedCall
+from jupyter_sky.cluster.runs.values import load
+from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.protocol.messages import Packed
+
+
+class Calls:
+    """The calls of a cluster, for the user's thread.
+
+    Parameters
+    ----------
+    scheduler
+        What carries out runs.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._controller = scheduler.controller
+        self._queue = _CallQueue(scheduler)
+
+    def submit(self, batch: Batch) -> None:
+        """Carry out calls, each on whichever rank is free; the batch's sink hears the answers."""
+        self._controller.sync.sent(batch.update)
+        event_loop.call(self._queue.submit, batch)
+
+    def cancel(self, batch: Batch) -> None:
+        """Let no further call of a batch begin, and stop those that run if they are alone."""
+        event_loop.call(self._queue.cancel, batch)
+
+    def withdraw(self, batch: Batch, number: int) -> None:
+        """Let a call of a batch not begin, unless it has begun."""
+        event_loop.call(batch.cancelled.add, number)
+
+    def load(self, rank: int, packed: Packed) -> Any:
+        """Return the value that a rank has packed, which it was asked for."""
+        return load(packed, self._controller.connection(rank), self._controller.sync.learn)
+
+
+class _CallQueue:
+    """Hands batches over to a run that is open, or begins one.
+
+    Parameters
+    ----------
+    scheduler
+        What carries out runs.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._open: CallRun | None = None
+
+    def submit(self, batch: Batch) -> None:
+        """Carry out the calls of a batch."""
+        self._submit(batch, [(batch, number) for number in range(len(batch.calls))])
+
+    def cancel(self, batch: Batch) -> None:
+        """Let no further call of a batch begin, and stop those that run if they are alone."""
+        batch.cancelled.update(range(len(batch.calls)))
+        if self._open and self._open.drop(batch):
+            self._scheduler.interrupt(self._open.run.id)
+
+    def _submit(self, batch: Batch, calls: Sequence[BatchedCall]) -> None:
+        current = self._open
+        # Other runs that wait have their turn before calls that come later.
+        if current and current.takes(batch) and not self._scheduler.has_waiting:
+            self._scheduler.controller.spawn(current.join(batch, calls))
+            return
+        self._open = CallRun(self._scheduler, batch, calls, self._again)
+        self._scheduler.start(self._open.run)
+
+    def _again(self, calls: Sequence[BatchedCall]) -> None:
+        """Begin a run with calls whose ranks are all lost."""
+        for batch in dict.fromkeys(batch for batch, _ in calls):
+            self._scheduler.controller.sync.sent(batch.update)
+            self._submit(batch, [call for call in calls if call[0] is batch])

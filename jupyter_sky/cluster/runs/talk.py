@@ -1,0 +1,117 @@
+"""What is said in the middle of a run: between a rank and who follows the run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.snapshot import ProgressView
+from jupyter_sky.errors import SkyError
+from jupyter_sky.serialization.cell_sources import Cells
+from jupyter_sky.transport.protocol.calls import TellFields
+from jupyter_sky.transport.protocol.events import RankExited, Told
+from jupyter_sky.transport.protocol.messages import NameGroup, Packed
+
+
+class Talk(Protocol):
+    """Who talks to the ranks of a run; all of it in the background loop."""
+
+    @property
+    def progress(self) -> ProgressView | None:
+        """How far the run is, if that can be said."""
+
+    def on_begun(self) -> None:
+        """Handle that every node has begun with the run."""
+
+    def on_told(self, event: Told) -> None:
+        """Handle what a rank says."""
+
+    def on_rank_exited(self, event: RankExited) -> bool:
+        """Handle that the process of a rank has ended; say whether the run goes on without it."""
+
+
+async def tell(connection: Connection, fields: TellFields, blobs: Mapping[str, memoryview]) -> None:
+    """Tell a rank something, with its large parts.
+
+    Raises
+    ------
+    SkyError
+        When it could not be told.
+    """
+    for _ in range(2):
+        if blobs:
+            await connection.uploads.put(blobs)
+        # However long the link is broken: the user sees it, and can stop the run.
+        answer = await connection.request("tell", link_within=None, **fields)
+        if "missing" not in answer:
+            return
+        connection.uploads.note_missing(answer["missing"])
+    raise SkyError(
+        "the arguments of a call did not arrive: they were changed on the way, or a node has no "
+        "room for them in shared memory."
+    )
+
+
+async def request_quietly(connection: Connection, op: str, **fields: Any) -> None:
+    """Make a request; an agent that does not do it is noticed elsewhere."""
+    with contextlib.suppress(SkyError):
+        # A rank that is to stop has to hear of it, however late.
+        await connection.request(op, link_within=None, **fields)
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a rank is told: a pickled value, and the names that it needs for it."""
+
+    packed: Packed
+    blobs: Mapping[str, memoryview]
+    cells: Cells
+    names: Sequence[NameGroup] = ()
+
+
+class Teller:
+    """Tells the ranks of a run something, in order; belongs to the background loop.
+
+    Parameters
+    ----------
+    controller
+        The controller of the cluster.
+    run
+        The run.
+    """
+
+    def __init__(self, controller: Controller, run: str) -> None:
+        self._controller = controller
+        self._run = run
+        self._order: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def tell(self, rank: int, kind: str, number: int, message: Message | None) -> None:
+        """Tell a rank something."""
+        self._controller.spawn(self._tell(rank, kind, number, message))
+
+    async def _tell(self, rank: int, kind: str, number: int, message: Message | None) -> None:
+        fields: TellFields = {
+            "run": self._run,
+            "rank": rank,
+            "kind": kind,
+            "number": number,
+            "packed": message.packed if message else None,
+            "names": [group for group in message.names if rank in group["ranks"]]
+            if message
+            else [],
+            "cells": message.cells if message else {},
+            "timeout": None,
+        }
+        # A rank that cannot be told is lost, or does not answer: the run ends for that.
+        with contextlib.suppress(SkyError):
+            connection = self._controller.connection(rank)
+            async with self._order[rank]:
+                if message and message.blobs:
+                    await connection.uploads.put(message.blobs)
+            await tell(connection, fields, message.blobs if message else {})

@@ -1,0 +1,83 @@
+"""torch's ways to spread a model over ranks work in cells as they do under torchrun.
+
+FSDP2, and tensor parallelism on one and on two dimensions, train in `test_sharded`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.conftest import Cells
+
+torch = pytest.importorskip("torch")
+
+PIPELINE = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+torch.manual_seed(0)
+layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(dist.get_world_size())]
+stage_module = layers[rank]
+group = init_device_mesh("cpu", (dist.get_world_size(),)).get_group()
+stage = PipelineStage(
+    stage_module, rank, dist.get_world_size(), torch.device("cpu"), group=group)
+schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+optimizer = torch.optim.SGD(stage_module.parameters(), lr=0.1)
+inputs, target = torch.randn(16, 8), torch.randn(16, 8)
+
+losses = []
+for _ in range(5):
+    optimizer.zero_grad()
+    found = []
+    if rank == 0:
+        schedule.step(inputs)
+    elif rank == dist.get_world_size() - 1:
+        schedule.step(target=target, losses=found)
+    else:
+        schedule.step()
+    optimizer.step()
+    losses += [sum(found).item() / 4] if found else []
+"""
+
+
+def test_a_pipeline_trains(cells: Cells) -> None:
+    values = {rank: ["losses", "stage_module", "inputs", "target"] for rank in range(4)}
+    found = cells.run(PIPELINE, values=values)
+    losses = found[3]["losses"]
+    assert found[0]["losses"] == [] and losses == sorted(losses, reverse=True)
+    # The stages that come back make the model that was trained: it goes on where they were.
+    model = torch.nn.Sequential(*(found[rank]["stage_module"] for rank in range(4)))
+    loss = torch.nn.functional.mse_loss(model(found[0]["inputs"]), found[0]["target"])
+    assert loss.item() < losses[-1] < losses[0]
+
+
+def test_a_mesh_of_two_dimensions_has_a_group_for_each(cells: Cells) -> None:
+    code = """
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+sums = []
+for name in ("data", "tensor"):
+    value = torch.tensor([rank])
+    dist.all_reduce(value, group=mesh.get_group(name))
+    sums.append(value.item())
+"""
+    cells.run("from torch.distributed.device_mesh import init_device_mesh")
+    found = cells.run(code, values={rank: ["sums"] for rank in range(4)})
+    assert [found[rank]["sums"] for rank in range(4)] == [[2, 1], [4, 1], [2, 5], [4, 5]]
+
+
+def test_stop_in_a_group_of_a_mesh_leaves_ranks_that_can_make_another(cells: Cells) -> None:
+    """A mesh is bound to the process group that it was made in; a new one is made of the new."""
+    from jupyter_sky.cluster.errors import RemoteError
+
+    code = """
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+if rank == 3:
+    raise ValueError("no data")
+dist.barrier(group=mesh.get_group("tensor"))
+"""
+    cells.run("from torch.distributed.device_mesh import init_device_mesh")
+    with pytest.raises(RemoteError, match="no data"):
+        cells.run(code)
+    assert cells.run(PIPELINE, values={3: ["losses"]})[3]["losses"]
