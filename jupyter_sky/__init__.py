@@ -14,17 +14,20 @@ if TYPE_CHECKING:
 
     from jupyter_sky import plugins
     from jupyter_sky.api import accelerators
-    from jupyter_sky.api.compute import compute, function
+    from jupyter_sky.api.checkpoints.checkpoint import load, save
+    from jupyter_sky.api.compute import compute, function, gather
     from jupyter_sky.api.instance import InstanceInfo, instance_info
     from jupyter_sky.api.interruption import on_interruption
     from jupyter_sky.api.output import silent, stderr, stdout
     from jupyter_sky.api.plugin import Plugin
     from jupyter_sky.api.pool import Compute, ComputePool
     from jupyter_sky.api.shard import shard
+    from jupyter_sky.api.worker import Worker
     from jupyter_sky.cluster.errors import RemoteError
     from jupyter_sky.errors import ClusterLost, SkyError, UsageError
     from jupyter_sky.plugins import integrations
     from jupyter_sky.providers.aws import AWS
+    from jupyter_sky.providers.choice import Spec
     from jupyter_sky.providers.local import Local
     from jupyter_sky.providers.spec import Image, PipIndex
     from jupyter_sky.providers.ssh import SSH
@@ -46,14 +49,19 @@ __all__ = [
     "Plugin",
     "RemoteError",
     "SkyError",
+    "Spec",
     "UsageError",
+    "Worker",
     "accelerators",
     "compute",
     "function",
+    "gather",
     "instance_info",
     "integrations",
+    "load",
     "on_interruption",
     "plugins",
+    "save",
     "shard",
     "silent",
     "stderr",
@@ -76,14 +84,19 @@ _HOMES = {
     "Plugin": "jupyter_sky.api.plugin:Plugin",
     "RemoteError": "jupyter_sky.cluster.errors:RemoteError",
     "SkyError": "jupyter_sky.errors:SkyError",
+    "Spec": "jupyter_sky.providers.choice:Spec",
     "UsageError": "jupyter_sky.errors:UsageError",
+    "Worker": "jupyter_sky.api.worker:Worker",
     "accelerators": "jupyter_sky.api.accelerators",
     "compute": "jupyter_sky.api.compute:compute",
     "function": "jupyter_sky.api.compute:function",
+    "gather": "jupyter_sky.api.compute:gather",
     "instance_info": "jupyter_sky.api.instance:instance_info",
     "integrations": "jupyter_sky.plugins.integrations",
+    "load": "jupyter_sky.api.checkpoints.checkpoint:load",
     "on_interruption": "jupyter_sky.api.interruption:on_interruption",
     "plugins": "jupyter_sky.plugins",
+    "save": "jupyter_sky.api.checkpoints.checkpoint:save",
     "shard": "jupyter_sky.api.shard:shard",
     "silent": "jupyter_sky.api.output:silent",
     "stderr": "jupyter_sky.api.output:stderr",

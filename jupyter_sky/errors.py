@@ -7,6 +7,7 @@ of all exceptions, each with its file::
         SkyError             errors.py: one sentence for the user
             UsageError       errors.py: what was typed cannot be done
                 InvalidCell  notebook/errors.py: the cell does not compile
+            ScriptFailed     errors.py: a script ended with an exit status that is not 0
             ClusterLost      errors.py: the cluster, or a part of it, is gone
             NoConnection     errors.py: a node cannot be reached now, and may be there
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
@@ -31,6 +32,8 @@ of all exceptions, each with its file::
             MachineGone      providers/base.py: and its machine with it
     RuntimeError
         NoWaitingThread      transport/event_loop.py: the waiting thread was interrupted
+    TypeError
+        CannotGather         serialization/sharded.py: a part of a sharded model, without the rest
     ValueError
         Invalid              server/schema.py: JSON does not match the schema
         InvalidValue         notebook/options/types.py: an option's value is not of its type
@@ -50,6 +53,20 @@ class SkyError(Exception):
 
 class UsageError(SkyError, ValueError):
     """What was typed cannot be done; the sentence says what to type instead."""
+
+
+class ScriptFailed(SkyError):
+    """A script has failed on a node.
+
+    Attributes
+    ----------
+    status
+        Its exit status, as a shell gives it: 128 and the number of the signal that ended it.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ClusterLost(SkyError):

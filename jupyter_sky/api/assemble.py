@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from jupyter_sky.api.plugin import Plugin, check_plugins, transform_image
-from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
+from jupyter_sky.api.plugin_lifecycle import ClientLifecycle, PluginLifecycle
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization import blobs, pickling
@@ -47,7 +47,8 @@ def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec,
     """
     plugins = check_plugins(plugins)
     image = transform_image(plugins, spec.image, PlannedCluster(spec))
-    lifecycle = PluginLifecycle(plugins)
+    # What a plugin does in the notebook stays there: it may refer to what cannot be sent.
+    lifecycle = PluginLifecycle(replace(each, around_client=None) for each in plugins)
     packed, parts = blobs.pack(pickled := pickling.dump(lifecycle, "the plugins"))
     runtime_env = RuntimeEnv(
         life=packed,
@@ -56,5 +57,7 @@ def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec,
         plugins=tuple(plugin.name for plugin in plugins),
         preload=lifecycle.preload,
         together=any(plugin.around_app for plugin in plugins),
+        reforms=all(plugin.reforms for plugin in plugins),
+        client=ClientLifecycle(plugins),
     )
     return replace(spec, image=image), runtime_env

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 Decorate = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Conversation(Protocol):
+    """The notebook, as a call on a rank sees it (`node.rank.calls.conversation`)."""
+
+    def send(self, value: Any) -> bool:
+        """Send a value that the call yields; ``False`` if none are wanted any more."""
+
+    def items(self, number: int) -> Iterator[Any]:
+        """Yield the items of an iterator of the notebook's."""
+
+
+@dataclass(frozen=True)
+class Fed:
+    """An argument that is an iterator of the notebook's, by its number among them."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -33,15 +50,43 @@ class Call:
 
         A coroutine is awaited. What a generator yields becomes a list, since that can be pickled.
         """
+        return _finished(self._begin(self.args, self.kwargs))
+
+    def converse(self, notebook: Conversation) -> Any:
+        """Run the function, and send each value that it yields; return what it returns otherwise.
+
+        Arguments that are iterators of the notebook's have their items as they are asked for.
+        """
+
+        def argument(value: Any) -> Any:
+            return notebook.items(value.number) if isinstance(value, Fed) else value
+
+        args = tuple(map(argument, self.args))
+        result = self._begin(args, {name: argument(value) for name, value in self.kwargs.items()})
+        if inspect.isasyncgen(result):
+            return _awaited(_sent(result, notebook))
+        if not inspect.isgenerator(result):
+            return _finished(result)
+        try:
+            for value in result:
+                if not notebook.send(value):
+                    break
+        finally:
+            result.close()
+        return None
+
+    def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         function = self.function
         for decorate in reversed(self.decorators):
             function = decorate(function)
-        result = function(*self.args, **self.kwargs)
-        if inspect.iscoroutine(result):
-            result = _awaited(result)
-        if inspect.isasyncgen(result):
-            return _awaited(_drained(result))
-        return list(result) if inspect.isgenerator(result) else result
+        result = function(*args, **kwargs)
+        return _awaited(result) if inspect.iscoroutine(result) else result
+
+
+def _finished(result: Any) -> Any:
+    if inspect.isasyncgen(result):
+        return _awaited(_drained(result))
+    return list(result) if inspect.isgenerator(result) else result
 
 
 def _awaited(result: Coroutine[Any, Any, T]) -> T:
@@ -52,3 +97,12 @@ def _awaited(result: Coroutine[Any, Any, T]) -> T:
 
 async def _drained(items: AsyncIterator[T]) -> list[T]:
     return [item async for item in items]
+
+
+async def _sent(items: Any, notebook: Conversation) -> None:
+    try:
+        async for item in items:
+            if not notebook.send(item):
+                break
+    finally:
+        await items.aclose()

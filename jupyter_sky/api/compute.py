@@ -4,27 +4,63 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from types import MethodType
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    TypeVarTuple,
+    cast,
+    overload,
+)
 
 from jupyter_sky.api.call import Call, Decorate
+from jupyter_sky.api.future import CallFuture
 from jupyter_sky.errors import UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+S = TypeVar("S")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Ts = TypeVarTuple("Ts")
 
 
 class Pool(Protocol):
-    """What can stand to the right of ``@`` and ``>>``."""
+    """What can stand to the right of ``@``, ``>>`` and ``>``."""
 
-    def broadcast(self, pending: PendingCompute[R]) -> list[R]: ...
+    def broadcast(self, pending: PendingCompute[Any]) -> Any: ...
 
     def dispatch(self, pending: PendingCompute[R]) -> R: ...
 
+    def submit(self, pending: PendingCompute[R]) -> CallFuture[R]: ...
 
-def compute(function: Callable[P, R]) -> ComputeFunction[P, R]:
+    def run_group(self, group: PendingGroup[T]) -> T: ...
+
+
+@overload
+def compute(function: Callable[P, R], /) -> ComputeFunction[P, R]: ...
+
+
+@overload
+def compute(
+    *, timeout: float | None = ..., retries: int | None = ...
+) -> Callable[[Callable[P, R]], ComputeFunction[P, R]]: ...
+
+
+def compute(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    timeout: float | None = None,
+    retries: int | None = None,
+) -> Any:
     """Turn a function into one that runs on a cluster.
 
     A call of it runs nothing yet: it returns a `PendingCompute` to send to a pool. The decorator
@@ -34,6 +70,11 @@ def compute(function: Callable[P, R]) -> ComputeFunction[P, R]:
     ----------
     function
         What is to run on the ranks of a cluster.
+    timeout
+        Seconds that a call may take; what takes longer is stopped, and raises a ``TimeoutError``.
+    retries
+        How often a call is tried again, elsewhere, when its rank is lost: once, if it is one of
+        those that go to whichever rank is free (``gather``, ``&``, ``map`` and ``>``).
 
     Raises
     ------
@@ -46,14 +87,22 @@ def compute(function: Callable[P, R]) -> ComputeFunction[P, R]:
     ... def train(data): ...
     >>> results = train(data) @ pool  # on every rank: a list in rank order
     >>> result = train(data) >> pool  # on one rank
+    >>> future = train(data) > pool  # on one rank, without waiting for it
+    >>> a, b = (train(1) & train(2)) >> pool  # each on a rank that is free
     >>> train.local(data)  # here, as if it were not decorated
+
+    What a generator yields arrives as it is yielded, from all ranks with the rank's number. An
+    argument that is an iterator is fed to the rank as it asks for items; with ``@``, each rank gets
+    all of them.
+
+    >>> for loss in steps() >> pool: ...
+    >>> for rank, loss in steps() @ pool: ...
+    >>> means = running_mean(iter(readings)) >> pool
     """
-    if not callable(function):
-        raise UsageError(
-            f"@sky.compute goes above a function, not {type(function).__name__}: "
-            "write it without parentheses, above `def`."
-        )
-    return ComputeFunction(function)
+    _check_limits(timeout, retries)
+    if function is None:
+        return lambda function: ComputeFunction(_checked(function), timeout, retries)
+    return ComputeFunction(_checked(function), timeout, retries)
 
 
 function = compute
@@ -65,16 +114,28 @@ class ComputeFunction(Generic[P, R]):
     __name__: str  # these two are copied from the function
     __qualname__: str
 
-    def __init__(self, function: Callable[P, R]) -> None:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
+        self._timeout = timeout
+        self._retries = retries
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> PendingCompute[R]:
-        return PendingCompute(self, args, kwargs)
+        return PendingCompute(self, args, kwargs, self._timeout, self._retries)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function in this process."""
         return self._function(*args, **kwargs)
+
+    @property
+    def local_function(self) -> Callable[P, R]:
+        """The function without ``@sky.compute``."""
+        return self._function
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -86,30 +147,192 @@ class ComputeFunction(Generic[P, R]):
         # By name where it can be imported: the name stands for this object, not for its function.
         if _is_importable(self):
             return self.__qualname__
-        return ComputeFunction, (self._function,)
+        return ComputeFunction, (self._function, self._timeout, self._retries)
 
 
 @dataclass(frozen=True, repr=False)
-class PendingCompute(Generic[R]):
-    """A call that waits for a pool: ``pending @ pool`` or ``pending >> pool``."""
+class PendingCompute(Generic[R_co]):
+    """A call that waits for a pool.
 
-    function: ComputeFunction[..., R]
+    ``pending @ pool`` runs it on every rank, ``pending >> pool`` on one, ``pending > pool`` on one
+    without waiting for it. ``one & other`` go to whichever ranks are free.
+    """
+
+    function: ComputeFunction[..., R_co]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+    retries: int | None = None
 
     def call(self, decorators: Iterable[Decorate] = ()) -> Call:
         """Return what is sent to a rank and called there."""
         return Call(self.function.local, self.args, self.kwargs, tuple(decorators))
 
-    def __matmul__(self, pool: Pool) -> list[R]:
-        return cast("list[R]", _method(pool, "broadcast", "@")(self))
+    def with_timeout(self, timeout: float | None) -> PendingCompute[R_co]:
+        """Return the same call, which may take so many seconds."""
+        _check_limits(timeout, None)
+        return replace(self, timeout=timeout)
 
-    def __rshift__(self, pool: Pool) -> R:
-        return cast("R", _method(pool, "dispatch", ">>")(self))
+    def with_retries(self, retries: int) -> PendingCompute[R_co]:
+        """Return the same call, which is tried again so often when its rank is lost."""
+        _check_limits(None, retries)
+        return replace(self, retries=retries)
+
+    @overload
+    def __matmul__(  # type: ignore[overload-overlap] # a generator's values come one by one
+        self: PendingCompute[Iterator[S]], pool: Pool
+    ) -> Iterator[tuple[int, S]]: ...
+
+    @overload
+    def __matmul__(  # type: ignore[overload-overlap]
+        self: PendingCompute[AsyncIterator[S]], pool: Pool
+    ) -> Iterator[tuple[int, S]]: ...
+
+    @overload
+    def __matmul__(self, pool: Pool) -> list[R_co]: ...
+
+    def __matmul__(self, pool: Pool) -> Any:
+        return _method(pool, "broadcast", "@")(self)
+
+    def __rshift__(self, pool: Pool) -> R_co:
+        return cast("R_co", _method(pool, "dispatch", ">>")(self))
+
+    def __gt__(self, pool: Pool) -> CallFuture[R_co]:
+        return cast("CallFuture[R_co]", _method(pool, "submit", ">")(self))
+
+    def __and__(self, other: PendingCompute[S]) -> PendingGroup[tuple[R_co, S]]:
+        return PendingGroup((self, _pending(other)))
 
     def __repr__(self) -> str:
         name = self.function.__qualname__
         return f"<{name}(…) has not run: write {name}(…) @ pool, or >> pool for one rank>"
+
+
+@dataclass(frozen=True, repr=False)
+class PendingGroup(Generic[T_co]):
+    """Calls that wait for a pool: ``group >> pool`` gives each to a rank that is free.
+
+    See `gather`.
+    """
+
+    calls: tuple[PendingCompute[Any], ...]
+    stream: bool = False
+    ordered: bool = False
+
+    def with_timeout(self, timeout: float | None) -> PendingGroup[T_co]:
+        """Return the same calls, each of which may take so many seconds."""
+        return replace(self, calls=tuple(call.with_timeout(timeout) for call in self.calls))
+
+    def with_retries(self, retries: int) -> PendingGroup[T_co]:
+        """Return the same calls, each of which is tried again so often when its rank is lost."""
+        return replace(self, calls=tuple(call.with_retries(retries) for call in self.calls))
+
+    def __rshift__(self, pool: Pool) -> T_co:
+        return cast("T_co", _method(pool, "run_group", ">>")(self))
+
+    def __and__(
+        self: PendingGroup[tuple[*Ts]], other: PendingCompute[S]
+    ) -> PendingGroup[tuple[*Ts, S]]:
+        return PendingGroup((*self.calls, _pending(other)), self.stream, self.ordered)
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __iter__(self) -> Iterator[PendingCompute[Any]]:
+        return iter(self.calls)
+
+    def __repr__(self) -> str:
+        return f"<{len(self.calls)} calls have not run: write (…) >> pool>"
+
+
+@overload
+def gather(
+    *calls: PendingCompute[R],
+    stream: Literal[False] = ...,
+    ordered: bool = ...,
+    retries: int | None = ...,
+    timeout: float | None = ...,
+) -> PendingGroup[tuple[R, ...]]: ...
+
+
+@overload
+def gather(
+    *calls: PendingCompute[R],
+    stream: Literal[True],
+    ordered: bool = ...,
+    retries: int | None = ...,
+    timeout: float | None = ...,
+) -> PendingGroup[Iterator[R]]: ...
+
+
+def gather(
+    *calls: PendingCompute[Any],
+    stream: bool = False,
+    ordered: bool = False,
+    retries: int | None = None,
+    timeout: float | None = None,
+) -> PendingGroup[Any]:
+    """Put calls together, each of which is to run once, on whichever rank is free.
+
+    The first that fails raises its error, with its position among the calls in ``index``; those
+    that have not begun by then do not begin, and those that run are stopped.
+
+    Parameters
+    ----------
+    *calls
+        Calls of functions with ``@sky.compute``.
+    stream
+        Whether ``>>`` returns an iterator that has each result as soon as it is there, instead of
+        a tuple of all.
+    ordered
+        Whether that iterator keeps the order of the calls.
+    retries
+        How often a call is tried again, elsewhere, when its rank is lost; once by default.
+    timeout
+        Seconds that each call may take.
+
+    Raises
+    ------
+    UsageError
+        When something is no such call.
+
+    Examples
+    --------
+    >>> results = sky.gather(*(score(seed) for seed in range(100))) >> pool
+    >>> for result in sky.gather(*calls, stream=True) >> pool:
+    ...     print(result)
+    """
+    group: PendingGroup[Any] = PendingGroup(tuple(map(_pending, calls)), stream, ordered)
+    if retries is not None:
+        group = group.with_retries(retries)
+    return group if timeout is None else group.with_timeout(timeout)
+
+
+def _pending(call: object) -> PendingCompute[Any]:
+    if isinstance(call, PendingCompute):
+        return call
+    if isinstance(call, PendingGroup):
+        raise UsageError("a group of calls is no call: write gather(*group, …).")
+    raise UsageError(
+        f"{type(call).__name__} is no call of a function with @sky.compute: write "
+        "sky.gather(f(1), f(2)) >> pool, or (f(1) & f(2)) >> pool with the parentheses."
+    )
+
+
+def _checked(function: Callable[P, R]) -> Callable[P, R]:
+    if not callable(function):
+        raise UsageError(
+            f"@sky.compute goes above a function, not {type(function).__name__}: "
+            "write it without parentheses, above `def`."
+        )
+    return function
+
+
+def _check_limits(timeout: float | None, retries: int | None) -> None:
+    if timeout is not None and not timeout > 0:
+        raise UsageError(f"timeout={timeout!r}: give the seconds that a call may take.")
+    if retries is not None and retries < 0:
+        raise UsageError(f"retries={retries!r}: give 0 for a call that is never tried again.")
 
 
 def _method(pool: object, name: str, operator: str) -> Callable[..., Any]:

@@ -59,7 +59,7 @@ def _decorator(
     name: str, descriptors: tuple[int, ...], function: tuple[Any, ...], only: Any
 ) -> Callable[[F], F]:
     if function or only is None:
-        raise UsageError(f'@sky.{name} has to be told who prints: write @sky.{name}(only="head").')
+        raise UsageError(f'@sky.{name} needs to know who prints: write @sky.{name}(only="head").')
     if only != "head" and not callable(only):
         raise UsageError(
             f'{name}(only={only!r}) names nobody: write only="head", or a function of the '

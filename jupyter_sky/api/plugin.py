@@ -8,13 +8,17 @@ A plugin can be written in a notebook cell::
         run.finish()
 
     sky.ComputePool(..., plugins=[sky.Plugin("wandb", around_app=tracked)])
+
+It can be put together step by step as well::
+
+    sky.Plugin.create("wandb").with_bootstrap(lambda cluster: ["df -h ."]).with_around_app(tracked)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.api.call import Decorate
@@ -22,7 +26,12 @@ from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.spec import Image
 
+Transform = Callable[[Image, Any], Image]
+Bootstrap = Callable[[Any], Iterable[str]]
 Around = Callable[[InstanceInfo], AbstractContextManager[Any] | Generator[Any, None, None]]
+AroundClient = Callable[[Any, Any], AbstractContextManager[Any] | Generator[Any, None, None]]
+
+_HOOKS = ("transform", "bootstrap", "around_process", "around_app", "around_client", "decorate")
 
 
 @dataclass(frozen=True)
@@ -36,15 +45,24 @@ class Plugin:
     transform
         Takes the image and the cluster, and returns the image with what the framework needs as
         well; ``cluster.spec`` is the `ClusterSpec`.
+    bootstrap
+        Takes the cluster, and returns shell commands that each machine runs once, after everything
+        is installed there and before its ranks start.
     around_process
         A generator function with one ``yield``, or a function that returns a context manager; its
         argument is the `InstanceInfo`. Entered once in each rank, before the framework is imported.
     around_app
         The same around each process group: entered again when the group was broken.
+    around_client
+        The same in the notebook: entered when the cluster is up, and left before it ends. Its
+        arguments are the `ComputePool` (``None`` for a cluster of ``%%sky`` cells) and the cluster.
     decorate
         A decorator for each function that runs on a rank.
     preload
         Modules that a node imports once, before it forks its ranks.
+    reforms
+        Whether ``around_app`` can be entered again in a process that has left it. If not, as with
+        JAX, all ranks start anew with empty namespaces when one is lost or nodes are added.
 
     Raises
     ------
@@ -53,21 +71,53 @@ class Plugin:
     """
 
     name: str
-    transform: Callable[[Image, Any], Image] | None = None
+    transform: Transform | None = None
+    bootstrap: Bootstrap | None = None
     around_process: Around | None = None
     around_app: Around | None = None
+    around_client: AroundClient | None = None
     decorate: Decorate | None = None
     preload: tuple[str, ...] = ()
+    reforms: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise UsageError('a plugin has a name: write Plugin("wandb", around_app=...).')
-        for hook in ("transform", "around_process", "around_app", "decorate"):
+            raise UsageError('a plugin needs a name: write Plugin("wandb", around_app=...).')
+        for hook in _HOOKS:
             value = getattr(self, hook)
             if value is not None and not callable(value):
                 raise UsageError(f"plugin {self.name!r}: {hook}={value!r} is not a function.")
         if isinstance(self.preload, str):
             raise UsageError(f'plugin {self.name!r}: write preload=("{self.preload}",).')
+
+    @classmethod
+    def create(cls, name: str) -> Plugin:
+        """Return a plugin that does nothing yet; ``with_…`` returns one that does more."""
+        return cls(name)
+
+    def with_image_transform(self, transform: Transform) -> Plugin:
+        """Return this plugin with a ``transform``."""
+        return replace(self, transform=transform)
+
+    def with_bootstrap(self, bootstrap: Bootstrap) -> Plugin:
+        """Return this plugin with a ``bootstrap``."""
+        return replace(self, bootstrap=bootstrap)
+
+    def with_around_process(self, around: Around) -> Plugin:
+        """Return this plugin with an ``around_process``."""
+        return replace(self, around_process=around)
+
+    def with_around_app(self, around: Around) -> Plugin:
+        """Return this plugin with an ``around_app``."""
+        return replace(self, around_app=around)
+
+    def with_around_client(self, around: AroundClient) -> Plugin:
+        """Return this plugin with an ``around_client``."""
+        return replace(self, around_client=around)
+
+    def with_decorator(self, decorate: Decorate) -> Plugin:
+        """Return this plugin with a ``decorate``."""
+        return replace(self, decorate=decorate)
 
 
 def check_plugins(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
@@ -84,7 +134,7 @@ def check_plugins(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
     for plugin in plugins:
         if not isinstance(plugin, Plugin):
             hint = f": write {plugin.__name__}()" if hasattr(plugin, "__name__") else ""
-            raise UsageError(f"plugins has {plugin!r}, which is no plugin{hint}.")
+            raise UsageError(f"plugins has {plugin!r}, which is not a plugin{hint}.")
         if plugin.name in checked:
             raise UsageError(f"plugins has {plugin.name!r} twice: leave one out.")
         checked[plugin.name] = plugin
@@ -93,6 +143,7 @@ def check_plugins(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
 
 def transform_image(plugins: Iterable[Plugin], image: Image, cluster: Any) -> Image:
     """Return the image with what each plugin adds to it, in their order."""
+    plugins = tuple(plugins)
     for plugin in plugins:
         if plugin.transform is None:
             continue
@@ -103,7 +154,18 @@ def transform_image(plugins: Iterable[Plugin], image: Image, cluster: Any) -> Im
                 "return the image, like dataclasses.replace(image, pip=[*image.pip, ...])."
             )
         image = transformed
-    return image
+    commands = [command for plugin in plugins for command in _commands(plugin, cluster)]
+    return replace(image, bootstrap=(*image.bootstrap, *commands))
+
+
+def _commands(plugin: Plugin, cluster: Any) -> tuple[str, ...]:
+    commands = () if plugin.bootstrap is None else plugin.bootstrap(cluster)
+    if isinstance(commands, str) or not all(isinstance(each, str) for each in commands):
+        raise UsageError(
+            f"plugin {plugin.name!r}: bootstrap returned {commands!r}; return a list of shell "
+            'commands, like ["mkdir -p /data"].'
+        )
+    return tuple(commands)
 
 
 def decorators_of(plugins: Iterable[Plugin]) -> tuple[Decorate, ...]:

@@ -1,15 +1,17 @@
-"""What plugins do on a rank: once around its process, and around each process group."""
+"""What plugins do: around the process of a rank, around each process group, in the notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from jupyter_sky.api.instance import InstanceInfo, instance_info
-from jupyter_sky.api.plugin import Around, Plugin, check_plugins
+from jupyter_sky.api.plugin import Plugin, check_plugins
 from jupyter_sky.errors import SkyError, UsageError
+
+T = TypeVar("T")
 
 
 class PluginLifecycle:
@@ -78,18 +80,56 @@ class PluginLifecycle:
             yield
 
 
-class _Hook(AbstractContextManager[None]):
+class ClientLifecycle:
+    """The plugins of a cluster, as the notebook enters and leaves them.
+
+    Parameters
+    ----------
+    plugins
+        In the order in which they are entered; they are left in the opposite one.
+    """
+
+    def __init__(self, plugins: Iterable[Plugin] = ()) -> None:
+        self._plugins = [each for each in plugins if each.around_client]
+        self._stack = ExitStack()
+        self._given: dict[str, Any] = {}
+
+    def enter(self, pool: Any, cluster: Any) -> None:
+        """Enter all of them; where one fails, those before it are left."""
+        with ExitStack() as stack:
+            for plugin in self._plugins:
+                hook = _Hook(plugin.name, "around_client", plugin.around_client, pool, cluster)
+                self._given[plugin.name] = stack.enter_context(hook)
+            self._stack = stack.pop_all()
+
+    def add(self, context: AbstractContextManager[T]) -> T:
+        """Enter one thing more, which is left before all others, and return what it gives."""
+        return self._stack.enter_context(context)
+
+    def leave(self) -> None:
+        """Leave those that were entered."""
+        self._given.clear()
+        self._stack.close()
+
+    def given(self, plugin: str) -> Any:
+        """Return what the ``around_client`` of a plugin has yielded."""
+        return self._given.get(plugin)
+
+
+class _Hook(AbstractContextManager[Any]):
     """The context of one plugin; an error that it raises itself says which plugin it was."""
 
-    def __init__(self, plugin: str, hook: str, around: Around, info: InstanceInfo) -> None:
+    def __init__(
+        self, plugin: str, hook: str, around: Callable[..., Any] | None, *args: Any
+    ) -> None:
         self._where = f"plugin {plugin!r}, {hook}"
         self._around = around
-        self._info = info
+        self._args = args
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Any:
         with self._named():
             self._context = self._opened()
-            self._context.__enter__()
+            return self._context.__enter__()
 
     def __exit__(
         self,
@@ -101,7 +141,8 @@ class _Hook(AbstractContextManager[None]):
             return self._context.__exit__(kind, error, traceback)
 
     def _opened(self) -> AbstractContextManager[Any]:
-        context = self._around(self._info)
+        assert self._around is not None
+        context: AbstractContextManager[Any] = self._around(*self._args)
         if isinstance(context, Generator):
             return contextmanager(lambda: context)()
         if not hasattr(context, "__enter__"):

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 import uuid
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from weakref import WeakSet
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
+from jupyter_sky.api.calls import streams
+from jupyter_sky.api.calls.batches import Batches
+from jupyter_sky.api.calls.futures import Futures
+from jupyter_sky.api.calls.streams import Feeder, Stream
+from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, compute, gather
+from jupyter_sky.api.future import CallFuture
 from jupyter_sky.api.plugin import Plugin, check_plugins, decorators_of
+from jupyter_sky.api.worker import Worker
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.runtime_env import ClientHooks
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.choice import Candidate, Selection, Spec, in_order
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.transport.protocol.events import Display, Output
 
 if TYPE_CHECKING:
-    from jupyter_sky.api.compute import PendingCompute
+    from distributed import Client
+
     from jupyter_sky.providers.base import Provider
 
 R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class ComputePool:
@@ -35,6 +49,12 @@ class ComputePool:
 
     Parameters
     ----------
+    *specs
+        Several places where nodes could come from, instead of one provider. Where one of them has
+        no machines, the next is tried.
+    selection
+        Which of those is tried first: the ``"cheapest"``, by the prices of this moment, or the
+        ``"first"``.
     provider
         Where nodes come from; ``sky.Local()`` if it is not given.
     nodes
@@ -57,6 +77,9 @@ class ComputePool:
         Whether another node takes the place of one that is lost.
     patience
         Seconds for which a node is waited for that nobody reaches.
+    worker
+        How each rank carries out the calls of ``gather``, ``&``, ``map`` and ``>``: one at a time,
+        if it is not given.
 
     Examples
     --------
@@ -73,7 +96,8 @@ class ComputePool:
 
     def __init__(
         self,
-        *,
+        *specs: Spec,
+        selection: Selection = "cheapest",
         provider: Provider | None = None,
         nodes: int | None = None,
         accelerator: Accelerator | str | None = None,
@@ -86,14 +110,23 @@ class ComputePool:
         idle_timeout: float | None = None,
         replace: bool = False,
         patience: float | None = None,
+        worker: Worker | None = None,
     ) -> None:
         if isinstance(provider, type) or not hasattr(provider or Local(), "launch"):
-            raise UsageError(f"provider={provider!r} is no provider: write provider=sky.Local().")
-        self.provider = provider or cast("Provider", Local())
+            raise UsageError(
+                f"provider={provider!r} is not a provider: write provider=sky.Local()."
+            )
+        if specs and provider is not None:
+            raise UsageError("give a pool provider= or several sky.Spec(provider), not both.")
+        specs = tuple(
+            dataclasses.replace(each, accelerator=_accelerator(each.accelerator)) for each in specs
+        )
+        self.provider = specs[0].provider if specs else provider or cast("Provider", Local())
         self.plugins = check_plugins(plugins)
+        default_nodes = 1 if specs else self.provider.default_nodes
         self.spec = ClusterSpec(
             name=name or f"pool-{uuid.uuid4().hex[:6]}",
-            nodes=self.provider.default_nodes if nodes is None else nodes,
+            nodes=default_nodes if nodes is None else nodes,
             procs_per_node=procs_per_node,
             accelerator=_accelerator(accelerator),
             cpus=cpus,
@@ -103,17 +136,54 @@ class ComputePool:
             replace=replace,
             patience=patience,
         )
+        self._candidates = [each for spec in specs for each in spec.candidates(self.spec)]
+        self._selection: Selection = selection
         self._cluster: Cluster | None = None
+        self._client: ClientHooks | None = None
         self._turns = itertools.count()
+        self.worker = worker or Worker()
+        self._batches: Batches | None = None
+        self._futures: Futures | None = None
+        self._talking: WeakSet[Stream | Feeder] = WeakSet()
 
     def __enter__(self) -> ComputePool:
         if self._cluster is not None:
-            raise SkyError("this pool is up already.")
-        spec, runtime_env = assemble(self.spec, self.plugins)
-        self._cluster = Cluster.start(spec, self.provider, runtime_env)
+            raise SkyError("this pool is already up.")
+        self._cluster = self._start()
+        self._batches = Batches(self._cluster, self.plugins, self.worker, _write)
+        self._futures = Futures(self._batches)
         for sentence in self._cluster.warnings:
             warnings.warn(sentence, stacklevel=2)
+        self._client = self._cluster.runtime_env.client
+        try:
+            if self._client:
+                self._client.enter(self, self._cluster)
+        except BaseException:
+            self._end()
+            raise
         return self
+
+    def _start(self) -> Cluster:
+        """Start a cluster at the first place that has machines for it."""
+        tried = [Candidate(self.provider, self.spec)]
+        refused: list[str] = []
+        if self._candidates:
+            tried, refused = in_order(self._candidates, self._selection)
+        for each in tried:
+            self.provider, self.spec = each.provider, each.spec
+            spec, runtime_env = assemble(each.spec, self.plugins)
+            try:
+                cluster = Cluster.start(spec, each.provider, runtime_env)
+            except SkyError as error:
+                if len(self._candidates) < 2:
+                    raise
+                refused.append(f"{each.name}: {error}")
+                continue
+            if refused:
+                sentence = f"{cluster.name} is on {each.name}, because of {'; '.join(refused)}"
+                warnings.warn(sentence, stacklevel=3)
+            return cluster
+        raise SkyError(f"no nodes at any of {len(tried)} places: {'; '.join(refused)}")
 
     def __exit__(
         self,
@@ -121,10 +191,20 @@ class ComputePool:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        try:
+            if self._client:
+                self._client.leave()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self._futures:
+            self._futures.close()
         cluster, self._cluster = self._cluster, None
+        self._batches = self._futures = None
         if cluster is not None and (untold := cluster.down()):
             sentence = owed_ends.sentence(untold, cluster.spec.unattended)
-            warnings.warn(f"{cluster.name} was ended, but {sentence}", stacklevel=2)
+            warnings.warn(f"{cluster.name} was ended, but {sentence}", stacklevel=3)
 
     def __repr__(self) -> str:
         state = "up" if self._cluster else "not up: use it in a `with` block"
@@ -135,7 +215,7 @@ class ComputePool:
         """The running cluster."""
         if self._cluster is None:
             raise SkyError(
-                "this pool is not up: run the call inside of `with sky.ComputePool(...) as pool:`."
+                "this pool is not up: run the call inside `with sky.ComputePool(...) as pool:`."
             )
         return self._cluster
 
@@ -161,19 +241,113 @@ class ComputePool:
         for sentence in self.cluster.warnings[len(known) :]:
             warnings.warn(sentence, stacklevel=2)
 
-    def broadcast(self, pending: PendingCompute[R]) -> list[R]:
-        """Run a call on every rank and return the results in rank order."""
-        results = self._run(pending, self.cluster.all_ranks)
-        return [results[rank] for rank in sorted(results)]
+    def dask(self) -> Client:
+        """Return a client of Dask on this pool's nodes, from the plugin dask, joblib or sklearn.
+
+        Raises
+        ------
+        UsageError
+            When the pool has none of these plugins.
+        """
+        for name in ("dask", "joblib", "sklearn"):
+            if self._client and (deployment := self._client.given(name)):
+                client: Client = deployment.client
+                return client
+        raise UsageError(
+            "Dask does not run on this pool: start it as "
+            "`with sky.ComputePool(..., plugins=[sky.plugins.dask()]) as pool:`."
+        )
+
+    def broadcast(self, pending: PendingCompute[Any]) -> Any:
+        """Run a call on every rank and return the results in rank order.
+
+        What a generator yields comes as it is yielded, each value with its rank.
+        """
+        ranks = self.cluster.all_ranks
+        results = self._run(pending, ranks, with_ranks=True)
+        return [results[rank] for rank in ranks] if isinstance(results, dict) else results
 
     def dispatch(self, pending: PendingCompute[R]) -> R:
-        """Run a call on one rank, the next one at each call, and return its result."""
+        """Run a call on one rank, the next one at each call, and return its result.
+
+        What a generator yields comes as it is yielded.
+        """
         ranks = self.cluster.all_ranks
         rank = ranks[next(self._turns) % len(ranks)]
-        return self._run(pending, (rank,))[rank]
+        results = self._run(pending, (rank,), with_ranks=False)
+        return cast("R", results[rank] if isinstance(results, dict) else results)
 
-    def _run(self, pending: PendingCompute[R], ranks: tuple[int, ...]) -> dict[int, R]:
+    def submit(self, pending: PendingCompute[R]) -> CallFuture[R]:
+        """Run a call on a rank that is free, and return the future of its result at once."""
+        streams.refuse_nested(list(self._talking))
+        return self._up(self._futures).submit(pending)
+
+    def run_group(self, group: PendingGroup[T]) -> T:
+        """Run each call of a group on a rank that is free; return the results as it says."""
+        streams.refuse_nested(list(self._talking))
+        results: Any = self._up(self._batches).results(
+            group.calls, ordered=group.ordered or not group.stream
+        )
+        return cast("T", results if group.stream else tuple(results))
+
+    @overload
+    def map(
+        self,
+        function: ComputeFunction[..., R],
+        *items: Iterable[Any],
+        retries: int | None = ...,
+        timeout: float | None = ...,
+    ) -> list[R]: ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[..., R],
+        *items: Iterable[Any],
+        retries: int | None = ...,
+        timeout: float | None = ...,
+    ) -> list[R]: ...
+
+    def map(
+        self,
+        function: ComputeFunction[..., Any] | Callable[..., Any],
+        *items: Iterable[Any],
+        retries: int | None = None,
+        timeout: float | None = None,
+    ) -> list[Any]:
+        """Call a function with each item, each time on a rank that is free.
+
+        Parameters
+        ----------
+        function
+            The function, with or without ``@sky.compute``.
+        *items
+            What it is called with; of several iterables, it gets one item of each.
+        retries, timeout
+            As for `gather`.
+
+        Returns
+        -------
+        list
+            The results, in the order of the items.
+        """
+        if not isinstance(function, ComputeFunction):
+            function = compute(function)
+        calls = [function(*arguments) for arguments in zip(*items, strict=False)]
+        return list(self.run_group(gather(*calls, retries=retries, timeout=timeout)))
+
+    def _up(self, part: S | None) -> S:
+        self.cluster  # noqa: B018 - raises when the pool is not up
+        assert part is not None
+        return part
+
+    def _run(
+        self, pending: PendingCompute[Any], ranks: tuple[int, ...], with_ranks: bool
+    ) -> dict[int, Any] | Stream:
         cluster = self.cluster
+        streams.refuse_nested(list(self._talking))
+        pending, feeds = streams.with_feeds(pending)
+        is_stream = streams.yields(pending)
         call = pickling.dump(
             pending.call(decorators_of(self.plugins)), f"the call of {pending.function.__name__}"
         )
@@ -186,10 +360,23 @@ class ComputePool:
             update=update,
             blobs=parts,
             show=ranks,
+            talks=is_stream or bool(feeds),
         )
         run = cluster.run(task)
-        run.follow(_write)
-        return cast("dict[int, R]", run.values())
+        feeder = Feeder(cluster, run, feeds, ranks)
+        if is_stream:
+            stream = Stream(run, feeder, cluster.calls.load, _write, with_ranks, pending.timeout)
+            self._talking.add(stream)
+            return stream
+        self._talking.add(feeder)
+        try:
+            run.follow(_write, timeout=pending.timeout, told=feeder.on_ask)
+        except Exception:
+            run.stop()  # an iterator of the user's has failed
+            raise
+        finally:
+            feeder.close()
+        return run.values()
 
 
 def _accelerator(value: Accelerator | str | None) -> Accelerator | None:

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.plugin import decorators_of, transform_image
-from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
+from jupyter_sky.api.plugin_lifecycle import ClientLifecycle, PluginLifecycle
+from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization import pickling
 
 events: list[str] = []
@@ -171,7 +173,7 @@ def test_plugins_transform_the_image_in_order() -> None:
     [
         ([sky.plugins.torch], r"write torch\(\)"),
         (sky.plugins.torch(), "plugins is a list"),
-        (["torch"], "'torch', which is no plugin"),
+        (["torch"], "'torch', which is not a plugin"),
         ([sky.plugins.torch(), sky.plugins.torch()], "'torch' twice"),
         (None, "plugins is a list"),
     ],
@@ -182,9 +184,54 @@ def test_wrong_plugins_say_what_to_type(plugins: Any, instead: str) -> None:
 
 
 def test_a_wrong_plugin_says_what_to_type() -> None:
-    with pytest.raises(sky.UsageError, match="a plugin has a name"):
+    with pytest.raises(sky.UsageError, match="a plugin needs a name"):
         sky.Plugin("")
     with pytest.raises(sky.UsageError, match="around_app='x' is not a function"):
         sky.Plugin("p", around_app="x")  # type: ignore[arg-type]
     with pytest.raises(sky.UsageError, match=r'write preload=\("torch",\)'):
         sky.Plugin("p", preload="torch")  # type: ignore[arg-type]
+
+
+def test_the_notebook_enters_and_leaves_plugins_in_order() -> None:
+    def around(pool: Any, cluster: Any, name: str) -> Iterator[str]:
+        events.append(f"{name} begins with {pool} and {cluster}")
+        yield name
+        events.append(f"{name} ends")
+
+    plugins = [
+        sky.Plugin.create(each).with_around_client(partial(around, name=each)) for each in "ab"
+    ]
+    life = ClientLifecycle([*plugins, A])
+    life.enter("pool", "cluster")
+    assert life.given("b") == "b"
+    life.leave()
+    life.leave()
+    assert life.given("b") is None
+    begin, end = "{} begins with pool and cluster", "{} ends"
+    assert events == [begin.format("a"), begin.format("b"), end.format("b"), end.format("a")]
+
+
+def test_a_plugin_that_fails_in_the_notebook_leaves_those_before_it() -> None:
+    def around(pool: Any, cluster: Any) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            events.append("left")
+
+    def failing(pool: Any, cluster: Any) -> Iterator[None]:
+        raise OSError("no")
+        yield
+
+    life = ClientLifecycle(
+        [sky.Plugin("a", around_client=around), sky.Plugin("b", around_client=failing)]
+    )
+    with pytest.raises(OSError, match="no") as error:
+        life.enter(None, None)
+    assert error.value.__notes__ == ["in plugin 'b', around_client"]
+    assert events == ["left"]
+
+
+def test_what_a_plugin_does_in_the_notebook_is_not_sent_to_the_ranks() -> None:
+    unsendable = (each for each in ())
+    plugin = sky.Plugin("a", around_client=lambda pool, cluster: unsendable)
+    assemble(ClusterSpec(name="c", nodes=1), [plugin])

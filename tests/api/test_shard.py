@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +65,8 @@ def test_drop_last_makes_parts_equally_long(
 
 @given(lengths, worlds, st.booleans(), seeds)
 def test_several_stay_aligned(length: int, world_size: int, shuffle: bool, seed: int) -> None:
+    import pandas as pd
+
     array = np.arange(length)
     data = (
         list(range(length)),

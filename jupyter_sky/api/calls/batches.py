@@ -1,0 +1,203 @@
+"""Batches of calls: pickled in the user's thread, followed there, stopped with Ctrl-C."""
+
+from __future__ import annotations
+
+import queue
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from jupyter_sky.api.calls.progress import ProgressBar
+from jupyter_sky.api.compute import PendingCompute
+from jupyter_sky.api.plugin import Plugin, decorators_of
+from jupyter_sky.api.worker import Worker
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted, remote_error
+from jupyter_sky.cluster.runs.task import Answer, Batch, PackedCall
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_count
+from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.transport.protocol.events import Display, Output
+
+RETRIES = 1
+"""How often a call is tried again when its rank is lost, unless the user says otherwise."""
+
+_SLICE = 0.5  # seconds
+
+Event = Answer | Output | Display
+
+
+class Batches:
+    """The batches of a pool.
+
+    Parameters
+    ----------
+    cluster
+        Where they run.
+    plugins
+        What is put around each function.
+    worker
+        How a rank carries calls out.
+    write
+        Shows what ranks print.
+
+    Attributes
+    ----------
+    write
+        The same.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        plugins: Iterable[Plugin],
+        worker: Worker,
+        write: Callable[[Output | Display], None],
+    ) -> None:
+        self._cluster = cluster
+        self._decorators = decorators_of(plugins)
+        self._worker = worker
+        self.write = write
+
+    def pack(self, calls: Sequence[PendingCompute[Any]], sink: Callable[[Event], object]) -> Batch:
+        """Return calls as they are sent.
+
+        Raises
+        ------
+        UsageError
+            When one of them cannot be pickled.
+        """
+        needs: dict[str, None] = {}
+        digests: dict[tuple[int, int], str] = {}
+        packed_calls = []
+        for index, pending in enumerate(calls):
+            name = f"the call of {_place(calls, index)}"
+            pickled = pickling.dump(pending.call(self._decorators), name)
+            packed, parts = blobs.pack(pickled, digests)
+            needs.update(dict.fromkeys(pickled.needs))
+            retries = RETRIES if pending.retries is None else pending.retries
+            packed_calls.append(PackedCall(packed, parts, pickled.cells, pending.timeout, retries))
+        namespace, ranks = pickling.main_namespace(), self._cluster.all_ranks
+        return Batch(
+            calls=packed_calls,
+            update=self._cluster.sync.update(needs, namespace, ranks, limit=None),
+            serving=self._worker.serving,
+            ahead=self._worker.buffer,
+            title=_title(calls),
+            sink=sink,
+        )
+
+    def results(self, calls: Sequence[PendingCompute[Any]], ordered: bool) -> Iterator[Any]:
+        """Carry calls out, and return an iterator over their results; they begin at once.
+
+        Parameters
+        ----------
+        calls
+            The calls.
+        ordered
+            Whether results come in the order of the calls, instead of as they are done.
+        """
+        if not calls:
+            return iter(())
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        batch = self.pack(calls, events.put)
+        results = self._follow(calls, batch, events, ordered)
+        next(
+            results
+        )  # submits it: from here on, Ctrl-C and whatever else ends this stops the calls
+        return results
+
+    def submit(self, batch: Batch) -> None:
+        """Carry out a batch; its sink hears of the answers."""
+        self._cluster.calls.submit(batch)
+
+    def withdraw(self, batch: Batch) -> None:
+        """Let a batch of one call not begin, unless it has begun."""
+        self._cluster.calls.withdraw(batch, 0)
+
+    def _follow(
+        self,
+        calls: Sequence[PendingCompute[Any]],
+        batch: Batch,
+        events: queue.SimpleQueue[Event],
+        ordered: bool,
+    ) -> Iterator[Any]:
+        done: dict[int, Any] = {}
+        given = 0
+        bar = ProgressBar(len(calls), batch.title)
+        try:
+            self._cluster.calls.submit(batch)
+            yield None
+            while given < len(calls):
+                answer = self._next_answer(events, bar)
+                value = self.value(answer, calls)
+                bar.advance()
+                if not ordered:
+                    given += 1
+                    yield value
+                    continue
+                done[answer.number] = value
+                while given in done:
+                    given += 1
+                    yield done.pop(given - 1)
+        except KeyboardInterrupt:
+            self._cluster.calls.cancel(batch)
+            raise Interrupted(
+                f"{format_count(given, 'call')} of {len(calls)} were done; the others were stopped."
+            ) from None
+        except BaseException:
+            self._cluster.calls.cancel(batch)
+            raise
+        finally:
+            bar.close()
+
+    def _next_answer(self, events: queue.SimpleQueue[Event], bar: ProgressBar) -> Answer:
+        while True:
+            try:
+                event = events.get(timeout=_SLICE)
+            except queue.Empty:
+                continue  # so that Ctrl-C is heard
+            if isinstance(event, Answer):
+                return event
+            bar.clear()
+            self.write(event)
+
+    def value(self, answer: Answer, calls: Sequence[PendingCompute[Any]]) -> Any:
+        """Return what a call returned, or raise what it raised."""
+        if answer.trouble:
+            raise answer.trouble
+        if answer.failure:
+            error = remote_error([answer.failure])
+            if len(calls) > 1:
+                error.index = answer.number
+                error.place = f"in call {answer.number + 1} of {_place(calls, answer.number)}"
+                error.add_note(error.place)
+            raise error
+        assert answer.rank is not None and answer.values is not None
+        try:
+            return self._cluster.calls.load(answer.rank, answer.values)
+        except SkyError:
+            raise
+        except Exception as error:
+            raise SkyError(
+                f"what {_place(calls, answer.number)} returned came back, but cannot be made here: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def _title(calls: Sequence[PendingCompute[Any]]) -> str:
+    names = dict.fromkeys(call.function.__name__ for call in calls)
+    shown = ", ".join(list(names)[:3]) + ", …" * (len(names) > 3)
+    return f"{format_count(len(calls), 'call')} of {shown}" if len(calls) > 1 else f"{shown}()"
+
+
+def _place(calls: Sequence[PendingCompute[Any]], index: int) -> str:
+    """Return how the user finds a call among others: its position, and what it was called with."""
+    pending = calls[index]
+    arguments = [_short.repr(value) for value in pending.args]
+    arguments += [f"{name}={_short.repr(value)}" for name, value in pending.kwargs.items()]
+    shown = f"{pending.function.__name__}({', '.join(arguments)})"
+    return f"{len(calls)}: {shown}" if len(calls) > 1 else shown
+
+
+_short = reprlib.Repr()

@@ -1,0 +1,78 @@
+"""The progress of many calls, in one line of the notebook's cell or of the terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from jupyter_sky.formatting import format_duration
+
+_AFTER = 1.0
+"""Seconds after which it is shown: what is done by then needs no bar."""
+
+_EVERY = 0.1
+_FEWEST = 3
+_WIDTH = 30
+
+
+class ProgressBar:
+    """A line that says how many calls are done.
+
+    Parameters
+    ----------
+    total
+        How many there are.
+    title
+        What they are called.
+    """
+
+    def __init__(self, total: int, title: str) -> None:
+        self._total = total
+        self._title = title
+        self._done = 0
+        self._began = time.monotonic()
+        self._shown = self._began + _AFTER - _EVERY
+        self._is_there = False
+        self._is_wanted = total >= _FEWEST and _is_read()
+
+    def advance(self) -> None:
+        """Count a call that is done."""
+        self._done += 1
+        now = time.monotonic()
+        if self._is_wanted and now > self._shown + _EVERY:
+            self._shown = now
+            left = (now - self._began) * (self._total - self._done) / self._done
+            full = _WIDTH * self._done // self._total
+            bar = "█" * full + " " * (_WIDTH - full)
+            self._write(
+                f"{self._title} {100 * self._done // self._total:3}%|{bar}| "
+                f"{self._done}/{self._total}, {format_duration(left)} left"
+            )
+
+    def clear(self) -> None:
+        """Remove the line, so that something else can be printed."""
+        if self._is_there:
+            self._write("")
+            self._is_there = False
+
+    def close(self) -> None:
+        """Leave the line as it is at the end."""
+        if self._is_there:
+            self._shown = 0.0
+            if self._done == self._total:
+                seconds = format_duration(time.monotonic() - self._began)
+                self._write(f"{self._title}: done in {seconds}\n")
+            else:
+                self._write(f"{self._title}: {self._done} done\n")
+
+    def _write(self, text: str) -> None:
+        self._is_there = True
+        sys.stderr.write(f"\r\x1b[2K{text}")
+        sys.stderr.flush()
+
+
+def _is_read() -> bool:
+    """Return whether somebody sees the line: in a terminal or a notebook, not in a log file."""
+    if sys.stderr is None:
+        return False
+    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")

@@ -1,0 +1,1 @@
+"""Checkpoints of what ranks train, on torch.distributed.checkpoint."""

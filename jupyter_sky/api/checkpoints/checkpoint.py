@@ -1,0 +1,373 @@
+"""Checkpoints of what ranks train: `save` and `load`, on ``torch.distributed.checkpoint``.
+
+Each rank writes and reads its own parts, at most once each, so nothing is gathered, and a
+checkpoint can be loaded on another number of ranks. Where it is, and what makes it whole or not
+there at all, is in `folder`.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from jupyter_sky.api.checkpoints.folder import CheckpointFolder
+from jupyter_sky.api.checkpoints.together import Together
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_duration
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+_VALUES = "_values"  # the entry of what is neither a model nor an optimizer
+
+_latest: Saving | None = None
+
+
+class Saving:
+    """A checkpoint that is being saved, or was.
+
+    Attributes
+    ----------
+    path
+        Where it is.
+    """
+
+    def __init__(self, folder: CheckpointFolder, future: Future[Any], began: float) -> None:
+        self.path = folder.path
+        self._folder = folder
+        self._began = began
+        self._seconds = 0.0
+        self._error: BaseException | None = None
+        self._over = threading.Event()
+        self._was_told = False
+        future.add_done_callback(self._end)
+
+    def _end(self, future: Future[Any]) -> None:
+        self._seconds = time.monotonic() - self._began
+        self._error = future.exception()
+        if self._error:
+            self._folder.discard()
+        self._over.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is saved, or has failed."""
+        return self._over.is_set()
+
+    def wait(self) -> None:
+        """Wait until it is saved on all ranks.
+
+        Raises
+        ------
+        SkyError
+            When it could not be saved; the checkpoint before it is there, whole.
+        """
+        self._over.wait()
+        self._was_told = True
+        if self._error:
+            raise _explained(self._error, f"the checkpoint {self.path} was not saved")
+
+    def warn(self) -> None:
+        """Wait, and say that it could not be saved, if nobody was told that."""
+        self._over.wait()
+        if self._error and not self._was_told:
+            told = _explained(self._error, f"the checkpoint {self.path} was not saved")
+            warnings.warn(str(told), stacklevel=4)
+
+    def __repr__(self) -> str:
+        if not self.done:
+            return f"<checkpoint {self.path}: being saved>"
+        if self._error:
+            return f"<checkpoint {self.path}: not saved>"
+        return f"<checkpoint {self.path}: saved in {format_duration(self._seconds)}>"
+
+
+def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Saving:
+    """Save a checkpoint, together with all ranks: each calls this, and writes its own parts.
+
+    The checkpoint before it at the same place is there, whole, until this one is; then it is
+    removed. A save that is cut off changes nothing.
+
+    Parameters
+    ----------
+    path
+        A folder that all ranks see, or one of a bucket (``"s3://…"``), for which fsspec and its
+        driver, like s3fs, have to be installed on the nodes.
+    wait
+        Whether to return when it is saved. With ``False`` a copy is made in the main memory, which
+        a thread saves while the ranks go on; the `Saving` that is returned can be waited for. Wait
+        for it before the cluster is scaled or ends.
+    **values
+        What to save, by name: models, wrapped and sharded as they may be; optimizers, with the
+        model that they are of; what has a ``state_dict``, like a scheduler; and anything that can
+        be pickled, like ``step=100``. Of what is neither a model nor an optimizer, the value of
+        rank 0 is saved.
+
+    Raises
+    ------
+    UsageError
+        When not every rank sees the folder, or an optimizer's model is not given.
+    SkyError
+        When it could not be saved.
+
+    Examples
+    --------
+    In a cell that begins with ``%%sky``:
+
+    >>> sky.save("/shared/run-1", model=model, optimizer=optimizer, step=step)
+    """
+    global _latest
+    checkpoint, began = _checkpoint(), time.monotonic()
+    _finish_latest()
+    together = Together()
+    state = _state(values)
+    names = _kinds(values)
+    folder = CheckpointFolder.begin(str(path), names, together)
+    try:
+        future = _written(checkpoint, state, folder, together, wait)
+    except BaseException as error:
+        folder.discard()
+        _raise_interrupt(error)
+        raise _explained(error, f"the checkpoint {folder.path} was not saved") from error
+    _latest = Saving(folder, future, began)
+    return _latest
+
+
+def load(path: str | PathLike[str], **values: Any) -> dict[str, Any]:
+    """Load a checkpoint into what is given, together with all ranks, however many there are.
+
+    It is unpickled, which can run what somebody has put into it: load only what you trust.
+
+    Parameters
+    ----------
+    path
+        Where `save` put it.
+    **values
+        The models, optimizers and other objects with a ``load_state_dict`` that are restored, in
+        place, by the names that they were saved under. What is not named here is left alone.
+
+    Returns
+    -------
+    dict
+        What else was saved, like ``{"step": 100}``.
+
+    Raises
+    ------
+    UsageError
+        When there is no checkpoint, not every rank sees it, or it does not have what is named.
+
+    Examples
+    --------
+    >>> step = sky.load("/shared/run-1", model=model, optimizer=optimizer)["step"]
+    """
+    checkpoint = _checkpoint()
+    _finish_latest()
+    together = Together()
+    folder = CheckpointFolder.open(str(path), together)
+    _check_names(values, folder)
+    state = {**_state(values, with_others=False), _VALUES: b""}
+    with _quiet():
+        try:
+            checkpoint.load(state, storage_reader=folder.reader(), no_dist=not together)
+        except BaseException as error:
+            _raise_interrupt(error)
+            raise _explained(error, f"the checkpoint {folder.path} was not loaded") from error
+        _restore(values, state)
+    others = pickle.loads(state[_VALUES])
+    for name, value in values.items():
+        if name in others:
+            value.load_state_dict(_unpickled(others.pop(name)))
+    kinds = folder.names
+    return {name: _unpickled(data) for name, data in others.items() if kinds[name] == "value"}
+
+
+# What is saved of each value
+
+
+def _kinds(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return what each value is: it decides how it is restored."""
+    return {
+        name: "sharded" if _is_model(value) or _is_optimizer(value) else _kind_of_other(value)
+        for name, value in values.items()
+    }
+
+
+def _kind_of_other(value: Any) -> str:
+    return "state" if _has_state(value) else "value"
+
+
+def _state(values: Mapping[str, Any], *, with_others: bool = True) -> dict[str, Any]:
+    """Return the state of all values: of models and optimizers this rank's parts."""
+    from torch.distributed.checkpoint import state_dict
+
+    models = {name: value for name, value in values.items() if _is_model(value)}
+    state: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    with _quiet():
+        for name, value in values.items():
+            if name in models:
+                state[name] = state_dict.get_model_state_dict(value)
+            elif _is_optimizer(value):
+                model = _model_of(name, value, models)
+                state[name] = state_dict.get_optimizer_state_dict(model, value)
+            else:
+                others[name] = value.state_dict() if _has_state(value) else value
+    if with_others:
+        state[_VALUES] = _pickled(others)
+    return state
+
+
+def _restore(values: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Give models and optimizers the state that was loaded."""
+    from torch.distributed.checkpoint import state_dict
+
+    models = {name: value for name, value in values.items() if _is_model(value)}
+    for name, value in values.items():
+        if name in models:
+            state_dict.set_model_state_dict(value, state[name])
+        elif _is_optimizer(value):
+            model = _model_of(name, value, models)
+            state_dict.set_optimizer_state_dict(model, value, state[name])
+
+
+def _pickled(others: Mapping[str, Any]) -> bytes:
+    import torch
+
+    name, pickled = "", {}
+    try:
+        for name, value in others.items():
+            file = io.BytesIO()
+            torch.save(value, file)
+            pickled[name] = file.getvalue()
+    except Exception as error:
+        raise UsageError(f"{name} cannot be saved: {error}") from error
+    return pickle.dumps(pickled)
+
+
+def _unpickled(data: bytes) -> Any:
+    import torch
+
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+
+
+def _model_of(name: str, optimizer: Optimizer, models: Mapping[str, nn.Module]) -> nn.Module:
+    """Return the model that an optimizer is of."""
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for model in models.values():
+        if any(id(parameter) in own for parameter in model.parameters()):
+            return model
+    raise UsageError(
+        f"{name} is an optimizer, and its model is not given: name it too, as in "
+        f"sky.save(path, model=model, {name}={name})."
+    )
+
+
+def _is_model(value: Any) -> bool:
+    from torch import nn
+
+    return isinstance(value, nn.Module)
+
+
+def _is_optimizer(value: Any) -> bool:
+    from torch.optim import Optimizer
+
+    return isinstance(value, Optimizer)
+
+
+def _has_state(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _check_names(values: Mapping[str, Any], folder: CheckpointFolder) -> None:
+    if missing := [name for name in values if name not in folder.names]:
+        has = ", ".join(folder.names) or "nothing"
+        raise UsageError(f"the checkpoint {folder.path} has no {missing[0]}: it has {has}.")
+    for name, kind in _kinds(values).items():
+        if kind == "value":
+            raise UsageError(
+                f"{name} cannot be restored in place: leave it out, and take it from what sky.load "
+                f'returns, as in sky.load(path, …)["{name}"].'
+            )
+        if kind != folder.names[name]:
+            raise UsageError(f"{name} was something else when the checkpoint was saved.")
+
+
+# Writing it
+
+
+def _written(
+    checkpoint: Any,
+    state: dict[str, Any],
+    folder: CheckpointFolder,
+    together: Together,
+    wait: bool,
+) -> Future[Any]:
+    """Write the state; return the future of its end, which has come if that was waited for."""
+    writer = folder.writer()
+    if wait:
+        with _quiet():
+            checkpoint.save(state, storage_writer=writer, no_dist=not together)
+        saved: Future[Any] = Future()
+        saved.set_result(None)
+        return saved
+    if not together:  # also in the thread that saves it
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable")
+    with _quiet():
+        future: Future[Any] = checkpoint.async_save(
+            state,
+            storage_writer=writer,
+            process_group=together.background_group(),
+            no_dist=not together,
+        )
+    return future
+
+
+def _finish_latest() -> None:
+    """Wait for what is being saved; it uses the same connections, and perhaps the same folder."""
+    global _latest
+    saving, _latest = _latest, None
+    if saving is not None:
+        saving.warn()
+
+
+def _checkpoint() -> Any:
+    try:
+        import torch.distributed.checkpoint
+    except ImportError as error:
+        raise UsageError(f"a checkpoint needs torch here ({error}): pip install torch.") from None
+    return torch.distributed.checkpoint
+
+
+def _quiet() -> AbstractContextManager[Any]:
+    """Keep torch's remarks about its own parts out of every rank's output."""
+    return warnings.catch_warnings(action="ignore")
+
+
+def _raise_interrupt(error: BaseException) -> None:
+    """Raise an interrupt as such: torch makes an error of its own of what a rank raised."""
+    failures: Mapping[int, Any] = getattr(error, "failures", {})
+    for each in (error, *(cause for cause, *_ in failures.values())):
+        if isinstance(each, KeyboardInterrupt | SystemExit):
+            raise each
+
+
+def _explained(error: BaseException, what: str) -> SkyError:
+    """Return the error as one sentence, which says what went wrong on which rank."""
+    failures: Mapping[int, Any] = getattr(error, "failures", {})
+    for rank, (cause, *_) in failures.items():
+        return SkyError(f"{what}: {_first_line(cause)} (rank {rank}).")
+    return SkyError(f"{what}: {_first_line(error)}.")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].rstrip(".")

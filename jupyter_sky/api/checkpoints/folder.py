@@ -1,0 +1,218 @@
+"""Where a checkpoint is: a folder, or one of a bucket, with what makes it whole or not there.
+
+The files of each save are in a folder of their own below the checkpoint's. A small file beside it
+names the one that holds: it is replaced in one step when all ranks have written theirs, and only
+then is the former one removed. So whoever looks finds one whole checkpoint, or none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_ranks
+
+if TYPE_CHECKING:
+    from jupyter_sky.api.checkpoints.together import Together
+
+_MARKER = "checkpoint.json"
+_BEGUN = "begun"
+_SAVE = re.compile(r"[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """The folder of a checkpoint, in which one save is written or read.
+
+    Attributes
+    ----------
+    path
+        As the user gave it.
+    names
+        What it holds, by name: ``"sharded"``, ``"state"`` or ``"value"``.
+    """
+
+    path: str
+    names: Mapping[str, str]
+    _place: _Place
+    _save: str
+    _is_first: bool
+
+    @classmethod
+    def begin(cls, path: str, names: Mapping[str, str], together: Together) -> CheckpointFolder:
+        """Make room for a new save, for all ranks at once.
+
+        Raises
+        ------
+        UsageError
+            When it cannot be made, or not every rank sees it.
+        """
+        made = None
+        if together.is_first:
+            made = _attempt(path, lambda place: place.new_save())
+        trouble, save = together.tell(made)[0]
+        if trouble:
+            raise UsageError(f"nothing can be saved at {path}: {trouble}.")
+        seen = _attempt(path, lambda place: place.exists(f"{save}/{_BEGUN}"))
+        try:
+            _check_seen(path, [found for _, found in together.tell(seen)])
+        except UsageError:
+            if together.is_first:
+                _Place.of(path).remove(save)
+            raise
+        return cls(path, names, _Place.of(path), save, together.is_first)
+
+    @classmethod
+    def open(cls, path: str, together: Together) -> CheckpointFolder:
+        """Find the save that holds, for all ranks at once.
+
+        Raises
+        ------
+        UsageError
+            When there is none, or not every rank sees it.
+        """
+        answers = together.tell(_attempt(path, lambda place: place.read_marker()))
+        trouble, marker = answers[0]
+        if not any(found for _, found in answers):
+            raise UsageError(f"there is no checkpoint at {path}{trouble and f' ({trouble})'}.")
+        _check_seen(path, [found for _, found in answers])
+        return cls(path, marker["names"], _Place.of(path), marker["save"], together.is_first)
+
+    def writer(self) -> Any:
+        """Return torch's writer for this save, which puts it in force when all is written."""
+        from torch.distributed.checkpoint import FileSystemWriter
+
+        if not self._place.is_local:
+            from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+
+        # What `finish` raises, torch tells all ranks; it is called on the first one.
+        kind: Any = FileSystemWriter if self._place.is_local else FsspecWriter
+        finished = self._put_in_force
+
+        class Writer(kind):  # type: ignore[misc]
+            def finish(self, *args: Any, **kwargs: Any) -> None:
+                super().finish(*args, **kwargs)
+                finished()
+
+        return Writer(self._place.url(self._save))
+
+    def reader(self) -> Any:
+        """Return torch's reader for this save."""
+        from torch.distributed.checkpoint import FileSystemReader
+
+        if self._place.is_local:
+            return FileSystemReader(self._place.url(self._save))
+        from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+
+        return FsspecReader(self._place.url(self._save))
+
+    def _put_in_force(self) -> None:
+        self._place.write_marker({"save": self._save, "names": dict(self.names)})
+        for other in self._place.saves():
+            if other != self._save:
+                self._place.remove(other)
+
+    def discard(self) -> None:
+        """Remove what was written of a save that has failed; rank 0 does so for all."""
+        with suppress(Exception):
+            if not self._is_first:
+                return
+            marker = self._place.read_marker()
+            if marker is None or marker["save"] != self._save:
+                self._place.remove(self._save)
+
+
+def _attempt(path: str, action: Any) -> tuple[str, Any]:
+    """Return why something cannot be done at a place, and what came of it."""
+    try:
+        return "", action(_Place.of(path))
+    except Exception as error:  # drivers of buckets raise what they like
+        return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip("."), None
+
+
+def _check_seen(path: str, seen: list[Any]) -> None:
+    if blind := [rank for rank, found in enumerate(seen) if not found]:
+        others = format_ranks([rank for rank, found in enumerate(seen) if found])
+        raise UsageError(
+            f"{path} is on the disk of {others} alone, and {format_ranks(blind)} "
+            f"{'does' if len(blind) == 1 else 'do'} not see it: name a folder that all nodes "
+            "share, or a bucket (s3://…)."
+        )
+
+
+class _Place:
+    """A folder, through fsspec."""
+
+    def __init__(self, path: str, files: Any, root: str, is_local: bool) -> None:
+        self._path = path
+        self._files = files
+        self._root = root
+        self.is_local = is_local
+
+    @classmethod
+    def of(cls, path: str) -> _Place:
+        from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
+
+        try:
+            files, root = url_to_fs(path if "://" in path else str(Path(path).expanduser()))
+        except ImportError as error:
+            raise UsageError(f"{error} on every node: --pip installs it") from None
+        return cls(path.rstrip("/"), files, root.rstrip("/"), isinstance(files, LocalFileSystem))
+
+    def url(self, name: str) -> str:
+        """Return where something is, as torch's readers and writers take it."""
+        return f"{self._root if self.is_local else self._path}/{name}"
+
+    def new_save(self) -> str:
+        save = uuid.uuid4().hex[:12]
+        self._files.makedirs(f"{self._root}/{save}", exist_ok=True)
+        self._files.pipe_file(f"{self._root}/{save}/{_BEGUN}", b"-")
+        return save
+
+    def exists(self, name: str) -> bool:
+        self._files.invalidate_cache()
+        return bool(self._files.exists(f"{self._root}/{name}"))
+
+    def read_marker(self) -> dict[str, Any] | None:
+        self._files.invalidate_cache()
+        try:
+            found: dict[str, Any] = json.loads(self._files.cat_file(f"{self._root}/{_MARKER}"))
+        except FileNotFoundError:
+            return None
+        return found
+
+    def write_marker(self, marker: Mapping[str, Any]) -> None:
+        data, path = json.dumps(marker).encode(), f"{self._root}/{_MARKER}"
+        if not self.is_local:
+            self._files.pipe_file(path, data)  # a bucket shows an object when it is whole
+            return
+        part = Path(f"{path}.part")
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+
+    def saves(self) -> list[str]:
+        self._files.invalidate_cache()
+        names = [
+            str(each).rstrip("/").rpartition("/")[2]
+            for each in self._files.ls(self._root, detail=False)
+        ]
+        return [name for name in names if _SAVE.fullmatch(name)]
+
+    def remove(self, save: str) -> None:
+        if self.is_local:
+            shutil.rmtree(f"{self._root}/{save}", ignore_errors=True)
+        else:
+            self._files.rm(f"{self._root}/{save}", recursive=True)

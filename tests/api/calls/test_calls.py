@@ -1,0 +1,295 @@
+"""Calls that go to whichever rank is free: gather, &, map, futures."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import gc
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.worker import Worker
+
+
+@sky.compute
+def double(x: int) -> int:
+    return 2 * x
+
+
+@sky.compute
+def join(a: str, b: str = "") -> str:
+    return a + b
+
+
+@sky.compute
+def rank() -> int:
+    info = sky.instance_info()
+    assert info is not None
+    return info.rank
+
+
+@sky.compute
+def meet(folder: Path, name: str, others: int) -> int:
+    """Return the rank, when so many others have come here too."""
+    (folder / name).touch()
+    while len(list(folder.iterdir())) <= others:
+        time.sleep(0.005)
+    return rank.local()
+
+
+@sky.compute
+def fail_on(bad: int, x: int) -> int:
+    if x == bad:
+        raise ValueError(f"not {x}")
+    return x
+
+
+@sky.compute
+def die_once(marker: Path, x: int) -> int:
+    if x == 1 and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+@sky.compute
+def wait_for(path: Path) -> str:
+    while not path.exists():
+        time.sleep(0.005)
+    return path.name
+
+
+def test_results_come_in_the_order_of_the_calls(pool: sky.ComputePool) -> None:
+    assert sky.gather(*(double(n) for n in range(20))) >> pool == tuple(range(0, 40, 2))
+    assert sky.gather() >> pool == ()
+
+
+def test_calls_of_different_functions_give_a_tuple(pool: sky.ComputePool) -> None:
+    assert (double(4) & join("a", b="b")) >> pool == (8, "ab")
+    assert (double(4) & join("a") & double(1)) >> pool == (8, "a", 2)
+
+
+def test_calls_run_on_all_ranks_at_once(pool: sky.ComputePool, tmp_path: Path) -> None:
+    found = (meet(tmp_path, "one", 1) & meet(tmp_path, "other", 1)) >> pool
+    assert sorted(found) == [0, 1]
+
+
+def test_the_next_call_goes_to_the_rank_that_is_free(pool: sky.ComputePool, tmp_path: Path) -> None:
+    long = wait_for(tmp_path / "now")
+    stream = sky.gather(long, *(rank() for _ in range(6)), stream=True) >> pool
+    ranks = [next(stream) for _ in range(6)]
+    assert len(set(ranks)) == 1  # the other was busy all the time
+    (tmp_path / "now").touch()
+    assert list(stream) == ["now"]
+
+
+def test_a_stream_can_keep_the_order(pool: sky.ComputePool) -> None:
+    stream = sky.gather(*(double(n) for n in range(9)), stream=True, ordered=True) >> pool
+    assert list(stream) == list(range(0, 18, 2))
+
+
+def test_map_takes_any_function(pool: sky.ComputePool) -> None:
+    assert pool.map(double, range(3)) == [0, 2, 4]
+    assert pool.map(lambda x, y: x - y, [5, 7], (1, 2)) == [4, 5]
+
+
+def test_a_future_has_the_result_later(pool: sky.ComputePool) -> None:
+    first, second = double(1) > pool, join("x") > pool
+    assert isinstance(first, concurrent.futures.Future)
+    assert concurrent.futures.wait([first, second]).not_done == set()
+    assert (first.result(), second.result()) == (2, "x")
+    failed = fail_on(1, 1) > pool
+    with pytest.raises(ValueError, match="not 1"):
+        failed.result()
+
+
+def test_a_future_can_be_awaited(pool: sky.ComputePool) -> None:
+    async def both() -> list[Any]:
+        return await asyncio.gather(double(1) > pool, join("x") > pool)
+
+    assert asyncio.run(both()) == [2, "x"]
+
+
+def test_one_that_waits_can_be_cancelled(pool: sky.ComputePool, tmp_path: Path) -> None:
+    running = [wait_for(tmp_path / "now") > pool for _ in range(2)]
+    waiting = double(1) > pool
+    last = double(2) > pool
+    assert waiting.cancel()
+    (tmp_path / "now").touch()
+    assert last.result() == 4
+    assert [future.result() for future in running] == ["now", "now"]
+    with pytest.raises(concurrent.futures.CancelledError):
+        waiting.result()
+
+
+def test_what_ranks_print_is_shown(
+    pool: sky.ComputePool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool.map(print, ["one", "two"])
+    assert sorted(capsys.readouterr().out.split()) == ["one", "two"]
+
+
+def test_threads_can_share_a_pool(pool: sky.ComputePool) -> None:
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        found = threads.map(lambda start: pool.map(double, range(start, start + 9)), range(4))
+    assert list(found) == [[2 * n for n in range(start, start + 9)] for start in range(4)]
+
+
+# Errors
+
+
+def test_a_call_that_fails_says_which_one_it_is(pool: sky.ComputePool) -> None:
+    with pytest.raises(ValueError, match="not 2") as caught:
+        sky.gather(*(fail_on(2, n) for n in range(5))) >> pool
+    error: Any = caught.value
+    assert error.index == 2
+    assert "in call 3 of 5: fail_on(2, 2)" in error.__notes__
+    assert "in call 3 of 5: fail_on(2, 2)" in error._render_traceback_()
+    assert "fail_on" in error.remote_traceback
+    assert double(1) >> pool == 2
+
+
+def test_a_call_whose_rank_is_lost_is_tried_again(pool: sky.ComputePool, tmp_path: Path) -> None:
+    calls = [die_once(tmp_path / "died", n) for n in range(4)]
+    assert sky.gather(*calls) >> pool == (0, 1, 2, 3)
+    with pytest.raises(sky.RemoteError, match="is lost") as caught:
+        sky.gather(*(die_once(tmp_path / "again", n) for n in range(4)), retries=0) >> pool
+    error: Any = caught.value
+    assert error.index == 1
+    assert pool.map(double, range(3)) == [0, 2, 4]
+
+
+def test_calls_go_on_when_all_ranks_are_lost(pool: sky.ComputePool, tmp_path: Path) -> None:
+    marks = [tmp_path / "0", tmp_path / "1"]
+    assert pool.map(lambda mark: die_once.local(mark, 1), marks) == [1, 1]
+
+
+def test_a_call_that_takes_too_long_is_stopped(pool: sky.ComputePool, tmp_path: Path) -> None:
+    never = wait_for.local
+    slow = sky.compute(timeout=0.05)(never)
+    with pytest.raises(TimeoutError, match=r"longer than its 0\.05 s") as caught:
+        (double(1) & slow(tmp_path / "never")) >> pool
+    error: Any = caught.value
+    assert error.index == 1
+    with pytest.raises(TimeoutError, match="is over"):
+        slow(tmp_path / "never") >> pool
+    with pytest.raises(TimeoutError):
+        (wait_for(tmp_path / "never").with_timeout(0.05) > pool).result()
+    assert pool.map(double, [1]) == [2]
+
+
+def test_what_cannot_be_sent_is_named(pool: sky.ComputePool) -> None:
+    with pytest.raises(sky.UsageError, match=r"call of 2: double\(<unlocked"):
+        sky.gather(double(1), double(threading.Lock())) >> pool  # type: ignore[arg-type]
+
+
+def test_a_result_instead_of_a_call_is_explained() -> None:
+    with pytest.raises(sky.UsageError, match="with the parentheses"):
+        double(1) & 2  # type: ignore[operator]
+    with pytest.raises(sky.UsageError, match="no call of a function"):
+        sky.gather(1)  # type: ignore[arg-type]
+
+
+def test_stop_ends_all(pool: sky.ComputePool, tmp_path: Path) -> None:
+    def stop() -> None:
+        wait_for.local(tmp_path / "0")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def touch_and_wait(n: int) -> None:
+        (tmp_path / str(n)).touch()
+        time.sleep(600)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt, match="the others were stopped"):
+        pool.map(touch_and_wait, range(8))
+    thread.join()
+    assert pool.map(double, [1]) == [2]
+    assert not (tmp_path / "2").exists()
+
+
+class Touch:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return open, (str(self.path), "w")
+
+
+def test_a_rank_cannot_answer_for_another(pool: sky.ComputePool, tmp_path: Path) -> None:
+    def forge(folder: Path) -> int:
+        from jupyter_sky.node.rank.worker import RankWorker
+        from jupyter_sky.transport.protocol.events import Told
+
+        found = meet.local(folder, f"rank {rank.local()}", 1)
+        if found == 1:
+            ranks = (each for each in gc.get_objects() if isinstance(each, RankWorker))
+            worker = next(ranks)
+            forged: Any = {"stream": pickle.dumps(Touch(folder / "opened")), "buffers": []}
+            for number in (1, 3, 4):  # the first call is the other rank's, and there are only two
+                worker._send_event(Told(1, worker._run or "", "value", number, forged))
+            (folder / "forged").touch()
+        wait_for.local(folder / "forged")
+        return found
+
+    assert pool.map(forge, [tmp_path, tmp_path]) == [0, 1]
+    assert not (tmp_path / "opened").exists()
+
+
+# Several at once on a rank
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_several_calls_at_once_on_a_rank(
+    pool: sky.ComputePool, tmp_path: Path, executor: Any
+) -> None:
+    with worker(pool, Worker(concurrency=2, executor=executor)):
+        ranks = sky.gather(*(meet(tmp_path, str(n), 3) for n in range(4))) >> pool
+        assert sorted(ranks) == [0, 0, 1, 1]
+        pids = set(pool.map(lambda n: os.getpid(), range(8)))
+        assert len(pids) <= (2 if executor == "thread" else 4)
+        with pytest.raises(ValueError, match="not 1"):
+            pool.map(fail_on, [1, 1], [0, 1])
+        with pytest.raises(TimeoutError):
+            pool.map(wait_for, [tmp_path / "never"], timeout=0.05)
+        assert pool.map(double, range(9)) == list(range(0, 18, 2))
+
+
+def test_a_process_that_ends_takes_no_rank_with_it(pool: sky.ComputePool, tmp_path: Path) -> None:
+    pids = rank_pids(pool)
+    with worker(pool, Worker(executor="process")):
+        calls = [die_once(tmp_path / "died", n) for n in range(4)]
+        assert sky.gather(*calls) >> pool == (0, 1, 2, 3)
+    assert rank_pids(pool) == pids
+
+
+def test_arguments_of_a_worker_are_checked() -> None:
+    for wrong in ({"concurrency": 0}, {"executor": "fibre"}, {"buffer": -1}):
+        with pytest.raises(sky.UsageError, match="Worker"):
+            Worker(**wrong)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def worker(pool: sky.ComputePool, wanted: Worker) -> Iterator[None]:
+    """Let a shared pool carry out calls in another way."""
+    batches = pool._batches
+    assert batches is not None
+    batches._worker = wanted
+    yield
+    batches._worker = Worker()
+
+
+def rank_pids(pool: sky.ComputePool) -> list[int]:
+    return sky.compute(os.getpid)() @ pool

@@ -1,0 +1,205 @@
+"""Calls that talk while they run: generators, and iterators as arguments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jupyter_sky as sky
+
+
+@sky.compute
+def count(n: int) -> Iterator[int]:
+    yield from range(n)
+
+
+@sky.compute
+async def count_slowly(n: int) -> AsyncIterator[int]:
+    for each in range(n):
+        yield each
+
+
+@sky.compute
+def running_mean(data: Iterator[float]) -> list[float]:
+    total, means = 0.0, []
+    for number, value in enumerate(data, 1):
+        total += value
+        means.append(total / number)
+    return means
+
+
+@sky.compute
+def pairs(data: Iterator[int], others: Iterator[int]) -> Iterator[tuple[int, int]]:
+    yield from zip(data, others, strict=False)
+
+
+@sky.compute
+def endless(folder: Path) -> Iterator[int]:
+    number = 0
+    try:
+        while True:
+            (folder / "made").write_text(str(number))
+            yield number
+            number += 1
+    finally:
+        (folder / "closed").touch()
+
+
+@sky.compute
+def fail_after(n: int) -> Iterator[int]:
+    yield from range(n)
+    raise ValueError("no more")
+
+
+@sky.compute
+def first_of(data: Iterator[int], go_on: Path) -> int:
+    found = next(data)
+    while not go_on.exists():
+        time.sleep(0.005)
+    return found
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.005)
+
+
+def test_values_arrive_from_one_rank_and_with_their_rank_from_all(pool: sky.ComputePool) -> None:
+    assert list(count(40) >> pool) == list(range(40))
+    assert list(count_slowly(3) >> pool) == [0, 1, 2]
+    assert sorted(count(2) @ pool) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert list(count(0) >> pool) == []
+
+
+def test_a_value_arrives_before_the_next_is_made(pool: sky.ComputePool, tmp_path: Path) -> None:
+    @sky.compute
+    def two(go_on: Path) -> Iterator[str]:
+        yield "first"
+        wait_for(go_on)
+        yield "second"
+
+    stream = two(tmp_path / "go") >> pool
+    assert next(stream) == "first"
+    (tmp_path / "go").touch()
+    assert list(stream) == ["second"]
+
+
+def test_a_rank_does_not_run_ahead_of_who_reads(pool: sky.ComputePool, tmp_path: Path) -> None:
+    for value in endless(tmp_path) >> pool:
+        assert int((tmp_path / "made").read_text() or 0) <= value + 17
+        if value == 60:
+            break
+    wait_for(tmp_path / "closed")
+
+
+def test_large_values_are_few_at_a_time(pool: sky.ComputePool, tmp_path: Path) -> None:
+    @sky.compute
+    def arrays() -> Iterator[Any]:
+        for number in range(8):
+            (tmp_path / "made").write_text(str(number))
+            yield np.full(500_000, number, float)  # 4 MB
+
+    for number, array in enumerate(arrays() >> pool):
+        assert array[-1] == number
+        assert int((tmp_path / "made").read_text() or 0) <= number + 3
+
+
+def test_who_leaves_early_ends_it_on_the_rank(pool: sky.ComputePool, tmp_path: Path) -> None:
+    stream: Any = endless(tmp_path) >> pool
+    assert next(stream) == 0
+    stream.close()
+    wait_for(tmp_path / "closed")
+    assert list(stream) == []
+    assert list(count(1) >> pool) == [0]
+
+
+def test_one_that_never_yields_again_is_stopped(pool: sky.ComputePool, tmp_path: Path) -> None:
+    @sky.compute
+    def busy() -> Iterator[int]:
+        try:
+            yield 1
+            time.sleep(600)
+        finally:
+            (tmp_path / "stopped").touch()
+
+    for _ in busy() >> pool:
+        break
+    wait_for(tmp_path / "stopped")
+
+
+def test_an_error_comes_after_the_values_before_it(pool: sky.ComputePool) -> None:
+    stream = fail_after(3) >> pool
+    assert [next(stream) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="no more"):
+        next(stream)
+    with pytest.raises(ValueError, match="no more"):
+        list(fail_after(1) @ pool)
+
+
+def test_an_iterator_is_fed_to_the_rank(pool: sky.ComputePool) -> None:
+    assert running_mean(iter([1.0, 2.0, 3.0])) >> pool == [1.0, 1.5, 2.0]
+    assert running_mean([1.0, 2.0]) @ pool == [[1.0, 1.5], [1.0, 1.5]]  # type: ignore[arg-type]
+    assert running_mean(iter([])) >> pool == []
+    both = pairs(iter(range(50)), others=(2 * n for n in range(50))) >> pool
+    assert list(both) == [(n, 2 * n) for n in range(50)]
+
+
+def test_an_iterator_is_not_read_ahead_of_the_rank(pool: sky.ComputePool, tmp_path: Path) -> None:
+    read = 0
+
+    def numbers() -> Iterator[int]:
+        nonlocal read
+        while True:
+            read += 1
+            (tmp_path / "go").touch()
+            yield read
+
+    assert first_of(numbers(), tmp_path / "go") >> pool == 1
+    assert read <= 32
+
+
+@dataclass
+class Reading:
+    value: float
+
+
+def test_items_can_be_objects_and_arrays(pool: sky.ComputePool) -> None:
+    @sky.compute
+    def total(data: Iterator[Any]) -> float:
+        return sum(each.value if isinstance(each, Reading) else each.sum() for each in data)
+
+    large = (np.full(300_000, number, float) for number in range(4))
+    assert total(large) >> pool == 6 * 300_000
+    assert total(iter([Reading(1.5), Reading(2)])) >> pool == 3.5
+
+
+def test_an_error_of_an_iterator_is_raised_here(pool: sky.ComputePool) -> None:
+    def broken() -> Iterator[float]:
+        yield 1.0
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        running_mean(broken()) >> pool
+    assert list(count(1) >> pool) == [0]
+
+
+def test_a_call_in_the_loop_over_a_stream_is_refused(pool: sky.ComputePool, tmp_path: Path) -> None:
+    for _ in endless(tmp_path) >> pool:
+        for again in (lambda: count(1) >> pool, lambda: pool.map(abs, [1])):
+            with pytest.raises(sky.UsageError, match="a stream of this pool is not over"):
+                again()
+        break
+    assert pool.map(abs, [-1]) == [1]
+
+
+def test_a_stream_has_a_time_out(pool: sky.ComputePool, tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError, match="the stream took longer"):
+        for _ in endless(tmp_path).with_timeout(0.05) >> pool:
+            pass
+    wait_for(tmp_path / "closed")

@@ -1,0 +1,163 @@
+"""Checkpoints of one process: without a process group, on the disk and in a bucket."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+
+torch = pytest.importorskip("torch")
+
+
+def trained(seed: int = 0) -> tuple[Any, Any, Any]:
+    """Return a model with its optimizer and its scheduler after a few steps."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(6, 4)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+    return model, optimizer, scheduler
+
+
+def same(first: Any, second: Any) -> bool:
+    own, other = first.state_dict(), second.state_dict()
+    return list(own) == list(other) and all(map(torch.equal, own.values(), other.values()))
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    # What fsspec keeps in memory stands for a bucket: it has objects, and no folders.
+    name = request.node.name
+    return str(tmp_path / "run") if request.param == "disk" else f"memory://{abs(hash(name))}/run"
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_all_that_was_saved_is_restored(place: str, wait: bool) -> None:
+    model, optimizer, scheduler = trained()
+    before = copy.deepcopy(model)
+    saving = sky.save(
+        place,
+        wait=wait,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        step=3,
+        history=[{"loss": torch.ones(2)}],
+    )
+    with torch.no_grad():
+        model[0].weight.zero_()  # not what was saved, also while it is written
+    saving.wait()
+    assert saving.done and "saved in" in repr(saving)
+    other, its_optimizer, its_scheduler = trained(seed=1)
+    others = sky.load(place, model=other, optimizer=its_optimizer, scheduler=its_scheduler)
+    assert same(other, before)
+    assert its_optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
+    assert its_scheduler.last_epoch == 3
+    state = its_optimizer.state[other[0].weight]
+    assert torch.equal(state["exp_avg"], optimizer.state[model[0].weight]["exp_avg"])
+    assert others["step"] == 3 and torch.equal(others["history"][0]["loss"], torch.ones(2))
+
+
+def test_only_what_is_named_is_restored(tmp_path: Path) -> None:
+    model, optimizer, _ = trained()
+    sky.save(tmp_path, model=model, optimizer=optimizer, step=3)
+    other, _, _ = trained(seed=1)
+    assert sky.load(tmp_path, model=other) == {"step": 3}
+    assert same(other, model)
+    assert sky.load(tmp_path) == {"step": 3}
+
+
+def test_a_new_save_takes_the_place_of_the_former_one(place: str) -> None:
+    model, _, _ = trained()
+    sky.save(place, model=model, step=1)
+    sky.save(place, wait=False, model=model, step=2)
+    sky.save(place, model=model, step=3)  # after the one that is on its way
+    assert sky.load(place)["step"] == 3
+    if "://" not in place:
+        save = json.loads(Path(place, "checkpoint.json").read_text())["save"]
+        assert {path.name for path in Path(place).iterdir()} == {"checkpoint.json", save}
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_save_that_fails_leaves_the_former_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool
+) -> None:
+    model, _, _ = trained()
+    place = tmp_path / "run"
+    sky.save(place, model=model, step=1)
+    (place / "checkpoint.json.part").mkdir()  # it cannot be put in force
+    with pytest.raises(sky.SkyError, match=r"run was not saved: .*checkpoint.json.part"):
+        sky.save(place, wait=wait, model=model, step=2).wait()
+    assert sky.load(place)["step"] == 1
+    assert len([path for path in place.iterdir() if path.is_dir()]) == 2  # its own, and .part
+
+
+def test_a_failed_save_that_nobody_waited_for_is_told_by_the_next(tmp_path: Path) -> None:
+    model, _, _ = trained()
+    place = tmp_path / "run"
+    place.mkdir()
+    blocked = place / "checkpoint.json.part"
+    blocked.mkdir()
+    saving = sky.save(place, wait=False, model=model, step=1)
+    while not saving.done:
+        time.sleep(0.01)
+    assert "not saved" in repr(saving)
+    blocked.rmdir()
+    with pytest.warns(UserWarning, match="was not saved"):
+        sky.save(place, model=model, step=2)
+    assert sky.load(place)["step"] == 2
+
+
+class Interrupting(torch.nn.Linear):
+    """Is interrupted while torch writes it."""
+
+    def get_extra_state(self) -> Any:
+        return self
+
+    def set_extra_state(self, state: Any) -> None:
+        """There is none."""
+
+    def __reduce__(self) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_one_and_leaves_the_former_checkpoint(tmp_path: Path) -> None:
+    model, _, _ = trained()
+    sky.save(tmp_path, model=model, step=1)
+    with pytest.raises(KeyboardInterrupt):
+        sky.save(tmp_path, model=Interrupting(2, 2), step=2)
+    assert sky.load(tmp_path)["step"] == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
+    model, optimizer, _ = trained()
+    with pytest.raises(sky.UsageError, match=r"there is no checkpoint at .*/none\.$"):
+        sky.load(tmp_path / "none", model=model)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(sky.UsageError, match="nothing can be saved at"):
+        sky.save(tmp_path / "file" / "run", model=model)
+    with pytest.raises(sky.UsageError, match="its model is not given"):
+        sky.save(tmp_path / "run", optimizer=optimizer)
+    with pytest.raises(sky.UsageError, match="lines cannot be saved"):
+        sky.save(tmp_path / "run", lines=(line for line in "ab"))
+    assert not (tmp_path / "run").exists()
+    sky.save(tmp_path / "run", model=model, step=1)
+    with pytest.raises(sky.UsageError, match="has no net: it has model, step"):
+        sky.load(tmp_path / "run", net=model)
+    with pytest.raises(sky.UsageError, match="step cannot be restored in place"):
+        sky.load(tmp_path / "run", step=1)
+    with pytest.raises(sky.SkyError, match=r"was not loaded: .*0\.weight"):
+        sky.load(tmp_path / "run", model=torch.nn.Sequential(torch.nn.Linear(3, 3)))
+    with pytest.raises(sky.UsageError, match="Install s3fs to access S3 on every node"):
+        sky.save("s3://bucket/run", model=model)

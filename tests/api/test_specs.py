@@ -1,0 +1,89 @@
+"""Several places where the nodes of a pool could come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.choice import Candidate, in_order
+from jupyter_sky.providers.spec import ClusterSpec
+
+
+@dataclass(frozen=True)
+class Rented:
+    """A provider with prices."""
+
+    prices: tuple[float | None, float | None]  # on demand, spot
+    spot: bool = False
+    max_price: float | None = None
+    name = "rented"
+    default_nodes = 1
+
+    def price_of(self, spec: ClusterSpec) -> float | None:
+        price = self.prices[self.spot]
+        if price is not None and self.max_price is not None and price > self.max_price:
+            raise UsageError("nothing costs so little.")
+        return price and price * spec.nodes
+
+
+def order(*specs: sky.Spec, selection: Any = "cheapest") -> list[Candidate]:
+    common = ClusterSpec(name="test", memory="4+")
+    return in_order([each for spec in specs for each in spec.candidates(common)], selection)[0]
+
+
+def rented(usual: float | None, spot: float | None = None, **options: Any) -> sky.Spec:
+    provider: Any = Rented((usual, spot))
+    return sky.Spec(provider, **options)
+
+
+def test_the_cheapest_is_first_and_what_has_no_price_last() -> None:
+    found = order(rented(None), rented(3.0), rented(1.0, nodes=2), sky.Spec(sky.Local()))
+    assert [each.name for each in found] == ["local", "rented", "rented", "rented"]
+    assert [each.spec.nodes for each in found] == [1, 2, 1, 1]
+    assert {each.spec.memory for each in found} == {"4+"}
+    given = order(rented(3.0), sky.Spec(sky.Local()), selection="first")
+    assert [each.name for each in given] == ["rented", "local"]
+
+
+def test_spot_if_available_stands_for_both() -> None:
+    both = rented(3.0, 1.0, allocation="spot-if-available")
+    assert [each.name for each in order(both)] == ["rented spot", "rented"]
+    assert [each.name for each in order(rented(3.0, 1.0, allocation="spot"))] == ["rented spot"]
+    assert [each.name for each in order(rented(3.0, 1.0, allocation="on-demand"))] == ["rented"]
+
+
+def test_what_costs_too_much_is_left_out() -> None:
+    both = rented(3.0, 1.0, allocation="spot-if-available", max_hourly_cost=2.0)
+    assert [each.name for each in order(both)] == ["rented spot"]
+    with pytest.raises(UsageError, match=r"none of these has .*rented: nothing costs so little"):
+        order(rented(3.0, max_hourly_cost=2.0))
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(UsageError, match="local has no spot machines"):
+        sky.Spec(sky.Local(), allocation="spot")
+    with pytest.raises(UsageError, match="allocation='sometimes'"):
+        sky.Spec(sky.Local(), allocation="sometimes")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="selection='best'"):
+        order(sky.Spec(sky.Local()), selection="best")
+    with pytest.raises(UsageError, match="not both"):
+        sky.ComputePool(sky.Spec(sky.Local()), provider=sky.Local())
+
+
+def test_the_next_place_is_tried_where_one_has_no_machines(home: Any) -> None:
+    nowhere = sky.Spec(sky.SSH("127.0.0.1:1"), nodes=1)
+    with (
+        pytest.warns(UserWarning, match="is on local, because of ssh: "),
+        sky.ComputePool(nowhere, sky.Spec(sky.Local()), selection="first") as pool,
+    ):
+        assert pool.provider == sky.Local()
+        assert pool.map(abs, [-1]) == [1]
+    with (
+        pytest.raises(sky.SkyError, match="no nodes at any of 2 places: ssh: .*; ssh: "),
+        sky.ComputePool(nowhere, nowhere),
+    ):
+        pass
