@@ -7,11 +7,28 @@ the names stay those of the functions. No framework is imported by this.
 
 from __future__ import annotations
 
+from jupyter_sky.plugins.accelerate import accelerate
+from jupyter_sky.plugins.dask import dask
 from jupyter_sky.plugins.huggingface import huggingface
 from jupyter_sky.plugins.jax import jax
 from jupyter_sky.plugins.joblib import joblib
 from jupyter_sky.plugins.keras import keras
+from jupyter_sky.plugins.nvidia.cuml import cuml
+from jupyter_sky.plugins.nvidia.mig import mig
+from jupyter_sky.plugins.nvidia.mps import mps
 from jupyter_sky.plugins.sklearn import sklearn
 from jupyter_sky.plugins.torch import torch
 
-__all__ = ["huggingface", "jax", "joblib", "keras", "sklearn", "torch"]
+__all__ = [
+    "accelerate",
+    "cuml",
+    "dask",
+    "huggingface",
+    "jax",
+    "joblib",
+    "keras",
+    "mig",
+    "mps",
+    "sklearn",
+    "torch",
+]

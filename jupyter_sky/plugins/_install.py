@@ -29,7 +29,7 @@ def requirement(package: str, version: str) -> str:
         rf"(?:{constraint})?{number}(?:\s*,\s*{constraint}{number})*", version
     ):
         raise UsageError(
-            f"{version!r} is no version of {package}: "
+            f"{version!r} is not a version of {package}: "
             'type "latest", a version like "2.3.0", or a constraint like ">=2.3".'
         )
     return f"{package}{version}" if version[0] in "=<>~!" else f"{package}=={version}"

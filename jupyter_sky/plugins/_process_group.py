@@ -47,9 +47,12 @@ def is_formed() -> bool:
 
 @contextmanager
 def process_group(
-    info: InstanceInfo, backend: Backend | None = None, deadline: float = 60.0
+    info: InstanceInfo,
+    backend: Backend | None = None,
+    deadline: float = 60.0,
+    single_rank: bool = False,
 ) -> Iterator[None]:
-    """Form the process group of the cluster around a block; for a single rank, there is none.
+    """Form the process group of the cluster around a block.
 
     Parameters
     ----------
@@ -60,6 +63,8 @@ def process_group(
     deadline
         Seconds to wait until all ranks are there, and then to connect them. Collectives have
         torch's own time-outs after that.
+    single_rank
+        Whether a single rank forms a group of one; otherwise there is none for it.
 
     Raises
     ------
@@ -67,7 +72,7 @@ def process_group(
         When the group is not formed in that time, naming the ranks that are missing, or when this
         process is in a group already.
     """
-    if info.world_size < 2:
+    if info.world_size < 2 and not single_rank:
         yield
         return
     if is_formed():
@@ -112,7 +117,7 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     if backend is None:
         backend = "nccl" if device and not info.shared_accelerators else "gloo"
     if backend == "nccl" and device is None:
-        raise SkyError('backend="nccl" needs a GPU, and this node has none: take backend="gloo".')
+        raise SkyError('backend="nccl" needs a GPU, and this node has none: use backend="gloo".')
 
     try:
         store = _store(info, deadline)
@@ -226,8 +231,8 @@ def _await_head(info: InstanceInfo, deadline: float) -> None:
             if time.monotonic() + pause > until:
                 raise SkyError(
                     f"rank {info.rank} cannot reach the head at {info.head_addr}:{info.head_port} "
-                    f"within {deadline:g} s ({error.strerror or error}): see that rank 0 runs and "
-                    "that the nodes may connect to each other."
+                    f"within {deadline:g} s ({error.strerror or error}): check that rank 0 is "
+                    f"running and that the nodes can connect to each other."
                 ) from None
             time.sleep(pause)
             pause = min(2 * pause, 0.5)
@@ -246,7 +251,7 @@ def _await_all_ranks(info: InstanceInfo, store: Store, deadline: float) -> None:
     if missing:
         raise SkyError(
             f"the process group was not formed within {deadline:g} s: "
-            f"{_listed(missing, info)} did not come."
+            f"{_listed(missing, info)} did not join."
         )
 
 

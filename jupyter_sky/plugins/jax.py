@@ -22,7 +22,8 @@ from jupyter_sky.providers.spec import Image
 def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0) -> Plugin:
     """Install JAX on the nodes, and connect the ranks so that all see the devices of all.
 
-    JAX connects its processes once: after a rank was lost, restart the ranks of the cluster.
+    JAX connects its processes once: when a rank is lost, or nodes are added, all ranks start anew
+    with empty namespaces.
 
     Parameters
     ----------
@@ -39,12 +40,13 @@ def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0
         When ``version`` or ``cuda`` is not of that kind.
     """
     if not isinstance(cuda, str) or not re.fullmatch(r"cuda\d{2}", cuda):
-        raise UsageError(f'cuda={cuda!r} is no extra of JAX: type one like cuda="cuda12".')
+        raise UsageError(f'cuda={cuda!r} is not an extra of JAX: type one like cuda="cuda12".')
     packages = [requirement(name, version) for name in (f"jax[{cuda}]", "jax")]
     return Plugin(
         "jax",
         transform=partial(_install_jax, for_cuda=packages[0], for_cpu=packages[1]),
         around_app=partial(_distributed, deadline=deadline),
+        reforms=False,
     )
 
 

@@ -1,36 +1,47 @@
-"""joblib: installed on the nodes, with as many workers as a rank has processors for itself."""
+"""joblib: ``Parallel(n_jobs=-1)`` of the notebook runs on the whole cluster, by Dask."""
 
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.plugins._environment import environment
-from jupyter_sky.plugins._install import install, requirement
-from jupyter_sky.providers.spec import Image
+from jupyter_sky.plugins._install import requirement
+from jupyter_sky.plugins.dask import install_dask, worker_options
+from jupyter_sky.plugins.dask_cluster.settings import WorkerOptions
+
+if TYPE_CHECKING:
+    from jupyter_sky.plugins.dask_cluster.deployment import Deployment
 
 
-def joblib(version: str = "latest") -> Plugin:
-    """Install joblib on the nodes; ``n_jobs=-1`` means the processors of one rank.
+def joblib(version: str = "latest", *, concurrency: int = 1, memory: float | None = None) -> Plugin:
+    """Run joblib's tasks of the notebook on the cluster, by Dask.
+
+    In the notebook ``n_jobs=-1`` means all workers, inside of the pool or as long as the cluster of
+    ``%%sky`` cells is connected. In a call or cell on a rank it means the processors of that rank.
 
     Parameters
     ----------
     version
         ``"latest"``, a version like ``"1.4.0"``, or a constraint like ``">=1.4"``.
+    concurrency, memory
+        As in `jupyter_sky.plugins.dask`. The first of several plugins that use Dask decides.
 
     Raises
     ------
     UsageError
-        When it is none of these.
+        When an argument is not possible.
     """
     return Plugin(
         "joblib",
-        transform=partial(_install_joblib, package=requirement("joblib", version)),
+        transform=partial(install_dask, packages=(requirement("joblib", version),), version=None),
         around_process=own_processors,
+        around_client=partial(on_cluster, options=worker_options(concurrency, memory)),
     )
 
 
@@ -41,5 +52,13 @@ def own_processors(info: InstanceInfo) -> AbstractContextManager[None]:
     return environment({"LOKY_MAX_CPU_COUNT": os.environ.get("LOKY_MAX_CPU_COUNT", str(own))})
 
 
-def _install_joblib(image: Image, cluster: Any, package: str) -> Image:
-    return install(image, [package])
+@contextmanager
+def on_cluster(pool: Any, cluster: Any, options: WorkerOptions) -> Iterator[Deployment]:
+    """Let joblib in this thread use Dask on a cluster, unless the user says which backend."""
+    from jupyter_sky.plugins.dask_cluster.deployment import deployed
+
+    with deployed(cluster, options) as deployment:
+        import joblib  # type: ignore[import-untyped, unused-ignore]
+
+        with joblib.parallel_config(backend="dask", client=deployment.client):
+            yield deployment

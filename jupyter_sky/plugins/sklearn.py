@@ -1,36 +1,39 @@
-"""scikit-learn: installed on the nodes, with inner parallelism as the joblib plugin sets it."""
+"""scikit-learn: searches and ensembles of the notebook run on the whole cluster, by Dask."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from jupyter_sky.api.plugin import Plugin
-from jupyter_sky.plugins._install import install, requirement
-from jupyter_sky.plugins.joblib import own_processors
-from jupyter_sky.providers.spec import Image
+from jupyter_sky.plugins._install import requirement
+from jupyter_sky.plugins.dask import install_dask, worker_options
+from jupyter_sky.plugins.joblib import on_cluster, own_processors
 
 
-def sklearn(version: str = "latest") -> Plugin:
-    """Install scikit-learn on the nodes; ``n_jobs=-1`` means the processors of one rank.
+def sklearn(
+    version: str = "latest", *, concurrency: int = 1, memory: float | None = None
+) -> Plugin:
+    """Run what scikit-learn does in parallel on the cluster, as `jupyter_sky.plugins.joblib` does.
+
+    In the notebook ``GridSearchCV(..., n_jobs=-1)`` uses all workers of the cluster.
 
     Parameters
     ----------
     version
         ``"latest"``, a version like ``"1.5.0"``, or a constraint like ``">=1.5"``.
+    concurrency, memory
+        As in `jupyter_sky.plugins.dask`. The first of several plugins that use Dask decides.
 
     Raises
     ------
     UsageError
-        When it is none of these.
+        When an argument is not possible.
     """
+    packages = (requirement("scikit-learn", version), "joblib")
     return Plugin(
         "sklearn",
-        transform=partial(_install_sklearn, package=requirement("scikit-learn", version)),
+        transform=partial(install_dask, packages=packages, version=None),
         around_process=own_processors,
+        around_client=partial(on_cluster, options=worker_options(concurrency, memory)),
         preload=("sklearn",),
     )
-
-
-def _install_sklearn(image: Image, cluster: Any, package: str) -> Image:
-    return install(image, [package, "joblib"])

@@ -24,6 +24,7 @@ def torch(
     audio: str | None = None,
     *,
     deadline: float = 60.0,
+    single_rank: bool = False,
 ) -> Plugin:
     """Install PyTorch on the nodes, and form its process group on the ranks.
 
@@ -39,6 +40,9 @@ def torch(
         The same for torchvision and torchaudio; ``None`` leaves them out.
     deadline
         Seconds to wait for all ranks when the process group is formed.
+    single_rank
+        Form a group of one where the cluster has a single rank, as ``torchrun`` does. Cells have
+        it, so that they run on any number of ranks.
 
     Raises
     ------
@@ -47,7 +51,9 @@ def torch(
     """
     check_backend(backend)
     if not isinstance(cuda, str) or not re.fullmatch(r"cu\d{3}", cuda):
-        raise UsageError(f'cuda={cuda!r} names no wheels of PyTorch: type one like cuda="cu128".')
+        raise UsageError(
+            f'cuda={cuda!r} is not a CUDA build of PyTorch: type one like cuda="cu128".'
+        )
     if not isinstance(deadline, int | float) or deadline <= 0:
         raise UsageError(f"deadline={deadline!r} is not a time: type seconds, like deadline=60.")
     versions = {"torch": version, "torchvision": vision, "torchaudio": audio}
@@ -57,7 +63,9 @@ def torch(
     return Plugin(
         "torch",
         transform=partial(_install_torch, cuda=cuda, packages=packages),
-        around_app=partial(process_group, backend=backend, deadline=deadline),
+        around_app=partial(
+            process_group, backend=backend, deadline=deadline, single_rank=single_rank
+        ),
         preload=("torch",),
     )
 

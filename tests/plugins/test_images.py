@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,10 +98,10 @@ def test_what_the_image_has_stays_and_is_not_doubled() -> None:
         ({"backend": "mpi"}, '"nccl", "gloo"'),
         ({"cuda": "12.8"}, 'cuda="cu128"'),
         ({"cuda": "cpu"}, 'cuda="cu128"'),
-        ({"version": "newest"}, "no version of torch"),
-        ({"version": 2.3}, "no version of torch"),
-        ({"version": "2.3 --index-url x"}, "no version of torch"),
-        ({"vision": "> 1; x"}, "no version of torchvision"),
+        ({"version": "newest"}, "not a version of torch"),
+        ({"version": 2.3}, "not a version of torch"),
+        ({"version": "2.3 --index-url x"}, "not a version of torch"),
+        ({"vision": "> 1; x"}, "not a version of torchvision"),
         ({"deadline": 0}, "deadline=60"),
     ],
 )
@@ -130,10 +131,14 @@ def test_other_frameworks() -> None:
     assert keras.pip == ("keras",)
     assert keras.env == {"A": "1", "KERAS_BACKEND": "jax"}
     assert transformed(sky.plugins.huggingface()).pip == ("transformers", "datasets", "tokenizers")
-    assert transformed(sky.plugins.joblib()).pip == ("joblib",)
+    dask = (f"distributed=={version('distributed')}", "bokeh")  # the notebook's own version
+    assert transformed(sky.plugins.dask()).pip == dask
+    assert transformed(sky.plugins.dask(version="2026.1.0")).pip[0] == "distributed==2026.1.0"
+    assert transformed(sky.plugins.joblib()).pip == ("joblib", *dask)
     assert transformed(sky.plugins.sklearn(version="1.5.0")).pip == (
         "scikit-learn==1.5.0",
         "joblib",
+        *dask,
     )
     with pytest.raises(sky.UsageError, match='"jax", "torch" or "tensorflow"'):
         sky.plugins.keras(backend="theano")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
 from tests.api.conftest import topology
+from tests.installed import skip_without
 
 
 def one_mesh(join: Callable[[int], None]) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def one_mesh(join: Callable[[int], None]) -> dict[str, Any]:
 
 
 def test_all_ranks_are_one_mesh(on_ranks: Any) -> None:
-    pytest.importorskip("jax")
+    skip_without("jax")
     for rank, seen in enumerate(on_ranks(one_mesh, 2)):
         assert seen == {
             "unimported": True,

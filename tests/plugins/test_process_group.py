@@ -98,6 +98,26 @@ def test_a_group_is_formed_left_and_formed_again(on_ranks: Any) -> None:
         }
 
 
+def alone(join: Callable[[int], None]) -> dict[str, Any]:
+    import torch.distributed as dist
+
+    join(1)
+    seen = {}
+    for single_rank in (False, True):
+        life = PluginLifecycle([sky.plugins.torch(single_rank=single_rank)])
+        life.enter_app()
+        seen[single_rank] = (dist.is_initialized(), os.environ.get("WORLD_SIZE"))
+        if single_rank:
+            seen["sum"] = sum_of_ranks()
+        life.exit_app()
+    return seen
+
+
+def test_a_single_rank_has_a_group_of_one_if_that_is_asked_for(on_ranks: Any) -> None:
+    [seen] = on_ranks(alone, 1)
+    assert seen == {False: (False, None), True: (True, "1"), "sum": 0.0}
+
+
 def head_leaves_first(join: Callable[[int], None]) -> bool:
     life = PluginLifecycle([sky.plugins.torch()])
     join(1)
@@ -196,7 +216,7 @@ def form(join: Callable[[int], None]) -> None:
 def test_a_rank_that_does_not_come_is_named(on_ranks: Any) -> None:
     for error in on_ranks(form, 3, absent=(2,)):
         assert isinstance(error, SkyError)
-        assert "within 1 s: rank 2 (node 2 at 127.0.0.1) did not come" in str(error)
+        assert "within 1 s: rank 2 (node 2 at 127.0.0.1) did not join" in str(error)
         assert "in plugin 'torch', around_app" in error.__notes__
 
 
@@ -236,7 +256,7 @@ def test_nccl_without_a_gpu_is_refused(on_ranks: Any) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     for error in on_ranks(form_with_nccl, 2):
-        assert 'take backend="gloo"' in str(error)
+        assert 'use backend="gloo"' in str(error)
 
 
 def test_a_single_rank_forms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,242 @@
+"""Dask on a cluster, as the notebook sees it: started when it is needed, kept whole, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from jupyter_sky.api.call import Call
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.network.forward import Forward
+from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.state import ClusterPhase
+from jupyter_sky.errors import SkyError
+from jupyter_sky.plugins.dask_cluster import on_rank
+from jupyter_sky.plugins.dask_cluster.settings import Place, Role, WorkerOptions, security
+from jupyter_sky.providers.mtls import Credentials, issue_credentials
+from jupyter_sky.serialization import blobs, pickling
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+READY_WITHIN = 60.0
+"""Seconds for the workers to connect."""
+
+_CLOSED_WITHIN = 1.0  # seconds
+_HEAD = 0
+_SIGNS = 4  # that Dask works, in the time after which an idle cluster ends
+_ROLES: tuple[Role, ...] = ("client", "scheduler", "worker")
+
+T = TypeVar("T")
+
+_deployments: dict[str, Deployment] = {}
+
+
+@contextlib.contextmanager
+def deployed(cluster: Cluster, options: WorkerOptions) -> Iterator[Deployment]:
+    """Give Dask on a cluster; several plugins share one, which the last of them ends."""
+    deployment = _deployments.get(cluster.id)
+    if deployment is None:
+        deployment = _deployments[cluster.id] = Deployment(cluster, options)
+    deployment.users += 1
+    try:
+        deployment.start()
+        yield deployment
+    finally:
+        deployment.users -= 1
+        if not deployment.users:
+            deployment.close()
+
+
+def client_of(cluster: Cluster) -> Client:
+    """Return the client of Dask on a cluster; where it does not run yet, it is started.
+
+    Raises
+    ------
+    SkyError
+        When it cannot be started.
+    """
+    deployment = _deployments.get(cluster.id)
+    if deployment is None:
+        assert cluster.runtime_env.client is not None
+        deployment = cluster.runtime_env.client.add(deployed(cluster, WorkerOptions()))
+    return deployment.client
+
+
+class Deployment:
+    """Dask on a cluster.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    options
+        What its workers may use.
+
+    Attributes
+    ----------
+    users
+        How many plugins use it.
+    """
+
+    def __init__(self, cluster: Cluster, options: WorkerOptions) -> None:
+        self.users = 0
+        self._cluster = cluster
+        self._options = options
+        self._place: Place | None = None
+        self._served: dict[int, int | None] = {}  # the process of each rank that has a worker
+        self._head: int | None = None
+        self._starting = threading.Lock()
+        self._changed = threading.Event()
+        self._over = False
+        self._forward: Forward | None = None
+        self._client: Any = None
+
+    def start(self) -> None:
+        """Start what does not run yet, and wait until all workers are there.
+
+        Raises
+        ------
+        SkyError
+            When Dask is not installed here or on the nodes, or does not start.
+        """
+        if self._client is not None:
+            return
+        _check_installed()
+        if any(rank.run for rank in self._cluster.state.ranks):
+            raise SkyError("Dask is not connected while a run goes on: type `%sky dask` after it.")
+        try:
+            self._complete()
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+        self._cluster.listen(self._on_change)
+        threading.Thread(target=self._keep_whole, name="sky-dask", daemon=True).start()
+
+    @property
+    def client(self) -> Client:
+        """The client of this notebook."""
+        assert self._client is not None
+        client: Client = self._client
+        return client
+
+    def close(self) -> None:
+        """Disconnect; scheduler and workers end with the cluster, or serve the next kernel."""
+        if self._over:
+            return
+        self._over = True
+        self._changed.set()
+        if _deployments.get(self._cluster.id) is self:
+            del _deployments[self._cluster.id]
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                self._client.close(timeout=_CLOSED_WITHIN)
+        if self._forward is not None:
+            self._forward.close()
+
+    # What runs on the ranks
+
+    def _complete(self) -> None:
+        """Start the scheduler, and the workers that are not there."""
+        with self._starting:
+            pids = self._pids()
+            place = self._place or Place(_credentials())
+            if pids.get(_HEAD) != self._head or self._place is None:
+                [place] = _call(
+                    self._cluster, [_HEAD], partial(on_rank.start_scheduler, place)
+                ).values()
+                self._place, self._head = place, pids.get(_HEAD)
+            if missing := [rank for rank in pids if self._served.get(rank) != pids[rank]]:
+                start = partial(on_rank.start_worker, place, self._options)
+                _call(self._cluster, missing, start)
+            self._served = pids
+
+    def _pids(self) -> dict[int, int | None]:
+        return {rank.rank: rank.pid for rank in self._cluster.state.ranks}
+
+    def _on_change(self) -> None:
+        if not self._cluster.alive or self._pids() != self._served:
+            self._changed.set()
+
+    def _keep_whole(self) -> None:
+        """Start what is missing on ranks that came later, or in the place of others.
+
+        A cluster that ends itself after a time without a run has one while tasks wait or run.
+        """
+        idle = self._cluster.spec.idle_timeout
+        pause = None if idle is None else idle / _SIGNS
+        while not self._over:
+            self._changed.wait(pause)
+            self._changed.clear()
+            if self._cluster.state.phase in (ClusterPhase.LOST, ClusterPhase.DOWN):
+                self.close()
+            if self._over or not self._cluster.alive or not self._cluster.state.settled:
+                continue
+            try:
+                if self._pids() != self._served:
+                    self._complete()
+                elif pause is not None and self._is_busy():
+                    _call(self._cluster, [_HEAD], on_rank.be_used)
+            except SkyError as error:
+                # The next change, or the next run, finds the ranks in order again.
+                logging.getLogger(__name__).info("Dask was not completed: %s", error)
+
+    def _is_busy(self) -> bool:
+        return any(each.status == "pending" for each in list(self._client.futures.values()))
+
+    # The notebook's end
+
+    def _connect(self) -> None:
+        import distributed
+
+        connect: Any = distributed  # without types
+
+        assert self._place is not None
+        self._forward = self._cluster.forward(
+            _HEAD, self._place.host, self._place.port, READY_WITHIN
+        )
+        secure = connect.Security(**security(self._place.credentials["client"], "client"))
+        address = f"tls://127.0.0.1:{self._forward.port}"
+        client = self._client = connect.Client(address, security=secure, timeout=READY_WITHIN)
+        try:
+            client.wait_for_workers(len(self._served), timeout=READY_WITHIN)
+        except TimeoutError:
+            raise SkyError(
+                f"Dask's workers did not start within {READY_WITHIN:.0f} s: `%sky logs 0` shows "
+                "what they said."
+            ) from None
+
+
+def _call(cluster: Cluster, ranks: Sequence[int], function: Callable[[], T]) -> dict[int, T]:
+    """Call a function on ranks, as a run of the cluster."""
+    pickled = pickling.dump(Call(function), "the start of Dask")
+    packed, parts = blobs.pack(pickled)
+    task = Task(
+        ranks=tuple(ranks), call=packed, cells=pickled.cells, blobs=parts, show=(), title="Dask"
+    )
+    run = cluster.run(task)
+    run.follow()
+    return cast("dict[int, T]", run.values())
+
+
+def _credentials() -> dict[Role, Credentials]:
+    try:
+        issued = issue_credentials([f"dask {role}" for role in _ROLES])
+    except ModuleNotFoundError as error:
+        raise SkyError(f"{error.name} is not installed: pip install jupyter-sky[dask]") from None
+    return dict(zip(_ROLES, issued, strict=True))
+
+
+def _check_installed() -> None:
+    try:
+        import distributed  # noqa: F401
+        import joblib  # type: ignore[import-untyped, unused-ignore] # noqa: F401
+    except ModuleNotFoundError as error:
+        raise SkyError(
+            f"{error.name} is not installed where the notebook runs: pip install jupyter-sky[dask]"
+        ) from None

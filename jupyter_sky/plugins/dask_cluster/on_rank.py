@@ -1,0 +1,189 @@
+"""What ranks do for Dask: start its processes, and start them again when they end.
+
+A process of Dask's belongs to the rank beside which it runs. It ends when the socket closes that is
+its standard input, and is killed by the system when the rank is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import psutil
+
+import jupyter_sky
+from jupyter_sky.api.instance import InstanceInfo, instance_info
+from jupyter_sky.errors import SkyError
+from jupyter_sky.plugins.dask_cluster.settings import (
+    Place,
+    ProcessSettings,
+    ProcessStarted,
+    Role,
+    WorkerOptions,
+)
+
+STARTED_WITHIN = 60.0
+"""Seconds for the scheduler to start."""
+
+_PROCESS = "jupyter_sky.plugins.dask_cluster.process"
+_PAUSE = 1.0  # seconds until a process that has ended is started again
+
+# As Dask's own command line sets them: the threads of one task are those of its worker.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+_started: dict[Role, tuple[Place, _KeptProcess]] = {}
+
+
+def start_scheduler(place: Place) -> Place:
+    """Start the scheduler, unless it runs, and return where it is.
+
+    Parameters
+    ----------
+    place
+        Where it was, or with no port: it listens at a free one then.
+    """
+    if "scheduler" in _started:
+        return _started["scheduler"][0]
+    host = _own_addr(_info())
+    process = _KeptProcess(_settings("scheduler", replace(place, host=host)))
+    place = replace(place, host=host, port=process.start())
+    _started["scheduler"] = place, process
+    return place
+
+
+def start_worker(place: Place, options: WorkerOptions) -> None:
+    """Start a worker of the scheduler at ``place``, unless it runs; it connects in its own time."""
+    if "worker" in _started:
+        former, process = _started.pop("worker")
+        if former.address == place.address:
+            _started["worker"] = former, process
+            return
+        process.end()
+    process = _KeptProcess(_settings("worker", place, options))
+    process.start(wait=False)
+    _started["worker"] = place, process
+
+
+def be_used() -> None:
+    """Do nothing, as a run: the cluster is not idle while Dask works."""
+
+
+class _KeptProcess:
+    """A process of Dask's, which is started again when it ends.
+
+    Parameters
+    ----------
+    settings
+        What it is told.
+    """
+
+    def __init__(self, settings: ProcessSettings) -> None:
+        self._settings = settings
+        self._over = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+
+    def start(self, wait: bool = True) -> int:
+        """Start it; return the port at which it listens, or 0 if that is not waited for."""
+        self._spawn()
+        port = self._port() if wait else 0
+        if port:
+            self._settings["port"] = port  # when it is started again, it is found there
+        threading.Thread(target=self._keep, name="sky-dask", daemon=True).start()
+        return port
+
+    def end(self) -> None:
+        """End it for good."""
+        self._over.set()
+        self._kill()
+
+    def _keep(self) -> None:
+        while True:
+            assert self._process is not None
+            self._process.wait()
+            if self._over.wait(_PAUSE):
+                return
+            with contextlib.suppress(OSError):  # the system may have no room for it now
+                self._spawn()
+
+    def _spawn(self) -> None:
+        if self._link:
+            self._link.close()
+        self._link, theirs = socket.socketpair()
+        with theirs:
+            log = int(os.environ.get("JUPYTER_SKY_LOG_FD", "2"))
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _PROCESS],
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                env=_environment(),
+                # What stops a cell is not for Dask's tasks.
+                start_new_session=True,
+            )
+        if self._over.is_set():
+            self._kill()
+            return
+        self._link.sendall(json.dumps(self._settings).encode() + b"\n")
+
+    def _port(self) -> int:
+        assert self._link is not None
+        self._link.settimeout(STARTED_WITHIN)
+        try:
+            answer = self._link.makefile("rb").readline()
+        except TimeoutError:
+            answer = b""
+        if not answer:
+            self.end()
+            raise SkyError("Dask's scheduler did not start: `%sky logs 0` shows what it said.")
+        return cast(ProcessStarted, json.loads(answer))["port"]
+
+    def _kill(self) -> None:
+        if self._process:
+            self._process.kill()
+
+
+def _settings(role: Role, place: Place, options: WorkerOptions | None = None) -> ProcessSettings:
+    info, options = _info(), options or WorkerOptions()
+    addr, credentials = _own_addr(info), place.credentials[role]
+    beside = sum(len(peer.ranks) for peer in info.peers if peer.addr == addr)
+    is_worker = role == "worker"
+    return {
+        "role": role,
+        "host": addr,
+        "port": 0 if is_worker else place.port,
+        "scheduler": place.address if is_worker else "",
+        "authority": credentials.authority,
+        "certificate": credentials.certificate,
+        "key": credentials.key,
+        "name": f"rank-{info.rank}",
+        "concurrency": options.concurrency,
+        "memory": options.memory or psutil.virtual_memory().total // max(1, beside),
+        "sys_path": list(sys.path),
+        "python_path": os.environ.get("PYTHONPATH"),
+    }
+
+
+def _environment() -> dict[str, str]:
+    # Whatever the rank's folder has, the process finds our own package first.
+    code = str(Path(jupyter_sky.__file__).parent.parent)
+    return {**_ONE_THREAD, **os.environ, "PYTHONPATH": code}
+
+
+def _own_addr(info: InstanceInfo) -> str:
+    return next(peer.addr for peer in info.peers if peer.node == info.node)
+
+
+def _info() -> InstanceInfo:
+    info = instance_info()
+    if info is None:
+        raise SkyError("Dask runs beside the ranks of a cluster, and this is none.")
+    return info

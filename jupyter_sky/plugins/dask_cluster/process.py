@@ -1,0 +1,61 @@
+"""A process of Dask's on a node: ``python -m jupyter_sky.plugins.dask_cluster.process``.
+
+Its standard input is a socket to the rank that started it: that says what to do, in one line of
+JSON, so that no key is on a command line or in the environment; and when it closes, the rank is
+gone, and this ends too. Dask itself puts the key into a private folder for the moment in which the
+ssl module reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+
+from jupyter_sky.plugins.dask_cluster.settings import ProcessSettings, ProcessStarted
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Do what the rank says until it is gone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    link = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    lines = link.makefile("rb")
+    settings: ProcessSettings = json.loads(lines.readline() or "null") or sys.exit(1)
+    threading.Thread(target=_end_with, args=(link,), daemon=True).start()
+    os.environ.pop("PYTHONPATH", None)
+    if settings["python_path"] is not None:
+        os.environ["PYTHONPATH"] = settings["python_path"]
+    sys.path[:] = [*dict.fromkeys([*sys.path, *settings["sys_path"]])]
+    asyncio.run(_serve(settings, link))
+
+
+def _end_with(link: socket.socket) -> None:
+    try:
+        while link.recv(4096):
+            pass
+    finally:
+        os._exit(0)
+
+
+async def _serve(settings: ProcessSettings, link: socket.socket) -> None:
+    from jupyter_sky.plugins.dask_cluster import servers
+
+    async with servers.make(settings) as server:
+        answer: ProcessStarted = {"port": server.port}
+        link.sendall(json.dumps(answer).encode() + b"\n")
+        await server.finished()
+
+
+if __name__ == "__main__":
+    main()

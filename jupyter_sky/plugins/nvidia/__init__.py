@@ -1,0 +1,1 @@
+"""Plugins for what only NVIDIA GPUs have."""

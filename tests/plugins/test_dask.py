@@ -1,0 +1,204 @@
+"""Dask on a cluster: its client, joblib and scikit-learn over it, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+import jupyter_sky as sky
+
+pytest.importorskip("distributed")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[sky.ComputePool]:
+    with sky.ComputePool(nodes=2, plugins=[sky.plugins.dask(), sky.plugins.sklearn()]) as made:
+        yield made
+
+
+def workers(pool: sky.ComputePool) -> dict[str, int]:
+    """The process of each worker, by its name."""
+    names = pool.dask().scheduler_info(n_workers=-1)["workers"]
+    found = pool.dask().run(os.getpid, on_error="return")
+    return {
+        names[address]["name"]: pid
+        for address, pid in found.items()
+        if address in names and isinstance(pid, int)
+    }
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 90
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+def dask_processes(pool: sky.ComputePool) -> list[psutil.Process]:
+    """The scheduler and the workers of a pool."""
+    ranks = [psutil.Process(rank.pid) for rank in pool.cluster.state.ranks]
+    return [each for rank in ranks for each in rank.children()]
+
+
+def parent(_: int) -> int:
+    return os.getppid()
+
+
+def test_a_worker_beside_each_rank(pool: sky.ComputePool) -> None:
+    assert sorted(workers(pool)) == ["rank-0", "rank-1"]
+    ranks = {rank.pid for rank in pool.cluster.state.ranks}
+    assert set(pool.dask().run(os.getppid).values()) == ranks
+    assert pool.dask().gather(pool.dask().map(lambda number: number**2, range(5))) == [
+        0, 1, 4, 9, 16,
+    ]  # fmt: skip
+
+
+def test_joblib_uses_the_whole_cluster(pool: sky.ComputePool) -> None:
+    import joblib
+
+    assert joblib.effective_n_jobs(-1) == 2
+    done = joblib.Parallel(n_jobs=-1, batch_size=1)(joblib.delayed(parent)(i) for i in range(40))
+    assert set(done) == {rank.pid for rank in pool.cluster.state.ranks}
+
+
+def test_a_grid_search_finds_what_it_finds_here(pool: sky.ComputePool) -> None:
+    import joblib
+    from sklearn.datasets import load_iris
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+
+    data, target = load_iris(return_X_y=True)
+    grid = {"C": [0.01, 0.1, 1.0]}
+    model = LogisticRegression(max_iter=500)
+    there = GridSearchCV(model, grid, n_jobs=-1, cv=3).fit(data, target)
+    with joblib.parallel_config(backend="sequential"):
+        here = GridSearchCV(model, grid, cv=3).fit(data, target)
+    assert there.best_params_ == here.best_params_
+    assert there.best_score_ == pytest.approx(here.best_score_)
+
+
+def test_an_error_of_a_task_is_raised_here(pool: sky.ComputePool) -> None:
+    with pytest.raises(ZeroDivisionError):
+        pool.dask().submit(lambda: 1 / 0).result()
+
+
+def test_nobody_else_is_let_in(pool: sky.ComputePool) -> None:
+    listening = [
+        (each, place.laddr)
+        for each in dask_processes(pool)
+        for place in each.net_connections("inet")
+        if place.status == psutil.CONN_LISTEN
+    ]
+    # One port each, at the cluster's address, which is that of this computer here.
+    assert len(listening) == len(dask_processes(pool)) == 3
+    for _, (addr, port) in listening:
+        assert addr == "127.0.0.1"
+        assert not answered(port)
+    secrets = ("PRIVATE KEY", "CERTIFICATE")
+    for each, _ in listening:
+        told = " ".join([*each.cmdline(), *each.environ().values()])
+        assert not any(secret in told for secret in secrets)
+
+
+def answered(port: int) -> bytes:
+    """What a scheduler or worker says to one without a certificate of the cluster."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), 20) as sock:
+        try:
+            # In TLS 1.3 a client is connected before the server has looked at its certificate.
+            with context.wrap_socket(sock) as secure:
+                return secure.recv(1)
+        except (ssl.SSLError, ConnectionError):
+            return b""
+
+
+def test_what_dask_says_is_in_the_logs(pool: sky.ComputePool) -> None:
+    assert b"distributed.scheduler" in pool.cluster.log(0).data
+    assert b"distributed.worker" in pool.cluster.log(1).data
+
+
+def test_a_worker_that_is_killed_comes_back(pool: sky.ComputePool) -> None:
+    before = workers(pool)
+    os.kill(before["rank-1"], signal.SIGKILL)
+    until(lambda: workers(pool).get("rank-1") not in (None, before["rank-1"]))
+    assert pool.dask().submit(len, "abc").result() == 3
+
+
+def test_a_rank_that_is_killed_takes_its_worker_along_and_gets_another(
+    pool: sky.ComputePool,
+) -> None:
+    before, rank = workers(pool), pool.cluster.state.ranks[1].pid
+    assert rank
+    os.kill(rank, signal.SIGKILL)
+    until(lambda: not psutil.pid_exists(before["rank-1"]))
+    until(lambda: workers(pool).get("rank-1"))
+    assert pool.dask().submit(len, "abc").result() == 3
+
+
+def test_the_head_that_is_killed_gets_another_scheduler(pool: sky.ComputePool) -> None:
+    client, rank = pool.dask(), pool.cluster.state.ranks[0].pid
+    assert rank
+    os.kill(rank, signal.SIGKILL)
+    until(lambda: pool.cluster.state.ranks[0].pid not in (None, rank))
+    until(lambda: client.status == "running" and len(workers(pool)) == 2)
+    assert client.submit(len, "abc").result() == 3
+
+
+def test_a_scaled_pool_has_a_worker_more(pool: sky.ComputePool) -> None:
+    pool.scale(3)
+    until(lambda: sorted(workers(pool)) == ["rank-0", "rank-1", "rank-2"])
+    pool.scale(2)
+    until(lambda: sorted(workers(pool)) == ["rank-0", "rank-1"])
+
+
+def test_nothing_is_left_of_it() -> None:
+    with sky.ComputePool(nodes=1, plugins=[sky.plugins.dask(concurrency=3)]) as made:
+        assert list(made.dask().nthreads().values()) == [3]
+        processes = dask_processes(made)
+        client = made.dask()
+    _, left = psutil.wait_procs(processes, 20)
+    assert not left
+    assert client.status == "closed"
+    with pytest.raises(sky.SkyError, match="not up"):
+        _ = made.cluster
+
+
+def test_a_cluster_is_not_idle_while_dask_works() -> None:
+    from distributed import Event
+
+    dask = sky.plugins.dask()
+    with sky.ComputePool(nodes=1, plugins=[dask], idle_timeout=16) as made:
+        task = made.dask().submit(lambda: Event("over").wait())
+        runs: set[str] = set()
+
+        def several() -> bool:
+            shown = made.cluster.snapshot()["run"]
+            runs.add(shown["id"] if shown else "")
+            return len(runs) > 5
+
+        until(several)  # for longer than it may be idle
+        assert made.cluster.alive
+        Event("over", client=made.dask()).set()
+        assert task.result()
+
+
+def test_a_pool_without_dask_says_how_to_get_it() -> None:
+    with pytest.raises(sky.UsageError, match=r"plugins=\[sky.plugins.dask\(\)\]"):
+        sky.ComputePool(nodes=1).dask()
+
+
+def test_bad_arguments_are_refused() -> None:
+    for wrong in ({"concurrency": 0}, {"concurrency": "many"}, {"memory": -1}):
+        with pytest.raises(sky.UsageError, match="is not possible"):
+            sky.plugins.dask(**wrong)  # type: ignore[arg-type]
