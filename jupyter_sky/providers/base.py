@@ -5,7 +5,7 @@ A provider is a package beside this file, like `jupyter_sky.providers.local`. To
 1. ``provider.py`` has a frozen dataclass that implements `Provider`: its fields are the settings of
    the user. Each method says in its docstring what an author has to take care of. Implement
    `Scalable` as well if nodes can join and leave a cluster that is up, and `CloudProvider` if
-   machines cost money until they are given back.
+   machines cost money until they are freed.
 2. ``machine.py`` has a frozen dataclass that implements `Machine`: how the agent of a machine is
    reached. A machine that is reached over SSH can use `jupyter_sky.providers.ssh.machine`.
 3. To start an agent, write an `AgentSpec` (`jupyter_sky.transport.protocol.agent_spec`) into
@@ -126,7 +126,7 @@ class Scalable(Provider, Protocol):
 
 @runtime_checkable
 class CloudProvider(Provider, Protocol):
-    """A provider whose machines are rented: they cost money until they are given back.
+    """A provider whose machines are rented: they cost money until they are freed.
 
     Everything that it rents has to bear the id of its cluster and an id of this registry, so that
     `list_resources` finds it even if the kernel is killed at the worst moment.
@@ -191,9 +191,18 @@ class Machine(Protocol):
         Raises
         ------
         AgentGone
-            When there is no agent any more.
+            When the agent is gone.
         OSError
             When it cannot be reached now.
+        """
+
+    async def connect(self, addr: str, port: int) -> socket.socket:
+        """Return a new connection to an address that the machine reaches.
+
+        Raises
+        ------
+        OSError
+            When it cannot be reached, or nothing listens there.
         """
 
     async def remove(self) -> None:

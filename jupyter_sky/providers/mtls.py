@@ -1,4 +1,17 @@
-"""Certificates for the agents of one cluster: agents talk to each other over mutual TLS."""
+"""Certificates for the agents of one cluster: agents talk to each other over mutual TLS.
+
+What we want: an agent is let in as long as it belongs to the cluster, which may be an hour or two
+years, and no longer.
+
+What doesn't work: an end that is written into the certificate. A cluster that is up for longer is
+cut apart, a node whose clock is wrong never gets in, and one that has left stays for the rest of
+the time. To renew certificates in good time somebody has to be there who does, over links that may
+be broken.
+
+Solution: each agent keeps the fingerprints of the certificates that belong to the cluster now, and
+lets in no others (`node.network.peers`). A certificate counts from when its agent joins to when it
+leaves. Its key is in the folder of the agent alone, and goes with it.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +26,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate
 
-# It ends when the agents of the cluster forget it; a cluster that is up for longer is started anew.
-_VALID = datetime.timedelta(days=365)
-_EARLIER = datetime.timedelta(days=1)  # clocks of nodes differ
+# Not the dates say how long it counts. The latter is what RFC 5280 has for that.
+_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+_UNTIL = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,7 +92,6 @@ def _certificate(
     from cryptography.x509.oid import NameOID
 
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
-    now = datetime.datetime.now(datetime.UTC)
     identifier = x509.SubjectKeyIdentifier.from_public_key(issuer_key.public_key())
     made = (
         x509.CertificateBuilder()
@@ -87,8 +99,8 @@ def _certificate(
         .issuer_name(issuer.subject if issuer else subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _EARLIER)
-        .not_valid_after(now + _VALID)
+        .not_valid_before(_FROM)
+        .not_valid_after(_UNTIL)
         .add_extension(x509.BasicConstraints(issuer is None, None), critical=True)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),

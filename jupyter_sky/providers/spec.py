@@ -80,6 +80,8 @@ class Image:
         Files and folders of this machine that go to the node.
     excludes
         Patterns of what stays behind of them.
+    bootstrap
+        Shell commands that each machine runs once, after all of that and before its ranks start.
     """
 
     python: str | None = None
@@ -91,6 +93,7 @@ class Image:
     shell_vars: Mapping[str, str] = field(default_factory=dict)
     includes: Sequence[str] = ()
     excludes: Sequence[str] = ()
+    bootstrap: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return _repr(self)
@@ -100,7 +103,7 @@ class Image:
             raise UsageError(
                 f'python={self.python!r} is not a version of Python: type python="3.12".'
             )
-        for name in ("pip", "apt", "includes", "excludes"):
+        for name in ("pip", "apt", "includes", "excludes", "bootstrap"):
             object.__setattr__(self, name, _strings(name, getattr(self, name)))
         object.__setattr__(self, "pip_indexes", _indexes(self.pip_indexes))
         for name in ("env", "shell_vars"):
@@ -155,7 +158,7 @@ class ClusterSpec:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", str(self.name)):
             raise UsageError(
-                f"cluster name {self.name!r} cannot be used: take up to 63 letters, digits, "
+                f"cluster name {self.name!r} cannot be used: use up to 63 letters, digits, "
                 '".", "_" and "-", like "train-1".'
             )
         _check_count("nodes", self.nodes)

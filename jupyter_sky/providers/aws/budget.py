@@ -60,8 +60,8 @@ class Budget:
             return None
         if price is None:
             raise UsageError(
-                "AWS does not tell what another node costs there now, so --max-cost cannot hold: "
-                "try later, or start a cluster anew without it."
+                "AWS gives no price for another node there now, so --max-cost cannot be kept: try "
+                "later, or start a new cluster without it."
             )
         there = sum(node.price or 0.0 for each in self.machines for node in each.nodes)
         new = there + count * price
@@ -69,7 +69,7 @@ class Budget:
         if left < _WORTH_IT:
             raise UsageError(
                 f"what is left of --max-cost would last {max(0.0, left) / 60:.0f} minutes with "
-                f"{len(self.machines) + count} nodes: start a cluster anew with more."
+                f"{len(self.machines) + count} nodes: start a new cluster with a higher limit."
             )
         for each in self.machines:
             each.power_off_in(left)

@@ -71,7 +71,7 @@ class Clients:
             self._session = boto3.Session(profile_name=profile, region_name=region)
         if self._session.region_name is None:
             raise UsageError(
-                "no region of AWS is chosen: type `--region us-east-1`, or set AWS_DEFAULT_REGION."
+                "no AWS region is set: type `--region us-east-1`, or set AWS_DEFAULT_REGION."
             )
         self.region: str = self._session.region_name
         known = self._session.get_available_regions("ec2")
@@ -165,7 +165,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) 
     names = list(known)
     if found := difflib.get_close_matches(word, names, 3, 0.6):
         return f"did you mean {' or '.join(found)}?"
-    return otherwise or f"there are {', '.join(names)}."
+    return otherwise or f"choose from {', '.join(names)}."
 
 
 @contextlib.contextmanager
@@ -193,8 +193,8 @@ def explain_errors() -> Iterator[None]:
         ) from None
     except boto.HTTPClientError as error:
         raise AWSError(
-            f"AWS cannot be reached ({_one_line(error)}): is there a way to the internet, and does "
-            "the region exist?",
+            f"AWS cannot be reached ({_one_line(error)}): is this computer online, and does the "
+            f"region exist?",
             "Unreachable",
         ) from None
     except boto.BotoCoreError as error:

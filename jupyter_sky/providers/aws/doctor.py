@@ -41,7 +41,7 @@ def _machines(there: Clients) -> tuple[str, str]:
 def _prices(there: Clients) -> tuple[str, str]:
     known, age = prices.on_demand(there)
     if not known:
-        return "not shown to you", "ask for the permission pricing:GetProducts."
+        return "you may not read them", "ask for the permission pricing:GetProducts."
     return f"of {len(known)} types, {age / 3600:.0f} h old", ""
 
 

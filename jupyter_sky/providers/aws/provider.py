@@ -133,7 +133,7 @@ class AWS:
             return await bootstrap.launch(rented, spec, preload, work.report)
         except BaseException:
             await work.stop()
-            progress("giving everything back")
+            progress("releasing everything")
             await asyncio.shield(self.release_cluster(identity, here.location, progress))
             raise
 
@@ -156,7 +156,7 @@ class AWS:
             return await bootstrap.add_nodes(rented, running, work.report)
         except BaseException:
             await work.stop()
-            progress("giving back what was rented")
+            progress("releasing what was rented")
             ids = [each.id for each in rented]
             await asyncio.shield(in_thread(teardown.terminate, there, ids))
             await asyncio.shield(in_thread(budget.share_as_before))
@@ -203,7 +203,7 @@ class AWS:
                     # One account may be known by several profiles.
                     found.setdefault(each.id, resources)
             except SkyError as error:
-                trouble.append(f"what is rented in {location} cannot be looked at: {error}")
+                trouble.append(f"what is rented in {location} cannot be listed: {error}")
         return list(found.values()), trouble
 
     async def remove_unused(self) -> list[str]:
@@ -222,7 +222,7 @@ class AWS:
                         await in_thread(snapshots.remove, there, each.name)
                         said.append(f"removed what was left of the snapshot {each.name}")
             except SkyError as error:
-                said.append(f"the snapshots in {location} cannot be looked at: {error}")
+                said.append(f"the snapshots in {location} cannot be listed: {error}")
         return said
 
     # What only AWS has
@@ -230,6 +230,11 @@ class AWS:
     def find_offers(self, spec: ClusterSpec) -> list[InstanceOffer]:
         """Return what fits, cheapest first."""
         return find_offers(self.clients(), self._requirements(spec))
+
+    def price_of(self, spec: ClusterSpec) -> float | None:
+        """Return the dollars an hour that the cheapest instances cost which fit."""
+        price = self.find_offers(spec)[0].price
+        return None if price is None else price * spec.nodes
 
     def offers_table(self, spec: ClusterSpec) -> str:
         """Return a table of what fits, cheapest first."""
@@ -286,7 +291,7 @@ class AWS:
     ) -> list[RentedInstance]:
         like = _instance(running.machines[0])
         count, spec = len(running.new_numbers), running.spec
-        report("looking at what another machine costs")
+        report("looking up the price of another instance")
         offer = scale_out.offer(there, like)
         if self.max_price is not None:
             check_max_price(self.max_price, spec.nodes, len(running.nodes), offer)
@@ -350,7 +355,7 @@ def _where_price_is_known(offers: Sequence[InstanceOffer]) -> list[InstanceOffer
         if first.spot:
             instead = "leave out --spot, or name another --zone."
         raise UsageError(
-            f"AWS does not tell what {first.type.name} costs, so --max-cost cannot hold: {instead}"
+            f"AWS gives no price for {first.type.name}, so --max-cost cannot be kept: {instead}"
         )
     return [
         replace(each, prices={zone: p for zone, p in each.prices.items() if p is not None})

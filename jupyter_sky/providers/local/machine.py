@@ -55,9 +55,20 @@ class LocalMachine:
             raise
         return sock
 
+    async def connect(self, addr: str, port: int) -> socket.socket:
+        """Connect to an address of this computer."""
+        sock = socket.socket(socket.AF_INET6 if ":" in addr else socket.AF_INET)
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, (addr, port))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
     async def remove(self) -> None:
         """Kill an agent that does not answer any more and remove its files."""
-        self.remove_now()
+        await asyncio.to_thread(self.remove_now)
 
     def remove_now(self) -> None:
         """Do what `remove` does, outside of an event loop."""

@@ -21,11 +21,12 @@ from jupyter_sky.formatting import format_count
 from jupyter_sky.paths import runtime
 from jupyter_sky.providers.base import AddedNodes, Machine, Node, Progress, RunningCluster
 from jupyter_sky.providers.local.agent import start_agent
+from jupyter_sky.providers.local.bootstrap import bootstrap
 from jupyter_sky.providers.local.gpus import check_gpus, visible_gpus
 from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.providers.local.placement import place_new_nodes, place_nodes, rank_specs
 from jupyter_sky.providers.local.requirements import differences
-from jupyter_sky.providers.local.variables import rank_variables
+from jupyter_sky.providers.local.variables import command_path, rank_variables
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY, blob_folder
 from jupyter_sky.providers.spec import ClusterSpec
@@ -67,7 +68,7 @@ class Local:
             if importlib.util.find_spec(name) is None:
                 raise UsageError(
                     f"{name} is not installed in this notebook's environment: "
-                    f"run `%pip install {name}`, or say `--plugin none` to go without it."
+                    f"run `%pip install {name}`, or use `--plugin none` to do without it."
                 )
         if spec.wanted_gpus is not None:
             check_gpus(spec.wanted_gpus, spec.nodes)
@@ -79,6 +80,8 @@ class Local:
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
         """Start the agents, each with its share of the nodes."""
+        variables = {"PATH": command_path(), **spec.image.env}
+        await bootstrap(spec.image.bootstrap, _working_folder(), variables, progress)
         progress(f"starting {format_count(spec.nodes, 'local node')}")
         nodes = place_nodes(spec, visible_gpus())
         shares = _shares(nodes, self.machines)
@@ -228,5 +231,5 @@ def _working_folder() -> Path:
         return Path.cwd()
     except FileNotFoundError:
         raise SkyError(
-            "the notebook's working folder is gone: go to one that is there with `%cd`."
+            "the notebook's working folder no longer exists: change to one that does with `%cd`."
         ) from None

@@ -31,20 +31,20 @@ def rank_variables(image: Image, ranks: int) -> dict[str, str]:
     """
     # What the notebook has of it holds for its nodes too.
     threads = {} if "OMP_NUM_THREADS" in os.environ else thread_variables(ranks, _cpus())
-    return {"PATH": _path(), **threads, **image.env, **_shell_variables(image.shell_vars)}
+    return {"PATH": command_path(), **threads, **image.env, **_shell_variables(image.shell_vars)}
+
+
+def command_path() -> str:
+    """Return where ranks find commands: first of all those of the notebook's environment."""
+    scripts = str(Path(sys.executable).parent)
+    others = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join([scripts, *(entry for entry in others if entry != scripts)])
 
 
 def _cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _path() -> str:
-    """Return where ranks find commands: first of all those of the notebook's environment."""
-    scripts = str(Path(sys.executable).parent)
-    others = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return os.pathsep.join([scripts, *(entry for entry in others if entry != scripts)])
 
 
 def _shell_variables(commands: Mapping[str, str]) -> dict[str, str]:

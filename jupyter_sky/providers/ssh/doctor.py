@@ -56,7 +56,7 @@ def diagnose(target: Target, python: str | None) -> Iterator[CheckResult]:
 
 def _python(connection: SSHConnection, facts: HostFacts, python: str | None) -> CheckResult:
     if python is None:
-        found = f"made by {facts.uv}" if facts.uv else "made by uv, which is sent"
+        found = f"made by {facts.uv}" if facts.uv else "made with uv, which is sent"
         return CheckResult("Python", found)
     try:
         check_python(connection, python)
@@ -90,7 +90,7 @@ def _torch(connection: SSHConnection, facts: HostFacts, python: str) -> CheckRes
 
 def _disk(facts: HostFacts) -> CheckResult:
     few = facts.disk < _ENOUGH_DISK
-    fix = "make room: environments with CUDA take some gigabytes." if few else ""
+    fix = "free some space: environments with CUDA take some gigabytes." if few else ""
     return CheckResult("disk", f"{facts.disk / 2**30:,.0f} GB free in {facts.home}", fix)
 
 

@@ -48,10 +48,17 @@ class SSHMachine:
 
     async def open(self) -> socket.socket:
         """Connect to the agent over a bridge."""
-        python, code, path = map(shlex.quote, (self.python, self.code, f"{self.folder}/agent.sock"))
-        bridge = f"{python} -P -m jupyter_sky.node.bridge {path}"
+        return await self._bridge(f"{self.folder}/agent.sock")
+
+    async def connect(self, addr: str, port: int) -> socket.socket:
+        """Connect to an address over a bridge: many servers forward no ports themselves."""
+        return await self._bridge(addr, str(port))
+
+    async def _bridge(self, *words: str) -> socket.socket:
+        python, code, *to = map(shlex.quote, (self.python, self.code, *words))
+        bridge = f"env PYTHONPATH={code} {python} -P -m jupyter_sky.node.bridge {' '.join(to)}"
         try:
-            return await in_thread(self._connection.open_bridge, f"env PYTHONPATH={code} {bridge}")
+            return await in_thread(self._connection.open_bridge, bridge)
         except SkyError as error:
             raise OSError(f"{self.host}: {error}") from None
 

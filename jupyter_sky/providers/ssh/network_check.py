@@ -71,7 +71,7 @@ def diagnose(
         if len(reached) > 1:
             for target, opened in zip(reached, threads.map(open_port, reached), strict=True):
                 if isinstance(opened, HostError):
-                    yield CheckResult(str(target), "cannot be tried", f"{opened}.")
+                    yield CheckResult(str(target), "cannot be tested", f"{opened}.")
                 else:
                     ports[target] = opened
 
@@ -86,7 +86,7 @@ def diagnose(
         pool.get(target).close_if_unused()
         if target not in reached:
             trouble = "see what is wrong with it above."
-            yield CheckResult(str(target), "cannot be tried", trouble)
+            yield CheckResult(str(target), "cannot be tested", trouble)
 
 
 def _address(target: Target) -> str | None:

@@ -236,7 +236,7 @@ def test_gc_asks_as_the_profile_that_started(
     assert str(rental).endswith("in us-east-1 as work")
     config.write_text("")
     found, [sentence] = cloud_resources.find()
-    assert "what is rented in us-east-1 as work cannot be looked at: The config profile" in sentence
+    assert "what is rented in us-east-1 as work cannot be listed: The config profile" in sentence
     assert not [each for each in found if each.resources.what]
     config.write_text(
         "[profile work]\naws_access_key_id = worker\naws_secret_access_key = secret\n"

@@ -8,11 +8,15 @@ import pytest
 
 from jupyter_sky.api.accelerators import parse
 from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.market.instance_types import catalog
 from jupyter_sky.providers.aws.market.offers import find_offers, offers_table
 from jupyter_sky.providers.aws.market.prices import on_demand
 from jupyter_sky.providers.aws.market.selection import InstanceRequirements, select
+from jupyter_sky.providers.choice import Candidate, in_order
+from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec
 from tests.providers.aws.stand_in.account import Account
 
 
@@ -59,6 +63,15 @@ def test_the_cheapest_comes_first(clients: Clients) -> None:
     assert prices == sorted(prices)
 
 
+def test_a_cluster_has_the_price_of_the_cheapest_that_fits(clients: Clients) -> None:
+    [first, *_] = find_offers(clients, InstanceRequirements(accelerator=parse("L4")))
+    spec = ClusterSpec(name="test", nodes=3, accelerator=parse("L4"))
+    assert first.price
+    assert AWS(region="us-east-1").price_of(spec) == 3 * first.price
+    places = [Candidate(AWS(region="us-east-1"), spec), Candidate(Local(), spec)]
+    assert [each.name for each in in_order(places, "cheapest")[0]] == ["local", "aws"]
+
+
 def test_spot_is_cheapest_where_it_is(clients: Clients) -> None:
     usual, _ = on_demand(clients)
     wish = InstanceRequirements(accelerator=parse("L4"), spot=True)
@@ -71,16 +84,19 @@ def test_spot_is_cheapest_where_it_is(clients: Clients) -> None:
 @pytest.mark.parametrize(
     ("wish", "sentence"),
     [
-        ({"gpu": "Trainium"}, "Trainium is not programmed in CUDA"),
+        ({"gpu": "Trainium"}, "Trainium does not run CUDA"),
         ({"gpu": "A100:16"}, "the largest has 8, so type `--gpu A100:8` and take more nodes."),
         ({"gpu": "GH200"}, "AWS has no GH200 in us-east-1: did you mean H200 or"),
-        ({"gpu": "GTX1080Ti"}, "AWS has no GTX1080Ti in us-east-1: there are A100,"),
-        ({"gpu": "L4", "zone": "us-east-1e"}, "what fits is not in us-east-1e: it is in us-ea"),
+        ({"gpu": "GTX1080Ti"}, "AWS has no GTX1080Ti in us-east-1: choose from A100,"),
+        (
+            {"gpu": "L4", "zone": "us-east-1e"},
+            "what fits is not offered in us-east-1e: choose us-ea",
+        ),
         ({"gpu": "L4", "zone": "us-east-9"}, "us-east-1 has no zone us-east-9: did you mean us-e"),
         ({"instance_type": "g6.xlage"}, "there is no instance type g6.xlage in us-east-1: did y"),
-        ({"instance_type": "trn1.32xlarge"}, "Trainium is not programmed in CUDA"),
-        ({"cpus": "7"}, 'no type of machine in us-east-1 has --cpus 7: a number with + ("8+")'),
-        ({"gpu": "T4", "cpus": "7"}, "has --cpus 7: there are 4 CPUs with 16 GB, 8 CPUs with"),
+        ({"instance_type": "trn1.32xlarge"}, "Trainium does not run CUDA"),
+        ({"cpus": "7"}, 'no instance type in us-east-1 has --cpus 7: a number with + ("8+")'),
+        ({"gpu": "T4", "cpus": "7"}, "has --cpus 7: choose from 4 CPUs with 16 GB, 8 CPUs with"),
         (
             {"gpu": "A100", "nodes": 4, "max_price": 50.0},
             "the cheapest that fits is p4d.24xlarge, and 4 of them cost $83.20 an hour: raise",

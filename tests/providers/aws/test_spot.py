@@ -104,7 +104,7 @@ def test_a_hook_that_fails_harms_nothing(start: Start, machines: Machines) -> No
     told: list[str] = []
     run.follow(lambda event: printed.append(event.data), notice=told.append)
     [host] = machines.hosts.values()
-    assert told == [f"AWS recommends to leave root@{host.address}, which it may take away soon"]
+    assert told == [f"AWS recommends leaving root@{host.address}, which it may take back soon"]
     assert b"RuntimeError: the disk is full" in b"".join(printed)
     assert cells.ask("1 + 1") == [2]
 

@@ -85,8 +85,8 @@ def test_no_capacity_anywhere(account: Account, given_back: None, left: Left) ->
     with pytest.raises(SkyError) as caught:
         rent(zone="us-east-1b")
     assert str(caught.value).splitlines() == [
-        "AWS has no 4 instances for this now: try later or in another --region, or ask for a "
-        "higher quota at Service Quotas in the AWS console.",
+        "AWS has no capacity for 4 such instances now: try later or in another --region, or ask "
+        "for a higher quota at Service Quotas in the AWS console.",
         f"  p4d.24xlarge in us-east-1b: {NO_CAPACITY}",
         f"  p4de.24xlarge in us-east-1b: {NO_CAPACITY}",
     ]
@@ -97,11 +97,11 @@ def test_max_cost_keeps_to_zones_whose_price_is_known(account: Account, given_ba
     refuse, hide = account.fault, without_spot_price("us-east-1b")
     account.fault = lambda call, carry_out: hide(call, lambda: refuse(call, carry_out))
     limits: dict[str, Any] = {"max_price": None, "ask_above": 1000.0, "max_cost": 40.0}
-    with pytest.raises(SkyError, match="AWS has no 4 instances"):
+    with pytest.raises(SkyError, match="AWS has no capacity for 4"):
         rent(spot=True, **limits)
     zones = {call.params["Placement.AvailabilityZone"] for call in asked}
     assert zones == {"us-east-1a", "us-east-1c", "us-east-1d"}
-    sentence = r"AWS does not tell what p4d\S+ costs, so --max-cost cannot hold: leave out --spot"
+    sentence = r"AWS gives no price for p4d\S+, so --max-cost cannot be kept: leave out --spot"
     with pytest.raises(UsageError, match=sentence):
         rent(spot=True, zone="us-east-1b", **limits)
 

@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
@@ -65,12 +67,32 @@ def test_a_shell_variable_without_a_value_stops_the_start() -> None:
     assert registry.find("shell") is None
 
 
+def test_a_plugins_shell_commands_run_before_the_ranks_start(new, tmp_path: Path) -> None:
+    plugin = (
+        sky.Plugin.create("data")
+        .with_image_transform(lambda image, cluster: replace(image, env={"WHERE": str(tmp_path)}))
+        .with_bootstrap(lambda cluster: [f'seq {cluster.spec.nodes} > "$WHERE/made"', "sleep 9 &"])
+        .with_around_app(lambda info: nullcontext())
+    )
+    spec, runtime_env = assemble(ClusterSpec(name="prepared", nodes=2), [plugin])
+    cluster = Cluster.start(spec, Local(), runtime_env)
+    cluster.down()
+    assert (tmp_path / "made").read_text() == "1\n2\n"
+
+
+def test_a_shell_command_that_fails_stops_the_start() -> None:
+    image = Image(bootstrap=["true", "echo no such disk >&2; exit 4", "touch never"])
+    with pytest.raises(SkyError, match="`echo no such disk .*` ended with status 4, no such disk"):
+        start("broken", image=image)
+    assert registry.find("broken") is None
+
+
 def test_a_working_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    with pytest.raises(SkyError, match="working folder is gone"):
+    with pytest.raises(SkyError, match="working folder no longer exists"):
         start("nowhere")
     assert registry.find("nowhere") is None
 

@@ -6,7 +6,6 @@ import contextlib
 import re
 import shutil
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,12 +50,6 @@ def impatient(client: Path, host: Host) -> Iterator[None]:
         yield
     finally:
         config.write_text(usual)
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait until something is so; the test's time-out bounds it."""
-    while not condition():
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -121,7 +114,14 @@ def start(client: Path) -> Iterator[Callable[..., Cells]]:
 @pytest.fixture
 def notebook(client: Path, tmp_path: Path) -> Iterator[LiveNotebook]:
     """A notebook whose nodes use the Python of these tests."""
-    made = LiveNotebook(tmp_path / "n.ipynb", HOME=str(client.parent), PYTHONPATH=str(ROOT))
+    with opened_over_ssh(client, tmp_path) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def opened_over_ssh(client: Path, folder: Path) -> Iterator[LiveNotebook]:
+    """Open a notebook in a folder, for nodes that use the Python of these tests."""
+    made = LiveNotebook(folder / "n.ipynb", HOME=str(client.parent), PYTHONPATH=str(ROOT))
     try:
         made.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
         yield made

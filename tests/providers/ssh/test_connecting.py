@@ -21,7 +21,8 @@ from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.transport import event_loop
 from tests.lab import Lab
 from tests.lab.host import make_key
-from tests.providers.ssh.conftest import impatient, until
+from tests.providers.ssh.conftest import impatient
+from tests.waiting import until
 
 
 def connect(host: str) -> str:
@@ -160,7 +161,7 @@ def test_kinds_of_keys(lab: Lab, client: Path, kind: str) -> None:
 def test_a_certificate(lab: Lab, client: Path) -> None:
     key = make_key(client / "certified")
     write(client, (client / "config").read_text() + f"  IdentityFile {key}\n")
-    with pytest.raises(sky.SkyError, match="it takes none of 1 keys for root: run `ssh-copy-id"):
+    with pytest.raises(sky.SkyError, match="it accepts none of 1 keys for root: run `ssh-copy-id"):
         connect("lab1")
     lab.certify(key)
     assert connect("lab1") == "lab1"
@@ -214,7 +215,7 @@ def test_a_passphrase_is_asked_for_once(
     assert connect("lab1") == "lab1"
     assert connect("lab2") == "lab2"
     place = f"Passphrase for {client / 'id_ed25519'}: "
-    assert asked == [place, f"That was not it. {place}"]
+    assert asked == [place, f"Wrong passphrase. {place}"]
 
 
 # Whose host it is
@@ -351,8 +352,8 @@ def test_every_host_that_cannot_be_used_is_named_with_its_reason(
     assert lines[0] == "4 of 5 hosts cannot be used:"
     assert re.match(r"  lab2: .* port 22 did not answer within 1 s: is the machine on", lines[1])
     assert re.match(r"  lab3: nothing listens at .* port 22: is its SSH server running", lines[2])
-    assert re.match(r"  eve@lab4: it takes none of \d keys for eve", lines[3])
-    assert re.match(r"  no-such-machine: no machine is named no-such-machine", lines[4])
+    assert re.match(r"  eve@lab4: it accepts none of \d keys for eve", lines[3])
+    assert re.match(r"  no-such-machine: no host is named no-such-machine", lines[4])
     assert not good.processes("jupyter_sky")
 
 

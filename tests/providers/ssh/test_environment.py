@@ -25,7 +25,7 @@ from tests.lab import Lab, wheels
 from tests.lab.host import USERS, command
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
-from tests.providers.ssh.conftest import until
+from tests.waiting import until
 
 
 def said(image: sky.Image, hosts: str = "lab1") -> tuple[list[str], Any]:
@@ -61,6 +61,7 @@ def test_uv_installs_from_an_index_once(lab: Lab, client: Path, shelf: Path) -> 
             pip=["greeting"],
             pip_indexes=[index],
             env={"TOKEN": "hidden-token"},
+            bootstrap=['echo "${TOKEN%-*} $(hostname)" > told'],
             shell_vars={"WHERE": "hostname"},
         )
         lines, found = said(image)
@@ -68,6 +69,8 @@ def test_uv_installs_from_an_index_once(lab: Lab, client: Path, shelf: Path) -> 
     assert "/.cache/jupyter-sky/envs/" in found["prefix"]
     assert found["env"]["TOKEN"] == "hidden-token"
     assert found["env"]["WHERE"] == "lab1"
+    [told, *_] = (lab.hosts[0].home / "jupyter-sky").glob("env-*/told")
+    assert told.read_text() == "hidden lab1\n"
     assert any("sending uv" in line for line in lines)
     assert any("installing" in line for line in lines)
     # The index is not there any more: nothing is asked of it.
@@ -169,7 +172,7 @@ def test_a_file_of_requirements_and_files_that_go_along(
         (sky.Image(python="3.8"), "the image has Python 3.8 and the notebook"),
         (sky.Image(pip=["-r nowhere.txt"]), "-r nowhere.txt cannot be read"),
         (sky.Image(pip_indexes=["nowhere"]), "neither an address nor a folder with wheels"),
-        (sky.Image(includes=["nowhere"]), "includes has 'nowhere', which is not there"),
+        (sky.Image(includes=["nowhere"]), "includes has 'nowhere', which does not exist"),
     ],
 )
 def test_what_is_wrong_with_an_image_is_said_at_once(image: sky.Image, sentence: str) -> None:
@@ -219,7 +222,7 @@ def test_the_login_of_a_repository_is_in_no_argument(tmp_path: Path) -> None:
 
 def test_what_the_registry_does_not_keep_is_asked_for() -> None:
     with pytest.raises(
-        sky.UsageError, match=r"does not keep what stands for \*\*\*\* in a @ https"
+        sky.UsageError, match=r"does not keep the secret behind \*\*\*\* in a @ https"
     ):
         recipe_for(sky.Image(pip=["a @ https://****@h.org/a-1.0-py3-none-any.whl"]))
 

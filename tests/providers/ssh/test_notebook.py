@@ -46,7 +46,7 @@ def test_hosts_without_a_provider_are_reached_over_ssh(notebook: LiveNotebook) -
     cell = notebook.run("%%sky --cluster other --provider ssh --plugin none\npass")
     assert "name them, as in `--hosts gpu1,gpu2`" in cell.sentence
     cell = notebook.run("%%sky --cluster other --hosts lab1 --spot --plugin none\npass")
-    assert "--spot has no meaning for ssh nodes" in cell.sentence
+    assert "--spot does not apply to ssh nodes" in cell.sentence
 
 
 def test_a_lost_node_is_said_and_restart_recovers(lab: Lab, notebook: LiveNotebook) -> None:
@@ -57,8 +57,8 @@ def test_a_lost_node_is_said_and_restart_recovers(lab: Lab, notebook: LiveNotebo
     host.power_off()
     try:
         lost = notebook.finish(cell)
-        assert "rank 1 on lab2 cannot be reached for" in lost.sentence
-        assert "`%sky restart` starts anew without it being waited for" in lost.sentence
+        assert "rank 1 on lab2 could not be reached for" in lost.sentence
+        assert "`%sky restart` starts a new cluster at once" in lost.sentence
     finally:
         host.start()
     restarted = notebook.succeed("%sky restart")
@@ -109,7 +109,7 @@ def test_what_a_dead_cluster_left_on_hosts_is_collected(lab: Lab, notebook: Live
     notebook.succeed("%load_ext jupyter_sky")
     assert "gone" in notebook.succeed("%sky status").stdout
     collected = notebook.succeed("%sky gc").stdout
-    assert "what there is of it on lab1, lab2" in collected
+    assert "what is left of it on lab1, lab2" in collected
     assert not any(host.processes("jupyter_sky") for host in lab.hosts)
     assert "No cluster" in notebook.succeed("%sky status").stdout
 
@@ -124,7 +124,9 @@ def test_a_cluster_that_is_out_of_reach_can_be_given_up(
     try:
         with impatient(client, lab.hosts[1]):
             refused = notebook.run("%%sky\npass")
-            ended = notebook.succeed("%sky down").stdout
+            down = notebook.succeed("%sky down")
+        ended = down.stdout
+        assert "removing what is left of it" in down.shown[0]
         assert "does not answer (lab2: " in refused.sentence
         assert "end it with `%sky down" in refused.sentence
         assert "lab2 could not be reached: what is left there" in ended
@@ -147,7 +149,7 @@ def test_the_doctor_looks_at_hosts(lab: Lab, client: Path, notebook: LiveNoteboo
     assert "agrees with the notebook's" in first
     assert second.startswith("lab2:\nfix  SSH")
     assert "is the machine on" in second or "cannot be reached" in second
-    assert "lab2           cannot be tried: see what is wrong with it above." in between
+    assert "lab2           cannot be tested: see what is wrong with it above." in between
 
 
 @pytest.mark.parametrize("phase", ["connecting", "starting", "importing torch"])
@@ -158,6 +160,6 @@ def test_stop_while_machines_start_leaves_nothing(
     notebook.until(cell, lambda cell: any(phase in text for text in cell.shown))
     notebook.interrupt()
     notebook.finish(cell)
-    assert "was stopped while it started; nothing of it is left" in cell.sentence
+    assert "was stopped; nothing is left running" in cell.sentence
     assert not any(host.processes("jupyter_sky.node") for host in lab.hosts)
     assert "No cluster" in notebook.succeed("%sky status").stdout

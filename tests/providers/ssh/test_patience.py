@@ -12,8 +12,9 @@ import jupyter_sky as sky
 from jupyter_sky.errors import NoConnection
 from tests.cluster.conftest import Cells
 from tests.lab import Host, Lab
-from tests.providers.ssh.conftest import cut, until
+from tests.providers.ssh.conftest import cut
 from tests.providers.ssh.test_broken_links import Followed
+from tests.waiting import until
 
 
 @contextlib.contextmanager
@@ -49,7 +50,7 @@ def test_an_idle_cluster_waits_and_the_next_cell_goes_on_with_its_variables(
         # It says at once what it waits for.
         followed.until(lambda: followed.notices)
         assert "lab2 cannot be reached since " in followed.notices[0]
-        assert "not by the other nodes either: it is waited for" in followed.notices[0]
+        assert "by the other nodes either: waiting for it" in followed.notices[0]
     assert followed.values() == {1: {"kept": 8}}
     assert "connected to lab2 again after" in followed.notices[-1]
     assert cells.ask("kept") == [8, 8, 8]
@@ -61,17 +62,26 @@ def test_an_idle_cluster_waits_and_the_next_cell_goes_on_with_its_variables(
 )
 def test_a_run_ends_soon_and_the_next_cell_finds_all_variables(lab: Lab, start) -> None:
     cells = start("lab1,lab2")
+    anew: list[str] = []  # why processes of ranks ended, if any did
+
+    def look() -> None:
+        anew.extend(rank.trouble for rank in cells.cluster.state.ranks if rank.trouble)
+
+    cells.cluster.listen(look)
     cells.run("import torch, torch.distributed as dist\nkept = dist.get_rank() + 5")
     code = "print('here', flush=True)\nwhile True: dist.all_reduce(torch.ones(1))"
     followed = Followed(cells, code)
     followed.until(lambda: followed.printed)
     with cut(lab.hosts[1]):
-        with pytest.raises(NoConnection, match="rank 1 on lab2 cannot be reached .*--patience"):
+        with pytest.raises(NoConnection, match="rank 1 on lab2 could not be reached .*--patience"):
             followed.values()
         waiting = Followed(cells, "x = torch.ones(1)\ndist.all_reduce(x)", values={0: ["kept"]})
         waiting.until(lambda: waiting.notices)
         assert "lab2 cannot be reached since " in waiting.notices[0]
-    assert waiting.values() == {0: {"kept": 5}}
+    try:
+        assert waiting.values() == {0: {"kept": 5}}
+    finally:
+        assert anew == []
     assert cells.ask("(kept, x.item())") == [(5, 2.0), (6, 2.0)]
 
 
@@ -83,3 +93,21 @@ def test_patience_comes_to_an_end(lab: Lab, start) -> None:
         gone = "the agent of rank 1 on lab2 is gone: neither this notebook nor the other nodes"
         with pytest.raises(sky.ClusterLost, match=gone):
             followed.values()
+
+
+def test_nodes_that_do_not_reach_each_other_do_not_wait_for_ever(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", patience=1.0)
+    cells.run("import torch, torch.distributed as dist\nkept = dist.get_rank() + 5")
+    code = "print('here', flush=True)\nwhile True: dist.all_reduce(torch.ones(1))"
+    followed = Followed(cells, code)
+    followed.until(lambda: followed.printed)
+    lab.hosts[0].block(lab.hosts[1])
+    try:
+        # The notebook reaches both of them.
+        with pytest.raises(NoConnection, match="lab1 and lab2 do not reach each other for 1 s"):
+            followed.values()
+        assert "reach" in followed.notices[0]
+    finally:
+        lab.hosts[0].speed_up()
+    assert cells.ask("kept") == [5, 6]
+    assert cells.ask("dist.get_world_size()") == [2, 2]

@@ -18,6 +18,7 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers import node_defaults
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.frames import encode
 from tests.lab import Lab
 
@@ -236,3 +237,29 @@ def test_what_the_user_writes_on_a_host_stays(lab: Lab, start) -> None:
     assert not lab.hosts[0].processes("jupyter_sky")
     assert not list((lab.hosts[0].folder / "tmp" / "jupyter-sky-0").iterdir())
     assert "jupyter-sky" not in lab.hosts[0].run("ls", "/dev/shm")
+
+
+def test_dask_runs_on_hosts_that_the_notebook_reaches_over_ssh_alone(lab: Lab, start) -> None:
+    pytest.importorskip("distributed")
+    from jupyter_sky.plugins.dask_cluster.deployment import deployed
+    from jupyter_sky.plugins.dask_cluster.settings import WorkerOptions
+
+    cells = start("lab1,lab2", framework=False)
+    with deployed(cells.cluster, WorkerOptions()) as deployment:
+        client = deployment.client
+        data = np.arange(1_000_000)
+        total = client.submit(np.sum, client.scatter(data)).result()
+        assert total == data.sum()
+        assert set(client.run(socket.gethostname).values()) == {"lab1", "lab2"}
+        # On each host, Dask listens at the address of the cluster alone.
+        addresses = list(client.scheduler_info(n_workers=-1)["workers"])
+        assert {each.split("/")[2].split(":")[0] for each in addresses} == {
+            host.address for host in lab.hosts[:2]
+        }
+
+
+def test_a_port_where_nothing_listens_is_one_sentence(lab: Lab, start) -> None:
+    cells = start("lab1", framework=False)
+    machine = cells.cluster._controller.connections[0].machine
+    with pytest.raises(OSError, match="lab1: nothing answers at port 9: Connection refused"):
+        event_loop.wait(machine.connect("127.0.0.1", 9))

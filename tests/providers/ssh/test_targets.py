@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 import jupyter_sky as sky
-from jupyter_sky.providers.ssh.connection.targets import Target, parse
+from jupyter_sky.providers.ssh.connection.ssh_config import read_login
+from jupyter_sky.providers.ssh.connection.targets import Target, parse, parse_one
 
 
 @pytest.mark.parametrize(
@@ -30,13 +35,63 @@ def test_what_it_reads(text, expected) -> None:
         ("gpu1:four", '"gpu1:four" is not a host: type one like `gpu1`'),
         ("gpu1:0", "at least one rank"),
         ("gpu1:99999", "a port below 65536"),
-        ("gpu1,gpu1", "gpu1 is there twice: leave one out, or type `gpu1:2`"),
+        ("gpu1,gpu1", "gpu1 is named twice: leave one out, or type `gpu1:2`"),
         ("gpu1 -oProxyCommand=x", "is not a host"),
     ],
 )
 def test_what_it_refuses(text: str, said: str) -> None:
     with pytest.raises(sky.UsageError, match=said):
         sky.SSH(text)
+
+
+@given(
+    st.text(max_size=30)
+    | st.from_regex(r"(a@|\[)?[a-z0-9:.]{0,12}\]?(:[0-9]{0,12}){0,3}(,g)?", fullmatch=True)
+)
+@settings(max_examples=150, deadline=None)
+@example("gpu1:" + "1" * 5000)
+def test_anything_is_hosts_or_a_sentence(text: str) -> None:
+    try:
+        targets = parse(text)
+    except sky.UsageError as error:
+        assert "\n" not in str(error).replace(text, "")
+        return
+    # What was read can be typed, and is read as the same.
+    for target in targets:
+        ranks = f":{target.ranks}" if target.ranks else ""
+        port = f":{target.port or 22}" if target.ranks else ""
+        again = Target(target.name, target.user, target.port or None, None)
+        assert parse_one(str(again)) == again or target.port
+        assert parse_one(f"{Target(target.name, target.user)}{port}{ranks}").ranks == target.ranks
+
+
+CONFIG_WORDS = st.sampled_from(
+    [
+        *("Host", "Match", "Include", "Port", "HostName", "User", "IdentityFile", "ProxyJump"),
+        *("ConnectTimeout", "UserKnownHostsFile", "CertificateFile", "CanonicalizeHostname"),
+        *("gpu1", "*", "!gpu1", "all", "user", "host", "final", "yes", "none", "22", "abc"),
+        *("~nobody-here/x", "~/.ssh/config", "'", '"', "=", "#", "%h", "%", "%z", "1m30s", "\0"),
+        *("9" * 5000, "-1", "[", ",", "a@b:c"),
+    ]
+)
+
+
+@given(text=st.lists(st.lists(CONFIG_WORDS, max_size=4).map(" ".join), max_size=6).map("\n".join))
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_configuration_is_read_or_refused_with_a_sentence(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir(exist_ok=True)
+    (tmp_path / ".ssh" / "config").write_text(text)
+    try:
+        login = read_login(Target("gpu1"))
+    except sky.UsageError as error:
+        assert str(error).endswith((".", "`", "?"))
+        return
+    assert 0 < login.port < 65536
 
 
 def test_more_nodes_than_hosts_is_one_sentence() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from jupyter_sky.providers.ssh import SSH
 from tests.cluster.conftest import Cells
 from tests.lab import Host, Lab
 from tests.notebook.kernels import LiveNotebook
-from tests.providers.ssh.conftest import cut, until
+from tests.providers.ssh.conftest import cut
 from tests.providers.ssh.test_broken_links import Followed, counting
+from tests.waiting import until
 
 
 def out_of_reach(lab: Lab, host: Host) -> None:
@@ -26,23 +28,28 @@ def out_of_reach(lab: Lab, host: Host) -> None:
     host.run("iptables", "-A", "OUTPUT", "-d", lab.address, "-j", "DROP")
 
 
+def counting_without_end(start: Callable[..., Cells], hosts: str, tmp_path: Path) -> Cells:
+    """Start a cluster on hosts, and a run on it that is seen to count."""
+    cells = start(hosts, framework=False)
+    followed = Followed(cells, counting(tmp_path / "never"), show=[1])
+    followed.until(lambda: 3 in followed.numbers)
+    return cells
+
+
 def test_down_right_after_a_cut_is_remembered_and_done_when_the_host_answers(
     lab: Lab, start, tmp_path: Path
 ) -> None:
-    cells = start("lab1,lab2", framework=False)
-    followed = Followed(cells, counting(tmp_path / "never"), show=[1])
-    followed.until(lambda: 3 in followed.numbers)
+    cells = counting_without_end(start, "lab1,lab2", tmp_path)
     host = lab.hosts[1]
-    host.cut()
-    try:
-        assert cells.cluster.down() == ["lab2"]
+    with cut(host):
+        said: list[object] = []
+        assert cells.cluster.down(said.append) == ["lab2"]
+        assert said[0] == "waiting for lab2, which does not answer, 19 s at most"
         assert registry.find(cells.cluster.name) is None
         [owed] = owed_ends.read()
         assert (owed.name, owed.hosts) == (cells.cluster.name, "lab2")
         assert not lab.hosts[0].processes("jupyter_sky")
         assert host.processes("jupyter_sky")
-    finally:
-        host.mend()
     until(lambda: not host.processes("jupyter_sky"))
     until(lambda: not owed_ends.read())
 
@@ -50,9 +57,7 @@ def test_down_right_after_a_cut_is_remembered_and_done_when_the_host_answers(
 def test_a_host_that_only_other_nodes_reach_is_told_by_them(
     lab: Lab, start, tmp_path: Path
 ) -> None:
-    cells = start("lab1,lab2,lab3", framework=False)
-    followed = Followed(cells, counting(tmp_path / "never"), show=[1])
-    followed.until(lambda: 3 in followed.numbers)
+    cells = counting_without_end(start, "lab1,lab2,lab3", tmp_path)
     host = lab.hosts[1]
     out_of_reach(lab, host)
     try:
@@ -66,9 +71,7 @@ def test_a_host_that_only_other_nodes_reach_is_told_by_them(
 def test_an_agent_that_comes_back_to_a_cluster_that_was_ended_ends_as_well(
     lab: Lab, start, tmp_path: Path
 ) -> None:
-    cells = start("lab1,lab2", framework=False)
-    followed = Followed(cells, counting(tmp_path / "never"), show=[1])
-    followed.until(lambda: 3 in followed.numbers)
+    cells = counting_without_end(start, "lab1,lab2", tmp_path)
     host = lab.hosts[1]
     with cut(host):
         assert cells.cluster.down() == ["lab2"]
@@ -87,16 +90,15 @@ def test_another_kernel_does_what_is_owed(lab: Lab, notebook: LiveNotebook, tmp_
     cell = notebook.start(f"%%sky --background\n{counting(stop)}")
     notebook.finish(cell)
     host = lab.hosts[1]
-    host.cut()
-    try:
-        said = notebook.succeed("%sky down").stdout
+    with cut(host):
+        down = notebook.succeed("%sky down")
+        assert "waiting for lab2, which does not answer" in down.shown[0]
+        said = down.stdout
         assert "lab2 could not be reached: what is left there is ended when it answers" in said
-        assert "after 7 d 0 h without a notebook" in said
-        assert "lab2 could not be told so far" in notebook.succeed("%sky status").stdout
-        assert "lab2 could not be told so far" in notebook.succeed("%sky gc").stdout
+        assert "after 7 d without a notebook" in said
+        assert "lab2 could not be reached so far" in notebook.succeed("%sky status").stdout
+        assert "lab2 could not be reached so far" in notebook.succeed("%sky gc").stdout
         notebook.restart()
-    finally:
-        host.mend()
     notebook.succeed("%load_ext jupyter_sky")
     assert host.processes("jupyter_sky")
     said = notebook.succeed("%sky gc").stdout

@@ -57,7 +57,7 @@ def test_gc_gives_back_what_nobody_uses(
     for folder in [unused, *(ours / "code").iterdir(), Path(used)]:
         grow_old(folder)
     said = notebook.run("%sky gc --hosts lab1").splitlines()[-1]
-    assert said.startswith("lab1: removed 1 environment, 5 MB given back (3 MB more are in uv's")
+    assert said.startswith("lab1: removed 1 environment, 5 MB freed (3 MB more are in uv's")
     assert not unused.exists()
     assert recent.exists()
     assert prefix(pool) == used
@@ -68,7 +68,7 @@ def test_gc_gives_back_what_nobody_uses(
     assert "version" in said
     assert not Path(used).exists()
     assert notebook.run("%sky gc --hosts lab1").splitlines()[-1] == (
-        "lab1: every environment there is used"
+        "lab1: every environment there is in use"
     )
 
 

@@ -89,7 +89,7 @@ def rent(
     SkyError
         When AWS has not enough of any type that fits, in any zone.
     """
-    report("looking for a place")
+    report("looking for free capacity")
     subnets = network.find_subnets(clients, request.subnet)
     attempts = list(_attempts(request, subnets))
     if not attempts:
@@ -173,7 +173,8 @@ def _image(
 def _no_capacity(request: LaunchRequest, refusals: Sequence[str]) -> str:
     lines = "".join(f"\n  {each}" for each in refusals)
     return (
-        f"AWS has no {request.nodes} instances for this now: try later or in another --region, or "
+        f"AWS has no capacity for {request.nodes} such instances now: try later or in another "
+        f"--region, or "
         f"ask for a higher quota at Service Quotas in the AWS console.{lines}"
     )
 

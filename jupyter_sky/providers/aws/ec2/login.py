@@ -57,7 +57,7 @@ def wait_for_login(
             if isinstance(error, HostKeyError):
                 patience = RENEWED_WITHIN if renewed else 0.0
             if time.monotonic() - start > patience:
-                raise HostError(f"{host} does not let us in: {error}") from None
+                raise HostError(f"{host} refuses the login: {error}") from None
         time.sleep(_PAUSE)
 
 

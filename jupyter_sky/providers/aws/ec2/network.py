@@ -93,8 +93,8 @@ def _seen_from_outside() -> str:
             return str(ipaddress.IPv4Address(answer.read(64).decode().strip()))
     except (OSError, ValueError):
         raise UsageError(
-            f"your own address in the internet is not known, as {_WHO_AM_I} does not answer: name "
-            "it, as in `%config Sky.aws = {'ssh_from': '203.0.113.7/32'}`."
+            f"your public IP address is not known, as {_WHO_AM_I} does not answer: set it, as in "
+            f"`%config Sky.aws = {'ssh_from': '203.0.113.7/32'}`."
         ) from None
 
 

@@ -62,7 +62,8 @@ def rent(
             raise
         quota = f" (the quota is `{wanted.type.quota(wanted.spot)}`)"
         raise SkyError(
-            f"AWS has no {request.nodes} more × {wanted.type.name} in {like.zone}, where the "
+            f"AWS has no capacity for {request.nodes} more × {wanted.type.name} in {like.zone}, "
+            f"where the "
             f"others are: {error.message.rstrip('.')}{quota * (error.code in launch.QUOTAS)}."
         ) from None
     made = [each["InstanceId"] for each in answer["Instances"]]

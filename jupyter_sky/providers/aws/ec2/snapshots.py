@@ -131,7 +131,7 @@ def make(
     """
     if there := bootable(clients, wanted):
         raise UsageError(
-            f"there is a snapshot of what is installed here already, {there.snapshot}: "
+            f"a snapshot of what is installed here exists already, {there.snapshot}: "
             f"`%sky snapshot --remove {there.snapshot}` removes it."
         )
     name = f"jupyter-sky-{wanted[:8]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"

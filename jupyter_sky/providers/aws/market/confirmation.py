@@ -39,7 +39,7 @@ def confirm_price(
     report(f"{what} {cost}")
     if max_price is not None or most <= ask_above:
         return
-    otherwise = "say `--max-price` with the dollars an hour that you agree to"
+    otherwise = "add `--max-price` with the dollars an hour that you accept"
     try:
         answer = event_loop.call_in_waiting_thread(input, f"Start {what} {cost}? [y/N] ")
     except (event_loop.NoWaitingThread, EOFError, NotImplementedError):
@@ -62,8 +62,8 @@ def check_max_price(max_price: float, nodes: int, before: int, offer: InstanceOf
     """
     if offer.price is None:
         raise UsageError(
-            f"AWS does not tell what {offer.type.name} costs there now, so --max-price cannot "
-            "hold: try later, or start the cluster anew without it."
+            f"AWS gives no price for {offer.type.name} there now, so --max-price cannot be kept: "
+            f"try later, or start a new cluster without it."
         )
     total = nodes * offer.price
     if total <= max_price + _ROUNDING:
@@ -72,7 +72,7 @@ def check_max_price(max_price: float, nodes: int, before: int, offer: InstanceOf
     fewer = f"type `%sky scale {fitting}`, or " if fitting > before else ""
     raise UsageError(
         f"{nodes} nodes cost {format_dollars(total)} an hour, more than --max-price {max_price:g}: "
-        f"{fewer}start the cluster anew with a higher one."
+        f"{fewer}start a new cluster with a higher one."
     )
 
 
@@ -81,9 +81,9 @@ def _described(nodes: int, choice: Sequence[InstanceOffer]) -> tuple[str, str, f
     first = choice[0]
     what = f"{nodes} × {first.type.name}{' spot' if first.spot else ''}"
     if first.price is None:
-        return what, "at a price that AWS does not tell", float("inf")
+        return what, "at an unknown price", float("inf")
     known = [price for offer in choice for price in offer.prices.values() if price is not None]
     cost, most = f"for {format_dollars(nodes * first.price)} an hour", nodes * max(known)
     if most > nodes * first.price:
-        cost += f" (at most {format_dollars(most)}, if another type has to do)"
+        cost += f" (at most {format_dollars(most)}, if another type is taken)"
     return what, cost, most

@@ -41,7 +41,7 @@ def offers_table(clients: Clients, required: InstanceRequirements) -> str:
     nodes = f"{required.nodes} nodes" if required.nodes > 1 else "one node"
     lines.append(
         f"{clients.region}, dollars an hour for {nodes}; on-demand prices are "
-        f"{age / 3600:.0f} h old, spot prices are of now"
+        f"{age / 3600:.0f} h old, spot prices are current"
     )
     return "\n".join(lines)
 

@@ -83,7 +83,7 @@ def select(
     """
     fitting = _fitting(required, catalog)
     if required.spot and not (fitting := [each for each in fitting if each.has_spot]):
-        raise UsageError(f"what fits is not there as spot in {catalog.region}: leave out --spot.")
+        raise UsageError(f"what fits is not offered as spot in {catalog.region}: leave out --spot.")
     if required.zone is not None:
         fitting = _in_zone(required.zone, fitting, catalog)
     offers = [_offer(each, required, on_demand, spot) for each in fitting]
@@ -125,8 +125,10 @@ def _fitting(required: InstanceRequirements, catalog: Catalog) -> list[InstanceT
     )
     sizes = sorted({(each.cpus, round(each.memory)) for each in fitting})
     has = ", ".join(f"{cpus} CPUs with {memory} GB" for cpus, memory in sizes[:4])
-    instead = f"there are {has}" if sizes else 'a number with + ("8+") takes what is larger as well'
-    raise UsageError(f"no type of machine in {catalog.region} has {asked}: {instead}.")
+    instead = (
+        f"choose from {has}" if sizes else 'a number with + ("8+") takes what is larger as well'
+    )
+    raise UsageError(f"no instance type in {catalog.region} has {asked}: {instead}.")
 
 
 def _named(name: str, wanted: Accelerator | None, catalog: Catalog) -> InstanceType:
@@ -171,8 +173,8 @@ def _is(wanted: str, gpu: str) -> bool:
 
 def _not_supported(name: str) -> UsageError:
     return UsageError(
-        f"{name} is not programmed in CUDA, and this version has no other way to use it: take a "
-        "GPU of NVIDIA, like L4, A100 or H100."
+        f"{name} does not run CUDA, which this version needs: choose an NVIDIA GPU, like L4, A100 "
+        f"or H100."
     )
 
 
@@ -183,7 +185,7 @@ def _in_zone(zone: str, fitting: list[InstanceType], catalog: Catalog) -> list[I
     found = [each for each in fitting if zone in each.zones]
     if not found:
         where = ", ".join(sorted({each for known in fitting for each in known.zones}))
-        raise UsageError(f"what fits is not in {zone}: it is in {where}.")
+        raise UsageError(f"what fits is not offered in {zone}: choose {where}.")
     return found
 
 
@@ -214,7 +216,7 @@ def _affordable(required: InstanceRequirements, offers: list[InstanceOffer]) -> 
     price = offers[0].price
     if price is None:
         raise UsageError(
-            "AWS does not tell its prices to you, so --max-price cannot hold: leave it out, or ask "
+            "AWS does not show you its prices, so --max-price cannot be kept: leave it out, or ask "
             "for the permission pricing:GetProducts."
         )
     nodes = f"{required.nodes} of them cost" if required.nodes > 1 else "it costs"

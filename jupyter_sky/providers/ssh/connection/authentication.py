@@ -40,8 +40,8 @@ def authenticate(transport: paramiko.Transport, login: Login) -> None:
             transport.auth_publickey(login.user, key)
         except paramiko.BadAuthenticationType as error:
             raise LoginError(
-                f"it lets {login.user} in with {' or '.join(error.allowed_types)} only, and this "
-                "needs a key: ask whoever runs the machine"
+                f"it accepts {' or '.join(error.allowed_types)} only for {login.user}, and "
+                f"jupyter_sky needs a key: ask its administrator"
             ) from None
         except paramiko.AuthenticationException:
             if not transport.is_active():
@@ -53,7 +53,7 @@ def authenticate(transport: paramiko.Transport, login: Login) -> None:
         if transport.is_authenticated():
             return
         raise LoginError(f"it wants more than a key of {login.user}, which is not supported")
-    what = f"it takes none of {tried} keys" if tried else "there is no key to show it"
+    what = f"it accepts none of {tried} keys" if tried else "there is no key to offer"
     raise LoginError(
         f"{what} for {login.user}: run `ssh-copy-id -p {login.port} {login.user}@{login.address}` "
         "in a terminal, or name the key in ~/.ssh/config"
@@ -114,7 +114,7 @@ def _unlock(path: Path, login: Login) -> paramiko.PKey | None:
         for attempt in range(_TRIES):
             if path in _unlocked:
                 return _load(path, None, login)
-            again = "That was not it. " if attempt else ""
+            again = "Wrong passphrase. " if attempt else ""
             try:
                 said = event_loop.call_in_waiting_thread(
                     getpass.getpass, f"{again}Passphrase for {path}: "

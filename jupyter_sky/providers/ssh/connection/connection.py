@@ -22,7 +22,7 @@ from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, Login, read_login
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
-from jupyter_sky.transport.protocol.bridge import MARK, NO_AGENT
+from jupyter_sky.transport.protocol.bridge import MARK, NO_AGENT, NO_ANSWER
 
 if TYPE_CHECKING:
     import paramiko
@@ -306,7 +306,7 @@ class SSHConnection:
     # Bridges
 
     def open_bridge(self, command: str) -> socket.socket:
-        """Return a socket that leads to an agent.
+        """Return a socket that leads to an agent, or to a port of the host's network.
 
         Parameters
         ----------
@@ -316,7 +316,7 @@ class SSHConnection:
         Raises
         ------
         AgentGone
-            When there is no agent any more.
+            When the agent is gone.
         HostError
             When the host cannot be reached.
         """
@@ -357,6 +357,8 @@ class SSHConnection:
             raise HostError("its agent did not answer") from None
         if status == NO_AGENT:
             raise AgentGone(said)
+        if status == NO_ANSWER:
+            raise HostError(said)
         raise HostError(f"the bridge to its agent did not start: {said or status}")
 
 

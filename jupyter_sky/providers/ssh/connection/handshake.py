@@ -41,7 +41,7 @@ def open_socket(login: Login) -> socket.socket | paramiko.ProxyCommand:
         ) from None
     except socket.gaierror:
         raise HostError(
-            f"no machine is named {login.address}: name it in ~/.ssh/config, or type its address"
+            f"no host is named {login.address}: add it to ~/.ssh/config, or type its address"
         ) from None
     except ConnectionRefusedError:
         raise HostError(f"nothing listens at {where}: is its SSH server running?") from None

@@ -38,8 +38,8 @@ def check_host_key(login: Login, key: paramiko.PKey) -> None:
     """
     if _is_revoked(login.known_hosts, key):
         raise HostKeyError(
-            f"its host key {fingerprint(key)} is marked as @revoked in known_hosts: "
-            "ask whoever runs the machine."
+            f"its host key {fingerprint(key)} is marked as @revoked in known_hosts: ask its "
+            f"administrator."
         )
     if key.public_blob is not None and (signed := list(_authorities(login))):
         _check_certificate(key, login.host, signed)
@@ -56,8 +56,9 @@ def check_host_key(login: Login, key: paramiko.PKey) -> None:
         )
     raise HostKeyError(
         f"its host key has changed: it shows {shown}, and known_hosts has "
-        f"{', '.join(fingerprint(each) for each in known)}. Somebody may be in between; if the "
-        f"machine was set up anew, forget the old key with `!ssh-keygen -R '{login.key_name}'`"
+        f"{', '.join(fingerprint(each) for each in known)}. Somebody may be intercepting the "
+        f"connection; if the machine was set up again, remove the old key with `!ssh-keygen -R "
+        f"'{login.key_name}'`"
     )
 
 

@@ -82,9 +82,17 @@ def read_login(target: Target) -> Login:
     UsageError
         When the configuration cannot be read.
     """
-    options = _lookup(target)
+    try:
+        return _login(target, _lookup(target))
+    except UsageError:
+        raise
+    except (ValueError, RuntimeError) as error:  # a quotation mark, the home folder of nobody
+        raise UsageError(f"~/.ssh/config cannot be used: {str(error).rstrip('.')}.") from None
+
+
+def _login(target: Target, options: dict[str, Any]) -> Login:
     address = options["hostname"]
-    port = target.port or int(options.get("port", 22))
+    port = target.port or _port(options)
     filed = options.get("hostkeyalias", address)
     jump = options.get("proxyjump", "none")
     jumps = () if jump.lower() == "none" else tuple(jump.split(","))
@@ -123,15 +131,22 @@ def _before(jumps: tuple[str, ...], address: str, port: int) -> tuple[str, ...]:
     for index, jump in enumerate(jumps):
         target = parse_one(jump)
         options = _lookup(target)
-        if (options["hostname"], target.port or int(options.get("port", 22))) == (address, port):
+        if (options["hostname"], target.port or _port(options)) == (address, port):
             return jumps[:index]
     return jumps
+
+
+def _port(options: dict[str, Any]) -> int:
+    text = options.get("port", "22")
+    if not re.fullmatch(r"\d{1,5}", text, re.ASCII) or not 0 < int(text) < 65536:
+        raise UsageError(f"~/.ssh/config cannot be used: {text[:20]!r} is no port.")
+    return int(text)
 
 
 def _seconds(text: str | None) -> float:
     """Return a time of ``ssh_config``, like ``90`` or ``1m30s``; 0 for ``none``."""
     units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-    parts = re.findall(r"(\d+)([smhdw]?)", (text or "").lower())
+    parts = re.findall(r"(\d{1,9})([smhdw]?)", (text or "").lower())
     return float(sum(int(count) * units[unit] for count, unit in parts))
 
 
@@ -151,7 +166,7 @@ def _lookup(target: Target) -> dict[str, Any]:
     try:
         config = paramiko.SSHConfig.from_text("\n".join(lines))
         return dict(config.lookup(target.name))
-    except (paramiko.ConfigParseError, ValueError) as error:
+    except paramiko.SSHException as error:
         raise UsageError(f"~/.ssh/config cannot be used: {error}.") from None
 
 

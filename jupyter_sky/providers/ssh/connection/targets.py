@@ -12,7 +12,7 @@ _MOST_RANKS = 512
 _SSH = 22
 _HOST = re.compile(
     r"(?:(?P<user>[^@\s:]+)@)?(?:\[(?P<v6>[\da-fA-F:.%\w]+)\]|(?P<name>[\w.-]+))"
-    r"(?::(?P<first>\d+))?(?::(?P<second>\d+))?"
+    r"(?::(?P<first>\d{1,9}))?(?::(?P<second>\d{1,9}))?"
 )
 
 
@@ -62,7 +62,7 @@ def parse(texts: str | Iterable[str]) -> tuple[Target, ...]:
     for target in targets:
         if str(target) in seen:
             raise UsageError(
-                f"{target} is there twice: leave one out, or type `{target}:2` for two ranks on it."
+                f"{target} is named twice: leave one out, or type `{target}:2` for two ranks on it."
             )
         seen.add(str(target))
     return targets

@@ -86,8 +86,8 @@ def recipe_for(image: Image) -> Recipe:
     for each in image.pip:
         if HIDDEN in each:
             raise UsageError(
-                f"the registry does not keep what stands for {HIDDEN} in {each}: end the cluster "
-                "with `%sky down` and start it with that again."
+                f"the registry does not keep the secret behind {HIDDEN} in {each}: end the cluster "
+                f"with `%sky down` and start it again with that secret."
             )
     files = [Path(each[2:].strip()) for each in image.pip if each.startswith("-r")]
     asked = [each for each in image.pip if not each.startswith("-r")]
@@ -135,7 +135,7 @@ def make_environment(
     if facts.disk < _LEAST_DISK:
         raise HostError(
             f"only {facts.disk / 2**30:.1f} GB are free in its home, which is too little for an "
-            "environment: make room, or name one that is there with `%config Sky.python`"
+            "environment: free some space, or name one that exists with `%config Sky.python`"
         )
     uv = find_uv(connection, facts, report)
     wheels = _send_wheels(connection, facts, recipe, report)

@@ -25,7 +25,7 @@ def check_files(image: Image) -> None:
     """
     for name in image.includes:
         if not Path(name).expanduser().exists():
-            raise UsageError(f"includes has {name!r}, which is not there: mend or remove it.")
+            raise UsageError(f"includes has {name!r}, which does not exist: correct or remove it.")
 
 
 def archive(includes: Sequence[str], excludes: Sequence[str]) -> bytes:

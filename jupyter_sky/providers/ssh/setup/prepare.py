@@ -10,6 +10,7 @@ from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.setup.agent import work_folder
+from jupyter_sky.providers.ssh.setup.bootstrap import bootstrap
 from jupyter_sky.providers.ssh.setup.code_package import check_python, send_code
 from jupyter_sky.providers.ssh.setup.environment import Recipe, install_system, make_environment
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
@@ -85,10 +86,15 @@ def prepare_host(
     else:
         install_system(connection, facts, spec.image.apt, lambda text: report(text, 0.3))
         python = make_environment(connection, facts, recipe, lambda text: report(text, 0.4))
+    folder = work_folder(spec.name, facts)
     if files:
         report(f"sending files ({format_bytes(len(files))})", 0.7)
-        send_files(connection, work_folder(spec.name, facts), files)
-    variables = shell_values(connection, spec.image.shell_vars)
+        send_files(connection, folder, files)
+    image = spec.image
+    bootstrap(
+        connection, image.bootstrap, folder, python, image.env, lambda text: report(text, 0.75)
+    )
+    variables = shell_values(connection, image.shell_vars)
     report("prepared", 0.8)
     is_ours = python.startswith(f"{facts.cache_folder}/envs/")
     keeps = (code, str(PurePosixPath(python).parents[1])) if is_ours else (code,)

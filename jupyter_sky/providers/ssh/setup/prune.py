@@ -74,7 +74,7 @@ class Pruned:
             for kind, (noun, rest) in _KINDS.items()
             if kind in self.kinds
         ]
-        text = f"{', '.join(parts)}, {format_bytes(self.freed)} given back"
+        text = f"{', '.join(parts)}, {format_bytes(self.freed)} freed"
         if self.shared > self.freed / 10:
             text += f" ({format_bytes(self.shared)} more are in uv's cache: `uv cache clean` there)"
         return text

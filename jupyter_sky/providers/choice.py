@@ -1,0 +1,162 @@
+"""Several places where a cluster could come from, and in which order they are tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol, cast, runtime_checkable
+
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
+
+Allocation = Literal["on-demand", "spot", "spot-if-available"]
+Selection = Literal["cheapest", "first"]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One of several places where the nodes of a pool could come from.
+
+    What is not given is as the pool says for all of them.
+
+    Parameters
+    ----------
+    provider
+        Where nodes come from.
+    accelerator, nodes, procs_per_node, cpus, memory, image
+        As for `ComputePool`.
+    allocation
+        ``"on-demand"``, ``"spot"`` for machines that cost less and may be taken away, or
+        ``"spot-if-available"``: the same, and others where there are none. By default as the
+        provider says.
+    max_hourly_cost
+        Dollars that a node may cost an hour.
+
+    Raises
+    ------
+    UsageError
+        When an argument is not possible.
+
+    Examples
+    --------
+    >>> with sky.ComputePool(
+    ...     sky.Spec(sky.SSH("gpu1,gpu2"), nodes=2),
+    ...     sky.Spec(sky.AWS(), accelerator="A100", nodes=2, allocation="spot-if-available"),
+    ...     selection="first",
+    ... ) as pool: ...
+    """
+
+    provider: Provider
+    accelerator: Accelerator | str | None = None
+    nodes: int | None = None
+    procs_per_node: int | None = None
+    cpus: str | int | None = None
+    memory: str | float | None = None
+    image: Image | None = None
+    allocation: Allocation | None = None
+    max_hourly_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.allocation not in (None, "on-demand", "spot", "spot-if-available"):
+            raise UsageError(
+                f"allocation={self.allocation!r}: type 'on-demand', 'spot' or 'spot-if-available'."
+            )
+        name = getattr(self.provider, "name", "this provider")
+        rents = hasattr(self.provider, "spot") and hasattr(self.provider, "max_price")
+        if self.allocation == "spot" and not rents:
+            raise UsageError(f"{name} has no spot machines: leave out allocation='spot'.")
+        if self.max_hourly_cost is not None and not self.max_hourly_cost > 0:
+            raise UsageError(f"max_hourly_cost={self.max_hourly_cost!r} is no amount of dollars.")
+
+    def candidates(self, common: ClusterSpec) -> list[Candidate]:
+        """Return the places that it stands for.
+
+        Parameters
+        ----------
+        common
+            What the pool says for all of them.
+        """
+        given = {name: value for name in _OF_CLUSTER if (value := getattr(self, name)) is not None}
+        given.setdefault("nodes", max(common.nodes, self.provider.default_nodes))
+        spec = replace(common, **given)
+        provider: Any = self.provider
+        if not hasattr(provider, "spot"):
+            return [Candidate(provider, spec)]
+        if self.max_hourly_cost is not None:
+            provider = replace(provider, max_price=self.max_hourly_cost * spec.nodes)
+        kinds = {None: [provider.spot], "on-demand": [False], "spot": [True]}
+        spot = kinds.get(self.allocation, [True, False])
+        return [Candidate(cast("Provider", replace(provider, spot=each)), spec) for each in spot]
+
+
+_OF_CLUSTER = {each.name for each in fields(Spec)} & {each.name for each in fields(ClusterSpec)}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A place where a cluster could come from."""
+
+    provider: Provider
+    spec: ClusterSpec
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return self.provider.name + " spot" * bool(getattr(self.provider, "spot", False))
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """A provider that costs money."""
+
+    def price_of(self, spec: ClusterSpec) -> float | None:
+        """Return the dollars an hour of a cluster; ``None`` if that is not known.
+
+        Raises
+        ------
+        UsageError
+            When it does not have what is wanted.
+        """
+
+
+def in_order(
+    candidates: Sequence[Candidate], selection: Selection
+) -> tuple[list[Candidate], list[str]]:
+    """Return the places to try, in order, and why others cannot be one.
+
+    Prices are asked for, and nothing is started.
+
+    Parameters
+    ----------
+    candidates
+        The places.
+    selection
+        ``"cheapest"`` compares their prices, ``"first"`` takes them as they come.
+
+    Raises
+    ------
+    UsageError
+        When none of them has what is wanted.
+    """
+    if selection not in ("cheapest", "first"):
+        raise UsageError(f"selection={selection!r}: type 'cheapest' or 'first'.")
+    found: list[tuple[float, Candidate]] = []
+    refused: list[str] = []
+    for each in candidates:
+        try:
+            found.append((_price(each), each))
+        except SkyError as error:
+            refused.append(f"{each.name}: {error}")
+    if selection == "cheapest":
+        found.sort(key=lambda entry: entry[0])
+    if not found:
+        raise UsageError(f"none of these has what is wanted: {'; '.join(refused)}")
+    return [candidate for _, candidate in found], refused
+
+
+def _price(candidate: Candidate) -> float:
+    provider: object = candidate.provider
+    price = provider.price_of(candidate.spec) if isinstance(provider, Priced) else 0.0
+    return math.inf if price is None else price
