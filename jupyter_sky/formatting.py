@@ -33,7 +33,7 @@ def _digits(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time, as the sidebar: ``"12 s"``, ``"3 min"``, ``"2 h 05 min"``, ``"4 d 0 h"``."""
+    """Return a time, as the sidebar: ``"12 s"``, ``"3 min"``, ``"2 h 05 min"``, ``"7 d"``."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -41,7 +41,8 @@ def format_duration(seconds: float) -> str:
         return f"{whole // 60} min"
     if whole < 86400:
         return f"{whole // 3600} h {whole // 60 % 60:02} min"
-    return f"{whole // 86400} d {whole // 3600 % 24} h"
+    days, hours = whole // 86400, whole // 3600 % 24
+    return f"{days} d {hours} h" if hours else f"{days} d"
 
 
 def format_elapsed(seconds: float) -> str:
@@ -56,7 +57,9 @@ def format_elapsed(seconds: float) -> str:
 
 
 def format_dollars(amount: float) -> str:
-    """Return an amount of money: ``"$1,234.50"``, ``"$0.0123"``."""
+    """Return an amount of money: ``"$1,234.50"``, ``"$0.0123"``, ``"< $0.0001"``."""
+    if 0 < amount < 0.0001:
+        return "< $0.0001"  # what costs something is never shown as nothing
     return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${amount:.4f}"
 
 
@@ -89,7 +92,13 @@ def as_sentence(text: str) -> str:
     return text if text.endswith(("?", "!")) else f"{text}."
 
 
-def last_line(text: str, otherwise: str = "it said nothing") -> str:
+def format_command(command: str, longest: int = 60) -> str:
+    """Return the first line of a shell command, without secrets: ``"`pip install -e .`"``."""
+    first, more, _ = without_secrets(command.strip()).partition("\n")
+    return f"`{first[:longest]}{'…' if more or len(first) > longest else ''}`"
+
+
+def last_line(text: str, otherwise: str = "it printed nothing") -> str:
     """Return the last line of what a command printed, or ``otherwise`` if it printed none."""
     return (text.strip().splitlines() or [otherwise])[-1]
 

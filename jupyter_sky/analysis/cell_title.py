@@ -39,6 +39,13 @@ def cell_title(source: str) -> str:
     return first.rstrip(":")[:_LONGEST]
 
 
+def shell_title(source: str) -> str:
+    """Return a title for a shell text: the comment that it begins with, or its first command."""
+    lines = [line.strip() for line in source.splitlines()]
+    lines = [line for line in lines if line and not line.startswith(("#!", "set -", "set +"))]
+    return lines[0].lstrip("# ")[:_LONGEST] if lines else ""
+
+
 def _weight(statement: ast.stmt) -> int:
     """Return how likely a cell is about a statement."""
     if isinstance(statement, _LOOPS):

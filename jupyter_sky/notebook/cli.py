@@ -8,6 +8,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,7 +21,7 @@ from traitlets.config.loader import ConfigFileNotFound, PyFileConfigLoader
 from jupyter_sky import __version__
 from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook.commands import control
 from jupyter_sky.notebook.commands.context import CommandContext
@@ -28,16 +29,17 @@ from jupyter_sky.notebook.commands.dispatch import HANDLERS, Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.ipython.auto_cells import AutoCells
 from jupyter_sky.notebook.options import types
-from jupyter_sky.notebook.options.definitions import COMMANDS
+from jupyter_sky.notebook.options.definitions import COMMANDS, SCRIPT_COMMANDS
 from jupyter_sky.notebook.options.lines import parse_words
 from jupyter_sky.notebook.options.parser import Argument, HelpRequested
+from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.session import Session
 
-_NOTEBOOK_COMMANDS = ("push", "pull", "panel", "auto")
+_NOTEBOOK_COMMANDS = ("push", "pull", "panel", "auto", "dask")
 """Commands that mean nothing without a notebook."""
 
-_PRINT_OUTPUT = ("logs", "attach")
+_PRINT_OUTPUT = ("logs", "attach", *SCRIPT_COMMANDS)
 """Commands that print what ranks wrote, in which nothing is replaced."""
 
 _FAILED, _MISUSED, _STOPPED = 1, 2, 130
@@ -55,6 +57,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     except RemoteError as error:
         print("\n".join(error._render_traceback_()), file=sys.stderr)
+        if isinstance(error, ScriptFailed):
+            return error.status
     except UsageError as error:
         print(f"jupyter sky: {_for_terminal(str(error))}", file=sys.stderr)
         return _MISUSED
@@ -75,7 +79,7 @@ def _run(words: Sequence[str]) -> int:
         return 0
     command, options = parse_words(words)
     if command in _NOTEBOOK_COMMANDS:
-        raise UsageError(f"`%sky {command}` belongs into a notebook: type it in a cell there.")
+        raise UsageError(f"`%sky {command}` works in a notebook only: type it in a cell.")
     # Without a kernel, a shell shows as lines what a notebook shows as displays.
     shell = InteractiveShell.instance(config=_settings())
     session = Session(shell, Sky(parent=shell))
@@ -85,11 +89,29 @@ def _run(words: Sequence[str]) -> int:
     try:
         _choose_cluster(command, options)
         with contextlib.nullcontext() if command in _PRINT_OUTPUT else our_words:
-            is_well = commands.run(command, options)
+            done = commands.run(command, options)
+            if isinstance(done, BackgroundRun):
+                _leave(done)
         sys.stdout.flush()
     finally:
         session.close()
-    return _FAILED if is_well is False else 0
+    return _FAILED if done is False else 0
+
+
+def _leave(run: BackgroundRun) -> None:
+    """Leave a run as soon as it goes on without this process."""
+    try:
+        run.wait_until_begun()
+    except KeyboardInterrupt:
+        run.cancel()
+        raise
+    if run.done:
+        run.result()
+    name = run.cluster
+    print(
+        f"{name}: running in the background; `jupyter sky attach {name}` shows its output, "
+        f"`jupyter sky interrupt --cluster {name}` stops it"
+    )
 
 
 def _choose_cluster(command: str, options: Any) -> None:
@@ -97,20 +119,29 @@ def _choose_cluster(command: str, options: Any) -> None:
     if getattr(options, "remove", None):
         return
     for argument in COMMANDS[command][1]:
-        if argument.type is types.CLUSTER and getattr(options, argument.field) is None:
-            if command == "up":
-                raise UsageError("a cluster of a terminal needs a name: add `--cluster NAME`.")
+        if argument.type is not types.CLUSTER:
+            continue
+        if command == "up" and options.cluster is None:
+            raise UsageError(
+                "a cluster that is started in a terminal needs a name: add `--cluster NAME`."
+            )
+        if command in SCRIPT_COMMANDS:
+            if options.options.cluster is None:
+                name = _only_cluster(command, argument)
+                options.options = replace(options.options, cluster=name)
+        elif getattr(options, argument.field) is None:
             setattr(options, argument.field, _only_cluster(command, argument))
 
 
 def _only_cluster(command: str, argument: Argument) -> str:
     names = [row.name for row in registry.rows()]
     if not names:
-        raise UsageError("there is no cluster: `%%sky --nodes 4` above a cell starts one.")
+        raise UsageError("no cluster is running: `%%sky --nodes 4` above a cell starts one.")
     if len(names) > 1:
         example = f"{argument.name} {names[0]}" if argument.is_option else names[0]
         raise UsageError(
-            f"there are {', '.join(names)}: say which, as in `%sky {command} {example}`."
+            f"several clusters are running ({', '.join(names)}): name one, as in `%sky {command} "
+            f"{example}`."
         )
     return names[0]
 
@@ -120,8 +151,8 @@ def _scale(context: CommandContext, options: Namespace) -> None:
     with context.session.visit(options.cluster) as cluster:
         if cluster.shared:
             raise UsageError(
-                f"a notebook is connected to {cluster.name} and has to know its nodes: scale "
-                "it in that notebook, or with the button in JupyterLab's sidebar."
+                f"a notebook is using {cluster.name}: scale it in that notebook, or with the "
+                f"button in JupyterLab's sidebar."
             )
     control.scale(context, options)
 
@@ -131,7 +162,7 @@ def _attach(context: CommandContext, options: Namespace) -> None:
     with context.session.visit(options.name) as cluster:
         run = cluster.pop_unseen_run()
         if run is None:
-            print(f"{cluster.name}: nothing runs; `jupyter sky logs` shows what was written")
+            print(f"{cluster.name}: nothing is running; `jupyter sky logs` shows earlier output")
             return
         where = format_ranks(run.task.ranks)
         title = run.task.title or "a run"
@@ -148,8 +179,8 @@ def _attach(context: CommandContext, options: Namespace) -> None:
             if run.finished:
                 raise
             print(
-                f"\n{cluster.name}: it goes on; `jupyter sky attach {cluster.name}` comes back to "
-                "it, `jupyter sky interrupt` stops it"
+                f"\n{cluster.name}: the run continues; `jupyter sky attach {cluster.name}` shows "
+                f"it again, `jupyter sky interrupt` stops it"
             )
             return
         run.check()
@@ -182,7 +213,7 @@ def _overview() -> str:
     return (
         "usage: jupyter sky COMMAND [options]\n\n"
         f"The clusters of your notebooks, in a terminal.\n\n{commands}\n"
-        "`jupyter sky COMMAND -h` says more of each."
+        "`jupyter sky COMMAND -h` shows its options."
     )
 
 

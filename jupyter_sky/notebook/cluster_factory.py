@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from dataclasses import fields, replace
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
+from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.base import Provider
@@ -69,8 +68,7 @@ class ClusterFactory:
             completed.nodes or completed.gpu or completed.hosts
         ):
             raise UsageError(
-                "no cluster is running yet: say how many nodes it should have, as in "
-                "`%%sky --nodes 4`."
+                "no cluster is running yet: give the number of nodes, as in `%%sky --nodes 4`."
             )
         check_provider_options(options, completed)
         return completed
@@ -100,7 +98,9 @@ class ClusterFactory:
         known = {field.name for field in fields(AWS)}
         if wrong := sorted(set(self._settings.aws) - known):
             known -= set(_AWS_OPTIONS)
-            raise UsageError(f"Sky.aws has no {wrong[0]}: there are {', '.join(sorted(known))}.")
+            raise UsageError(
+                f"Sky.aws has no setting {wrong[0]}: it has {', '.join(sorted(known))}."
+            )
         chosen = {name: value for name in _AWS_OPTIONS if (value := getattr(options, name))}
         return AWS(**{"python": self._settings.python, **self._settings.aws, **chosen})
 
@@ -131,7 +131,7 @@ class ClusterFactory:
             patience=options.patience,
             unattended=self._settings.unattended,
         )
-        return assemble(spec, _plugins(options.plugin))
+        return assemble(spec, make_plugins(options.plugin))
 
 
 def describes_cluster(options: CellOptions) -> bool:
@@ -159,12 +159,12 @@ def check_provider_options(options: CellOptions, completed: CellOptions) -> None
     provider = _provider_name(completed)
     if provider not in _MEANINGLESS:
         raise UsageError(
-            f"provider {provider} is not there yet: this version has {' and '.join(_MEANINGLESS)}."
+            f"there is no provider {provider}: this version has {' and '.join(_MEANINGLESS)}."
         )
     for field in _MEANINGLESS[provider]:
         if getattr(options, field):
             option = f"--{field.replace('_', '-')}"
-            raise UsageError(f"{option} has no meaning for {provider} nodes: leave it out.")
+            raise UsageError(f"{option} does not apply to {provider} nodes: leave it out.")
 
 
 # A cluster that is up already: what its row in the registry says it was started with
@@ -180,7 +180,7 @@ def attached_provider(row: registry.Row) -> Provider:
     """
     if row.provider not in providers():
         raise SkyError(
-            f"cluster {row.name} is of the provider {row.provider}, which this version of "
+            f"cluster {row.name} uses the provider {row.provider}, which this version of "
             "jupyter_sky does not know: use the version that started it."
         )
     return providers()[row.provider]
@@ -190,7 +190,7 @@ def attached_spec(row: registry.Row) -> tuple[ClusterSpec, RuntimeEnv]:
     """Return image and plugins of a cluster that is up; its registry row has the rest."""
     image = Image(pip=_line_options(row).pip)
     spec = ClusterSpec(name=row.name, accelerator=row.spec["accelerator"], image=image)
-    return assemble(spec, _plugins(tuple(row.spec.get("plugins", ()))))
+    return assemble(spec, make_plugins(_attached_plugins(row)))
 
 
 def attached_options(row: registry.Row) -> CellOptions:
@@ -203,7 +203,7 @@ def attached_options(row: registry.Row) -> CellOptions:
         cpus=row.spec["cpus"],
         memory=row.spec["memory"],
         procs_per_node=row.spec["procs_per_node"],
-        plugin=tuple(row.spec.get("plugins", ())),
+        plugin=_attached_plugins(row),
         provider=row.provider,
         hosts=typed.hosts or (attached_hosts(row) if row.provider == "ssh" else ()),
         idle_timeout=row.spec.get("idle_timeout"),
@@ -228,18 +228,12 @@ def _line_options(row: registry.Row) -> CellOptions:
     return CellOptions()
 
 
+def _attached_plugins(row: registry.Row) -> tuple[str, ...]:
+    """Return the plugins of a cluster that is up, as they were typed where they were."""
+    names = tuple(row.spec.get("plugins", ()))
+    typed = _line_options(row).plugin or ()
+    return typed if plugin_names(typed) == names else names
+
+
 def _provider_name(options: CellOptions) -> str:
     return options.provider or ("ssh" if options.hosts else "local")
-
-
-def _plugins(names: tuple[str, ...] | None) -> list[Plugin]:
-    """Return plugins by their names; by default torch, where it is installed."""
-    from jupyter_sky import plugins
-
-    if names is None:
-        names = ("torch",) if importlib.util.find_spec("torch") else ()
-    if unknown := [name for name in names if name not in plugins.__all__]:
-        raise UsageError(
-            f"there is no plugin {unknown[0]}: there are {', '.join(plugins.__all__)}, and `none`."
-        )
-    return [getattr(plugins, name)() for name in names]

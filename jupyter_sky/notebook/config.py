@@ -73,7 +73,7 @@ class PanelSetting(TraitType[str, object]):
             value = "auto" if value else "none"
         if value not in _PANEL:
             words = ", ".join(f'"{each}"' for each in _PANEL)
-            raise UsageError(f"Sky.panel is one of {words}; {value!r} is none of them.")
+            raise UsageError(f"Sky.panel takes one of {words}, not {value!r}.")
         return str(value)
 
 
@@ -84,7 +84,7 @@ def _literal(text: str) -> str:
 def _option(name: str) -> TraitType[Any, Any]:
     argument = _ARGUMENTS[name]
     help = f"{argument.help[0].upper()}{argument.help[1:]}"
-    precedence = f"What a cell says with {name} comes first."
+    precedence = f"A cell's own {name} overrides it."
     if argument.type is None:
         return Bool(False, help=f"{help}. {precedence}").tag(config=True)
     example = _literal(argument.example)
@@ -126,9 +126,9 @@ class Sky(Configurable):
     display = Setting(
         types.DISPLAY,
         '"safe"',
-        "How the page shows what ranks display: rich, as of any kernel, with scripts that have the "
-        "rights of your Jupyter; or safe, as text, images, and HTML and SVG without scripts. What "
-        "a cell says with --display comes first.",
+        "How the page shows what ranks display: rich, like the output of any kernel, with scripts "
+        "that can do all that you can in Jupyter; or safe, as text, images, and HTML and SVG "
+        "without scripts. A cell's own --display overrides it.",
         "rich",
     )
     timeout = _option("--timeout")
@@ -136,55 +136,54 @@ class Sky(Configurable):
     groups = Dict(
         value_trait=List(Unicode()),
         key_trait=Unicode(),
-        help="Names for lists of hosts, as in {'lab': ['gpu1', 'gpu2:4']}, to type in --hosts.",
+        help="Named lists of hosts for --hosts, as in {'lab': ['gpu1', 'gpu2:4']}.",
     ).tag(config=True)
     python = Unicode(
         None,
         allow_none=True,
-        help="An interpreter that machines reached over SSH have already, with jupyter_sky's "
-        "requirements; where it is not given, an environment is made there.",
+        help="Path of a Python on SSH hosts that has jupyter_sky's requirements; without it, an "
+        "environment is made on each host.",
     ).tag(config=True)
     interface = Unicode(
         None,
         allow_none=True,
-        help="The network interface for traffic between machines; by default the one that leads "
-        "from one to the other.",
+        help="Network interface for traffic between nodes; by default the one that routes to the "
+        "head.",
     ).tag(config=True)
     aws = Dict(
         key_trait=Unicode(),
-        help="What else sky.AWS takes, as in {'subnet': 'subnet-1a2b3c4d', 'disk': 200}.",
+        help="Further arguments of sky.AWS, as in {'subnet': 'subnet-1a2b3c4d', 'disk': 200}.",
     ).tag(config=True)
     panel = PanelSetting(
         "auto",
-        help="How a cell shows its run above its output: 'auto' opens the ranks at the first run "
-        "of a cluster, and later as you left them; 'open' and 'closed' always do the same; 'none' "
-        "shows nothing of the run.",
+        help="How a cell shows its run above its output: 'auto' opens the ranks for the first run "
+        "of a cluster, then leaves them as you last did; 'open' and 'closed' always do the same; "
+        "'none' shows no strip.",
     ).tag(config=True)
     large = Setting(
         types.SIZE,
         '"4GB"',
-        "Size above which data is sent only where a cell says --allow-large.",
+        "Data larger than this is sent only with --allow-large.",
         HUGE,
     )
     grace = _seconds(
         Local.grace,
-        "Seconds after which local nodes end that no notebook is connected to and that run "
-        "nothing.",
+        "Seconds after which idle local nodes end when no notebook is connected.",
     )
     unattended = _seconds(
         UNATTENDED,
-        "Seconds that a run goes on while no notebook is connected, before its nodes end: a "
-        "machine that nobody reaches is not held by it for ever.",
+        "Seconds that a run may continue while no notebook is connected before its nodes end.",
     )
     start_deadline = _seconds(
-        Timeouts.start, "Seconds that nodes and ranks may take to get ready before the start fails."
+        Timeouts.start, "Seconds to wait for nodes and ranks to get ready before the start fails."
     )
     form_deadline = _seconds(
-        Timeouts.form, "Seconds that ranks may take to form their process group."
+        Timeouts.form, "Seconds to wait for ranks to form their process group."
     )
     stop_deadline = _seconds(
         Timeouts.stop,
-        "Seconds that a rank has to react to Stop, before it is ended and loses its variables.",
+        "Seconds to wait for a rank to react to Stop before its process is ended and its variables "
+        "are lost.",
     )
 
     def expand_groups(self, hosts: Iterable[str]) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ def _name_instead(cluster: Cluster, rank: int, name: str, command: str) -> str:
         return f"did you mean `{command} {similar}`?"
     names = sorted(each for each in cluster.sync.names_of(rank) if not each.startswith("_"))
     if not names:
-        return "it has no names yet: a cell with `%%sky` above it makes some."
+        return "it has no variables yet."
     return f"it has {', '.join(names[:_LISTED])}{', …' * (len(names) > _LISTED)}."
 
 

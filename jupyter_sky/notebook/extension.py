@@ -6,6 +6,7 @@ import atexit
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.notebook.client_plugins import ClientPlugins
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
@@ -33,7 +34,8 @@ class Extension:
         self._shell = shell
         self._settings = Sky(parent=shell)
         self._publisher = StatePublisher(shell)
-        self._session = Session(shell, self._settings, [self._publisher])
+        self._plugins = ClientPlugins()
+        self._session = Session(shell, self._settings, [self._publisher, self._plugins])
         self._auto = AutoCells(shell)
         self._assignments = AssignmentTracker(shell, self._session)
         self._missing_names = MissingNames(shell, self._session)
@@ -66,6 +68,7 @@ class Extension:
 
     def _close(self) -> None:
         self._publisher.close()
+        self._plugins.close()
         self._session.close()
 
 

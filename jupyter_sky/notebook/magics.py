@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -30,8 +30,9 @@ from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.results import bind, requested_names, select
+from jupyter_sky.notebook.scripts.run import run_shell_cell
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.notebook.validation import check_names, choose_ranks
+from jupyter_sky.notebook.validation import check_names, choose_ranks, shown_ranks
 from jupyter_sky.serialization import cell_sources
 
 
@@ -68,13 +69,12 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         self._assignments = assignments
 
     @line_cell_magic  # type: ignore[untyped-decorator, unused-ignore]
-    def sky(self, line: str, cell: str | None = None) -> BackgroundRun | None:
+    def sky(self, line: str, cell: str | None = None) -> object:
         """Run a cell on a cluster (``%%sky``), or a command (``%sky``)."""
         try:
             if cell is None:
-                self._commands.run_line(line)
-            else:
-                return self._run(parse_cell(line, self._settings.run_defaults()), cell)
+                return self._commands.run_line(line)
+            return self._run(parse_cell(line, self._settings.run_defaults()), cell)
         except HelpRequested as asked:
             print(asked.text)
         return None
@@ -84,17 +84,21 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         """Say where ``%%sky`` belongs: below other lines of a cell it is taken for a line magic."""
         own = f"%%sky {line}".rstrip()
         raise UsageError(
-            f"`%%sky` has to be the first line of its cell: move `{own}` above the comments and "
+            f"`%%sky` must be the first line of its cell: move `{own}` above the comments and "
             "code before it."
         )
 
     def _run(self, options: CellOptions, cell: str) -> BackgroundRun | None:
+        if options.sh:
+            return run_shell_cell(self.shell, self._session, options, cell)
+        if options.workdir is not None:
+            raise UsageError("--workdir is for a shell block: add --sh, or leave it out.")
         place = _cell_place(self.shell)
         names = _analysed(cell, place)
         needed = self._needed(options, names)
         cluster = self._session.cluster(options)
         ranks = choose_ranks(cluster, options.ranks, "--ranks")
-        shown = _shown_ranks(cluster, options.stdout, ranks)
+        shown = shown_ranks(cluster, options.stdout, ranks)
         self._assignments.flush()
         limit = None if options.allow_large else self._settings.large
         update = cluster.sync.update(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
@@ -185,10 +189,3 @@ def _analysed(cell: str, place: CellPlace) -> CellNames:
 def _title(cell: str) -> str:
     """Return a title for a cell that every page may show, and the kernel that takes the run up."""
     return without_secrets(cell_title(cell))
-
-
-def _shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the ranks whose output is shown: by default the head, or the first of the run."""
-    if chosen is None and ranks:
-        return (ranks[0],)
-    return choose_ranks(cluster, chosen, "--stdout")

@@ -41,6 +41,8 @@ def select(
 ) -> dict[str, Any]:
     """Return what each name is bound to: the first rank's value, or a list of all in rank order.
 
+    A state dictionary that is asked for as ``model:state`` is bound to ``model_state``.
+
     Parameters
     ----------
     values
@@ -53,7 +55,9 @@ def select(
         Those of them that are bound to a list.
     """
     return {
-        name: [values[rank][name] for rank in ranks] if name in gathered else values[ranks[0]][name]
+        _bound_name(name): [values[rank][name] for rank in ranks]
+        if name in gathered
+        else values[ranks[0]][name]
         for name in names
     }
 
@@ -70,7 +74,14 @@ def bind(
 ) -> None:
     """Bind values that came back from a run.
 
-    The ranks keep what they have under these names; it is not sent back to them.
+    The ranks keep what they have under these names; it is not sent back to them. A state dictionary
+    is no value of a rank's name: it is sent if a cell uses it.
     """
     shell.push(dict(values))
-    cluster.sync.returned(values, shell.user_ns, run.task.update, run.bound)
+    asked = {name for each in run.task.values.values() for name in each}
+    kept = [name for name in values if name in asked]
+    cluster.sync.returned(kept, shell.user_ns, run.task.update, run.bound)
+
+
+def _bound_name(asked: str) -> str:
+    return asked.replace(":", "_")

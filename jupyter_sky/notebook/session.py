@@ -25,6 +25,7 @@ from jupyter_sky.notebook.output.progress import ProgressLine
 from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.validation import check_fit
 from jupyter_sky.providers import providers
+from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.spec import UNATTENDED
 
 
@@ -33,6 +34,9 @@ class SessionObserver(Protocol):
 
     def connected(self, cluster: Cluster, is_new: bool) -> None:
         """Take notice of a cluster; ``is_new`` says that nothing has run on it yet."""
+
+    def ending(self, cluster: Cluster) -> None:
+        """Take notice that a cluster is about to be ended."""
 
     def disconnected(self, cluster: Cluster) -> None:
         """Take notice that the session has dropped a cluster."""
@@ -103,7 +107,7 @@ class Session:
             if known.alive and not known.outdated:
                 return known
             self._drop(name)
-            known.close()
+            known.close(SkyError(f"cluster {name} was changed by another kernel: run it again."))
             if known.state.phase == "lost":
                 # Without all of its nodes no kernel can use it.
                 known.down()
@@ -164,13 +168,15 @@ class Session:
         """Let cells without ``--cluster`` mean this cluster."""
         self._current = cluster.name
 
-    def down(self, name: str | None = None) -> str:
+    def down(self, name: str | None = None, progress: Progress = lambda text: None) -> str:
         """End a cluster, and return a sentence about what is left of it.
 
         Parameters
         ----------
         name
             The cluster; by default the current one.
+        progress
+            Called with what is waited for, in words, if a node does not answer.
 
         Raises
         ------
@@ -181,10 +187,12 @@ class Session:
         if broken := registry.find_broken(name):
             registry.remove(broken.id)
             return (
-                f"{name}: forgotten; what the registry said of it could not be made out, so see "
-                "whether anything of it still runs"
+                f"{name}: removed from the registry, where its entry could not be read; check "
+                f"whether any of its nodes is still running"
             )
         row = registry.find(name)
+        if row is not None and name not in self._clusters and (hosts := row.hosts):
+            progress(f"connecting to {', '.join(hosts)}")
         try:
             cluster = self._clusters.get(name) or self.find(name)
         except SkyError:
@@ -194,10 +202,13 @@ class Session:
         unattended = UNATTENDED
         if cluster is not None:
             unattended = cluster.spec.unattended
-            untold = cluster.down()
+            for observer in self._observers:
+                observer.ending(cluster)
+            untold = cluster.down(progress)
             self.panels.settle(cluster)
         elif row is not None:
             # It does not answer, or has just turned out to be gone.
+            progress("removing what is left of it")
             untold = Cluster.remove(row, providers()[row.provider])
         else:
             raise UsageError(no_cluster(asked, "end"))
@@ -207,7 +218,7 @@ class Session:
             self._current = None
         if untold:
             return f"{name}: ended, but {owed_ends.sentence(untold, unattended)}"
-        return f"{name}: ended, nothing of it is left"
+        return f"{name}: ended; nothing is left running"
 
     def close(self) -> None:
         """Disconnect from all clusters; they stay up until their idle or grace time is over."""
@@ -236,7 +247,7 @@ class Session:
                 )
             except KeyboardInterrupt:
                 raise Interrupted(
-                    f"{name} was stopped while it started; nothing of it is left."
+                    f"the start of {name} was stopped; nothing is left running."
                 ) from None
             progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
         registry.record_line(cluster.id, as_line(options))
@@ -285,7 +296,8 @@ def describe(cluster: Cluster) -> str:
     parts = [format_count(nodes, f"{cluster.provider.name} node")]
     parts.append(f"{format_count(ranks, 'rank')} on {', '.join(gpus) if gpus else 'CPU'}")
     if cluster.runtime_env.together and ranks > 1:
-        parts.append(f"group formed with torch {versions.get('torch', '')}".rstrip())
+        framework = "jax" if "jax" in cluster.runtime_env.plugins else "torch"
+        parts.append(f"group formed with {framework} {versions.get(framework, '')}".rstrip())
     if (price := cluster.price) is not None:
         parts.append(f"{format_dollars(price)} an hour")
     return ", ".join(parts)
@@ -294,5 +306,5 @@ def describe(cluster: Cluster) -> str:
 def no_cluster(name: str | None, to: str = "") -> str:
     """Return the sentence that there is no such cluster, and which there are."""
     names = [row.name for row in registry.rows()]
-    running = f"there are {', '.join(names)}" if names else "none is running"
+    running = f"running are {', '.join(names)}" if names else "none is running"
     return f"there is no cluster {name or 'of this notebook'}{to and f' to {to}'}: {running}."

@@ -11,10 +11,13 @@ from jupyter_sky.transport import event_loop
 
 
 def call_in_thread(seconds: float, action: Callable[[], None]) -> None:
-    """Call ``action`` after ``seconds``, in a thread of its own."""
-    timer = threading.Timer(seconds, action)
-    timer.daemon = True
-    timer.start()
+    """Call ``action`` after ``seconds``, in one of a few threads.
+
+    A kernel opens a socket for each thread that sends something to the page, and closes it some
+    time after the thread has ended: with a thread for each call it would run out of descriptors.
+    """
+    loop = event_loop.loop()
+    event_loop.call(loop.call_later, seconds, loop.run_in_executor, None, action)
 
 
 def call_in_loop(seconds: float, action: Callable[[], None]) -> None:
@@ -36,7 +39,7 @@ class Throttle:
     action
         What is called.
     interval
-        Seconds between two calls, at least.
+        Seconds between two calls, at least; it may be changed.
     delay
         Seconds between a request and its call, at least.
     clock, later
@@ -52,7 +55,7 @@ class Throttle:
         later: Callable[[float, Callable[[], None]], None] = call_in_thread,
     ) -> None:
         self._action = action
-        self._interval = interval
+        self.interval = interval
         self._delay = delay
         self._clock = clock
         self._later = later
@@ -87,4 +90,4 @@ class Throttle:
     def _begin_call(self) -> None:
         self._requested = False
         self._calls += 1
-        self._next = self._clock() + self._interval
+        self._next = self._clock() + self.interval

@@ -48,6 +48,13 @@ def choose_ranks(
     return ranks
 
 
+def shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the ranks whose output is shown: by default the head, or the first of the run."""
+    if chosen is None and ranks:
+        return (ranks[0],)
+    return choose_ranks(cluster, chosen, "--stdout")
+
+
 def check_names(
     names: Sequence[str], namespace: Mapping[str, Any], option: str, cluster: Cluster | None
 ) -> None:

@@ -34,7 +34,7 @@ def test_a_restarted_kernel_takes_a_run_up(
     attached = notebook.succeed("%sky attach")
     first, second, *lines = attached.stdout.splitlines()
     assert "cells without --cluster use it now" in first
-    assert second.endswith("` was begun before this kernel")
+    assert second.endswith("` was started by an earlier kernel")
     assert lines == [str(n) for n in range(200)]
     assert notebook.value("last") == 199
     assert notebook.value("len(set(mine))") == 2

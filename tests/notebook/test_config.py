@@ -119,7 +119,7 @@ def test_timeouts_are_those_of_the_code_unless_it_says_so() -> None:
 def test_config_shows_every_knob(notebook: Notebook) -> None:
     text = notebook.run("%config Sky")
     assert all(f"Sky.{name}=" in text for name in Sky.class_traits(config=True))
-    assert "How many machines (1), like 4." in text
+    assert "Number of nodes (1), like 4." in text
 
 
 def test_config_refuses_in_one_sentence(

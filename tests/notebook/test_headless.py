@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from jupyter_sky.cluster.inventory import orphans, registry
+from tests.installed import skip_without
 
 SETTINGS = "c = get_config()\nc.Sky.plugin = 'none'\nc.Sky.grace = 0.1\n"
 END = "~ end of a cell ~"
@@ -79,7 +80,7 @@ def test_a_terminal_shows_lines_of_plain_text(ipython_folder: Path) -> None:
     assert ": 2 local nodes, 2 ranks on CPU, ready in " in ready
     assert sorted(hello) == ["0 │ hello", "1 │ hello"]
     assert " idle " in shown[2]
-    assert shown[3].endswith(": ended, nothing of it is left")
+    assert shown[3].endswith(": ended; nothing is left running")
 
 
 def test_a_terminal_shows_errors_and_goes_on(ipython_folder: Path) -> None:
@@ -146,7 +147,7 @@ def text(cell: Any) -> str:
 
 @pytest.mark.timeout(240)
 def test_papermill_runs_a_notebook_with_its_parameters(ipython_folder: Path) -> None:
-    pytest.importorskip("torch")
+    skip_without("torch")
     done, cells = papermill(
         ipython_folder,
         "nodes = 1",
@@ -166,7 +167,7 @@ def test_papermill_runs_a_notebook_with_its_parameters(ipython_folder: Path) -> 
     assert "2 local nodes, 2 ranks on CPU, group formed with torch" in shown[3]
     assert "total 2.0\n" in shown[3]
     assert shown[4] == "2.0\n"
-    assert shown[5].endswith(": ended, nothing of it is left\n")
+    assert shown[5].endswith(": ended; nothing is left running\n")
 
 
 @pytest.mark.timeout(240)

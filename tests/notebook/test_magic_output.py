@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
+from tests.installed import skip_without
 from tests.notebook.kernels import LiveNotebook
 
 
@@ -129,7 +128,7 @@ def test_names_travel_and_stay(pair: LiveNotebook) -> None:
 
 
 def test_figures_tables_and_html_are_shown_as_such(pair: LiveNotebook) -> None:
-    pytest.importorskip("matplotlib")
+    skip_without("matplotlib")
     figure = pair.succeed(
         "%%sky\n%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1]);"
     )
@@ -161,7 +160,7 @@ for epoch in range(3):
 
 
 def test_bars_and_lines_come_in_the_order_in_which_they_were_written(pair: LiveNotebook) -> None:
-    pytest.importorskip("tqdm")
+    skip_without("tqdm")
     cell = pair.succeed(BARS)
     assert cell.stdout == "loss 0\nloss 1\nloss 2\n" and cell.stderr == ""
     bars = [text.partition(":")[0] for text in cell.shown]
@@ -180,15 +179,15 @@ def test_the_two_streams_come_in_order(pair: LiveNotebook) -> None:
 
 
 def test_bars_and_widgets_that_need_a_page_become_text(pair: LiveNotebook) -> None:
-    pytest.importorskip("ipywidgets")
+    skip_without("ipywidgets")
     cell = pair.succeed(
         "%%sky\nfrom tqdm.notebook import tqdm\nfor step in tqdm(range(3)):\n    pass"
     )
-    assert "tqdm.notebook draws bars of text here" in cell.stderr
+    assert "tqdm.notebook shows bars as text on ranks" in cell.stderr
     assert ["3/3" in text for text in cell.shown] == [True]
     cell = pair.succeed("%%sky\nimport ipywidgets\nipywidgets.IntSlider(3)")
     [text] = cell.shown
-    assert text.startswith("IntSlider is a widget, and a rank has no page to show it")
+    assert text.startswith("IntSlider is a widget, which a rank cannot show")
 
 
 def test_a_cell_may_await_and_use_magics(pair: LiveNotebook) -> None:
@@ -218,7 +217,7 @@ def test_a_flood_is_thinned_in_the_cell_and_complete_in_the_log(
     log = tmp_path / "rank 0.log"
     saved = pair.succeed(f"%sky logs 0 --save '{log}'")
     data = log.read_bytes()
-    assert saved.stdout == f"{log} has all that rank 0 wrote, {len(data):,} bytes\n"
+    assert saved.stdout == f"saved the log of rank 0 to {log}: {len(data):,} bytes\n"
     assert data.endswith(b"x\n" + bytes(range(256)) + b"\n")
     assert all(b"line %d\n" % number in data for number in range(0, 200_000, 20_000))
     wrong = pair.run(f"%sky logs 0 --save '{tmp_path}'")

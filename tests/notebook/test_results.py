@@ -31,6 +31,13 @@ def test_names_are_bound_to_the_first_ranks_value_or_to_a_list() -> None:
     assert select(VALUES, (1,), ("loss",), ("loss",)) == {"loss": [10]}
 
 
+def test_a_state_dictionary_is_bound_to_a_name_of_its_own() -> None:
+    values = {0: {"model:state": {"weight": 1}}, 1: {"model:state": {"weight": 2}}}
+    assert select(values, (0, 1), ("model:state",), ()) == {"model_state": {"weight": 1}}
+    both = [{"weight": 1}, {"weight": 2}]
+    assert select(values, (0, 1), ("model:state",), ("model:state",)) == {"model_state": both}
+
+
 def test_another_kernel_binds_the_same() -> None:
     requested = requested_names((1, 3), ("model",), ("loss",))
     task = Task(ranks=(1, 3), values=requested)

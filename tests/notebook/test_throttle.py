@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
-from jupyter_sky.notebook.throttle import Throttle
+from jupyter_sky.notebook.throttle import Throttle, call_in_thread
 
 
 class Clock:
@@ -61,3 +62,24 @@ def test_a_call_at_once_answers_what_was_requested() -> None:
     throttle.request()
     clock.wait(5.0)
     assert calls == [0.0, 1.0]
+
+
+def test_many_calls_take_few_threads() -> None:
+    threads: set[threading.Thread] = set()
+    left = 300
+    done = threading.Event()
+
+    def action() -> None:
+        nonlocal left
+        with lock:
+            threads.add(threading.current_thread())
+            left -= 1
+            if not left:
+                done.set()
+
+    lock = threading.Lock()
+    for _ in range(300):
+        call_in_thread(0.0, action)
+    assert done.wait(60)
+    assert len(threads) <= 32  # as many as asyncio has for everything
+    assert threading.main_thread() not in threads

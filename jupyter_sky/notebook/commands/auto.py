@@ -12,11 +12,11 @@ def auto(context: CommandContext, options: Namespace) -> None:
     if options.switch in ("on", "off"):
         context.auto.switch(options.switch == "on")
     if not context.auto.on:
-        print("auto is off: cells run here, and those with `%%sky` above them on a cluster")
+        print("auto is off: only cells that begin with `%%sky` run on a cluster")
         return
     name = context.session.current_name
     print(
-        f"auto is on: from the next cell on, cells run on {name}. What stays here are cells "
-        "that begin with `# local`, that have a cell magic of their own, or that have nothing "
-        "but lines with `%` or `!`; `%sky auto off` ends it"
+        f"auto is on: from now on cells run on {name}, except those that begin with `# local` or "
+        f"with a cell magic, and those that have only lines with `%` or `!`; `%sky auto off` turns "
+        f"it off"
     )

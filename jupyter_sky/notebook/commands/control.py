@@ -59,7 +59,7 @@ def restart_ranks(cluster: Cluster, chosen: str | Sequence[int] | None) -> str:
     """Restart ranks, all of them with None, and return a sentence about it."""
     ranks = choose_ranks(cluster, chosen, "%sky restart")
     cluster.restart(ranks)
-    return f"{cluster.name}: {format_ranks(ranks)} started anew, with empty namespaces"
+    return f"{cluster.name}: {format_ranks(ranks)} restarted with empty namespaces"
 
 
 def scale_cluster(
@@ -96,12 +96,13 @@ def scale_cluster(
     has = len(cluster.state.nodes)
     if hosts and cluster.provider.name != "ssh":
         raise UsageError(
-            f"--hosts has no meaning for {cluster.provider.name} nodes: leave it out, as in "
+            f"--hosts does not apply to {cluster.provider.name} nodes: leave it out, as in "
             f"`%sky scale {nodes or has + 1}`."
         )
     if nodes is None and not hosts:
         raise UsageError(
-            f"say how many nodes {cluster.name} shall have, as in `%sky scale 8`; it has {has} now."
+            f"give the number of nodes that {cluster.name} should have, as in `%sky scale 8`; it "
+            f"has {has} now."
         )
     options = session.started[cluster.name]
     if cluster.provider.name == "ssh":

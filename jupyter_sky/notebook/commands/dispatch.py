@@ -13,6 +13,7 @@ from jupyter_sky.notebook.commands import (
     lifecycle,
     logs,
     offers,
+    scripts,
     snapshot,
     status,
     variables,
@@ -20,8 +21,12 @@ from jupyter_sky.notebook.commands import (
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.options.lines import parse_line
 
-Handler = Callable[[CommandContext, Any], bool | None]
-"""Runs a command with its parsed options; returns False if the user has to do something."""
+Handler = Callable[[CommandContext, Any], object]
+"""Runs a command with its parsed options.
+
+It returns False if the user has to do something, or what it gives the notebook, such as a run that
+it has left in the background.
+"""
 
 HANDLERS: Mapping[str, Handler] = {
     "up": lifecycle.up,
@@ -35,7 +40,10 @@ HANDLERS: Mapping[str, Handler] = {
     "interrupt": control.interrupt,
     "restart": control.restart,
     "scale": control.scale,
+    "torchrun": scripts.torchrun,
+    "launch": scripts.launch,
     "auto": auto.auto,
+    "dask": lifecycle.dask,
     "offers": offers.offers,
     "snapshot": snapshot.snapshot,
     "doctor": doctor.doctor,
@@ -59,8 +67,8 @@ class Dispatcher:
         self._context = context
         self._handlers = handlers
 
-    def run_line(self, line: str) -> None:
-        """Parse the line of a ``%sky`` and run its command.
+    def run_line(self, line: str) -> object:
+        """Parse the line of a ``%sky``, run its command, and return what it gives the notebook.
 
         Raises
         ------
@@ -70,10 +78,11 @@ class Dispatcher:
             When the line asks for help.
         """
         command, options = parse_line(line)
-        self.run(command, options)
+        given = self.run(command, options)
+        return None if isinstance(given, bool) else given
 
-    def run(self, command: str, options: Any) -> bool | None:
-        """Run a command; return ``False`` if the user has to do something.
+    def run(self, command: str, options: Any) -> object:
+        """Run a command, and return what its handler does.
 
         Parameters
         ----------

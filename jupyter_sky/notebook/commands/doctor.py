@@ -111,7 +111,7 @@ def _print_results(findings: Iterable[tuple[str, Finding]]) -> bool:
 def _python() -> Finding:
     found = f"{platform.python_version()} on {platform.system()}"
     if sys.platform != "linux":
-        return Finding(found, "nodes on this computer need Linux, others do not.")
+        return Finding(found, "local nodes need Linux; SSH hosts and AWS work from here.")
     return Finding(found)
 
 
@@ -139,7 +139,7 @@ def _gpus() -> Finding:
     try:
         names = _gpu_names()
     except pynvml.NVMLError as error:
-        return Finding(f"the driver says {error}", "`nvidia-smi` in a terminal tells more.")
+        return Finding(f"the driver says {error}", "run `nvidia-smi` in a terminal for details.")
     counted = (f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
     return Finding(", ".join(counted) or "none, ranks use the CPU")
 
@@ -186,7 +186,7 @@ def _disk() -> Finding:
     free = shutil.disk_usage(folder).free
     found = f"{format_bytes(free)} free in {folder}"
     if free < _ENOUGH_DISK:
-        return Finding(found, "make room, or set JUPYTER_SKY_HOME to a folder elsewhere.")
+        return Finding(found, "free some space, or set JUPYTER_SKY_HOME to a folder elsewhere.")
     return Finding(found)
 
 
@@ -198,7 +198,7 @@ def _registry() -> Finding:
         return Finding(said, fix)
     text = f"{format_count(len(found), 'cluster')} in {home()}"
     if broken := [row.name for row in found if isinstance(row, registry.Broken)]:
-        fix = f"what it says of {broken[0]} cannot be read: `%sky down {broken[0]}` forgets it."
+        fix = f"its entry for {broken[0]} cannot be read: `%sky down {broken[0]}` removes it."
         return Finding(text, fix)
     return Finding(text)
 
@@ -213,14 +213,14 @@ def _loopback() -> Finding:
             client.connect(server.getsockname())
             server.accept()[0].close()
         except OSError as error:
-            return Finding(f"{error}", "let processes of this computer reach 127.0.0.1.")
+            return Finding(f"{error}", "allow connections to 127.0.0.1 on this computer.")
     return Finding("ranks can reach each other")
 
 
 def _leftovers() -> Finding:
     left = orphans.find()
     if not left:
-        return Finding("nothing of dead clusters")
+        return Finding("nothing left by dead clusters")
     return Finding("; ".join(map(str, left)), "`%sky gc` removes it.")
 
 

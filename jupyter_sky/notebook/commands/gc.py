@@ -27,7 +27,7 @@ def _settle_owed_ends() -> None:
         if done:
             print(f"ended what was left of {owed.name} on {owed.hosts}")
         else:
-            print(f"{owed}; it is tried again as long as a notebook uses clusters")
+            print(f"{owed}; this is tried again while a notebook uses clusters")
 
 
 def _remove_orphans(identity: str | None) -> None:
@@ -71,7 +71,7 @@ def _prune_environments(targets: Sequence[Target], unused_for: float | None) -> 
             return f"cannot be cleaned up: {error}"
         finally:
             pool.get(target).close_if_unused()
-        return f"removed {pruned}" if pruned.kinds else "every environment there is used"
+        return f"removed {pruned}" if pruned.kinds else "every environment there is in use"
 
     with ThreadPoolExecutor(max(1, len(targets))) as threads:
         for target, result in zip(targets, threads.map(prune, targets), strict=True):

@@ -102,8 +102,8 @@ class _PlainPrinter:
     def left_out(self, size: int, lines: int) -> None:
         if size and (self._asked is None or lines < self._asked):
             print(
-                f"[{size:,} bytes of this log come before: `%sky logs {self._rank} --save FILE` "
-                "has all of it]"
+                f"[{size:,} bytes above are not shown: `%sky logs {self._rank} --save FILE` saves "
+                f"the whole log]"
             )
 
     def print(self, entry: LogEntry) -> None:
@@ -180,14 +180,19 @@ def _save_log(cluster: Cluster, ranks: Sequence[int], path: str) -> str:
         raise UsageError(
             f"--save writes the log of one rank: name one, as in `%sky logs {rank} --save {path}`."
         )
-    written = 0
+    dropped = 0
     try:
         with Path(path).expanduser().open("wb") as file:
-            size = cluster.log(rank, offset=0, limit=0).size
-            while written < size:
-                part = cluster.log(rank, offset=written)
-                written += file.write(part.data)
-                size = part.size
+            part = cluster.log(rank, offset=0)
+            while part.data:
+                dropped += part.dropped
+                file.write(part.note + part.data)
+                part = cluster.log(rank, offset=part.end)
     except OSError as error:
         raise UsageError(f"--save {path}: {error.strerror}; name another file.") from None
-    return f"{path} has all that rank {rank} wrote, {written:,} bytes"
+    if dropped:
+        return (
+            f"saved the beginning and the end of the log of rank {rank} to {path}: {dropped:,} "
+            "bytes between them were not kept"
+        )
+    return f"saved the log of rank {rank} to {path}: {part.end:,} bytes"

@@ -30,8 +30,8 @@ def _make(shell: InteractiveShell, cluster: Cluster) -> str:
     row = registry.find(cluster.name)
     if row is None or row.provider != "aws":
         raise UsageError(
-            f"{cluster.name} is on {cluster.provider.name}, and only instances of AWS have "
-            "snapshots: others keep what is installed on them."
+            f"{cluster.name} has {cluster.provider.name} nodes, and only AWS instances have "
+            f"snapshots: other nodes keep what is installed on them."
         )
     head = Instance.from_row(row.machines[0])
     with ProgressLine(shell, cluster.name) as progress:
@@ -42,7 +42,7 @@ def _make(shell: InteractiveShell, cluster: Cluster) -> str:
         made = snapshots.make(clients, head.id, head.content, user, progress.update)
         progress.update(f"made the snapshot {made.name} in {progress.seconds:.0f} s")
     return (
-        f"{made}. Clusters in {head.location} that have the same installed boot from it from now "
-        "on. It holds all that is on the head's disk, your files too, and only your AWS account "
-        f"can use it. `%sky snapshot --remove {made.name}` removes it"
+        f"{made}. New clusters in {head.location} with the same packages boot from it. It contains "
+        f"everything on the head's disk, including your files, and only your AWS account can use "
+        f"it. `%sky snapshot --remove {made.name}` removes it"
     )

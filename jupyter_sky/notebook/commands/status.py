@@ -66,8 +66,8 @@ def panel(context: CommandContext, options: Namespace) -> None:
         raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to show.")
     if not context.session.panels.show(cluster):
         raise UsageError(
-            "a panel needs a notebook with ipywidgets and anywidget: `%sky status` says the "
-            "same in text."
+            "a panel needs a notebook with ipywidgets and anywidget: `%sky status` shows the same "
+            "as text."
         )
 
 
@@ -103,7 +103,7 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
     now = time.time()
     rows = registry.rows()
     if not rows:
-        return "No cluster: `%%sky --nodes 4` above a cell starts one."
+        return "No cluster is running: `%%sky --nodes 4` above a cell starts one."
     known = {cluster.id: cluster for cluster in clusters}
     statuses = {row.id: each for row, each in zip(rows, _statuses(rows, known), strict=True)}
     lines = [

@@ -33,9 +33,11 @@ def pull(context: CommandContext, options: Namespace) -> None:
     ranks = choose_ranks(cluster, options.ranks or "head", "--ranks")
     gathered = () if from_head else options.names
     requested = requested_names(ranks, options.names, gathered)
+    # A sharded model is gathered by all ranks, also for the head.
+    asked = cluster.all_ranks if from_head else ranks
     # An update of no names: it says what the ranks' values are newer than.
-    update = cluster.sync.update((), context.shell.user_ns, ranks)
-    run = cluster.run(Task(ranks, code="", values=requested, update=update))
+    update = cluster.sync.update((), context.shell.user_ns, asked)
+    run = cluster.run(Task(asked, code="", values=requested, update=update))
     run.follow()
     try:
         values = run.values()

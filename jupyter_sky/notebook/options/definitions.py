@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.parser import Argument
+from jupyter_sky.notebook.options.torchrun import TORCHRUN_OPTIONS
 
 RankSelection = Literal["all", "head"] | tuple[int, ...]
 """What ``--ranks`` is parsed to."""
@@ -16,178 +17,235 @@ CLUSTER_OPTIONS = tuple(
     Argument(*row)
     for row in [
         # names, metavar, type, example, help (in parentheses: the default)
-        (("--nodes", "--num-nodes", "-n"), "N", types.WHOLE, "4", "how many machines (1)"),
-        (("--gpu", "--gpus"), "NAME[:COUNT]", types.GPU, "L4:4", "the GPUs of each of them"),
-        (("--cpus",), "N[+]", types.AMOUNT, "8+", "the CPUs of each, with + at least"),
-        (("--memory",), "GB[+]", types.AMOUNT, "32+", "the memory of each, with + at least"),
-        (("--provider",), "NAME", types.PROVIDER, "aws", "where they come from (local)"),
-        (("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "the machines to reach over SSH"),
-        (("--region",), "NAME", types.WORD, "us-east-1", "the region of AWS"),
+        (("--nodes", "--num-nodes", "-n"), "N", types.WHOLE, "4", "number of nodes (1)"),
+        (("--gpu", "--gpus"), "NAME[:COUNT]", types.GPU, "L4:4", "GPUs of each node"),
+        (("--cpus",), "N[+]", types.AMOUNT, "8+", "CPUs of each node; with +, at least that many"),
+        (
+            ("--memory",),
+            "GB[+]",
+            types.AMOUNT,
+            "32+",
+            "memory of each node; with +, at least that much",
+        ),
+        (("--provider",), "NAME", types.PROVIDER, "aws", "where nodes come from (local)"),
+        (("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "hosts to reach over SSH"),
+        (("--region",), "NAME", types.WORD, "us-east-1", "AWS region"),
         (
             ("--instance-type",),
             "TYPE",
             types.WORD,
             "p4d.24xlarge",
-            "the type of machine on AWS",
+            "AWS instance type",
         ),
-        (("--zone",), "NAME", types.WORD, "us-east-1a", "the zone of that region (any)"),
+        (("--zone",), "NAME", types.WORD, "us-east-1a", "AWS availability zone (any)"),
         (
             ("--image-id",),
             "AMI",
             types.WORD,
             "ami-1a2b3c4d",
-            "the image on AWS (newest Ubuntu)",
+            "AWS machine image (newest Ubuntu)",
         ),
-        (("--spot", "--use-spot"), "", None, "", "cheaper machines that may be taken away"),
+        (("--spot", "--use-spot"), "", None, "", "cheaper instances that AWS may take back"),
         (
             ("--cluster", "-c"),
             "NAME",
             types.CLUSTER,
             "train",
-            "which cluster (the notebook's own)",
+            "name of the cluster (the notebook's own)",
         ),
         (
             ("--plugin",),
             "NAME",
             types.PLUGINS,
             "torch",
-            "what to prepare (torch, if it is there)",
+            "frameworks to prepare (torch, if it is installed)",
         ),
-        (("--pip",), "PACKAGE", types.PACKAGES, "transformers", "what to install"),
+        (("--pip",), "PACKAGE", types.PACKAGES, "transformers", "packages to install"),
         (
             ("--procs-per-node",),
             "K",
             types.WHOLE,
             "2",
-            "ranks of each machine (one for a GPU)",
+            "ranks of each node (one per GPU)",
         ),
         (
             ("--idle-timeout",),
             "TIME",
             types.TIME,
             "30m",
-            "end the cluster when idle for so long",
+            "end the cluster after this long without a run",
         ),
         (
             ("--max-price",),
             "DOLLARS",
             types.DOLLARS,
             "20",
-            "what all may cost an hour, unasked",
+            "highest price per hour of all nodes, accepted without asking",
         ),
-        (("--replace",), "", None, "", "have another node take the place of one that is lost"),
+        (("--replace",), "", None, "", "replace a node that is lost with another one"),
         (
             ("--patience",),
             "TIME",
             types.TIME,
             "1h",
-            "how long to wait for a node that nobody reaches (10m, 15s in a run)",
+            "how long to wait for an unreachable node (10m, 15s during a run)",
         ),
         (
             ("--max-cost",),
             "DOLLARS",
             types.DOLLARS,
             "40",
-            "end the cluster before it costs more",
+            "end the cluster before it costs more than this",
         ),
     ]
 )
 RUN_OPTIONS = tuple(
     Argument(*row)
     for row in [
-        (("--ranks",), "RANKS", types.RANKS, "0,2-3", "where the cell runs (all)"),
-        (("--stdout",), "RANKS", types.SHOWN, "all", "whose output is shown (the head's)"),
+        (("--ranks",), "RANKS", types.RANKS, "0,2-3", "ranks that run the cell (all)"),
+        (("--stdout",), "RANKS", types.SHOWN, "all", "ranks whose output is shown (head)"),
         (
             ("--display",),
             "HOW",
             types.DISPLAY,
             "safe",
-            "rich, or safe: no scripts of nodes in this page (rich)",
+            "rich, or safe: without scripts from nodes (rich)",
         ),
         (
             ("--in",),
             "NAME",
             types.NAMES_OR_NONE,
             "model,data",
-            "what is sent (what it reads)",
+            "variables to send (those that the cell reads)",
         ),
-        (("--allow-large",), "", None, "", "send more than 4 GB without asking"),
-        (("--out",), "NAME", types.RESULTS, "model,losses", "bring back the head's values"),
+        (("--allow-large",), "", None, "", "allow sending more than 4 GB"),
+        (
+            ("--out",),
+            "NAME",
+            types.RESULTS,
+            "model,losses",
+            "bring back variables of the head; model:state for a state dictionary",
+        ),
         (
             ("--gather",),
             "NAME",
             types.RESULTS,
             "losses",
-            "bring back lists, one value a rank",
+            "bring back variables of all ranks, as lists",
         ),
-        (("--background",), "", None, "", "return at once, with a handle"),
-        (("--timeout",), "TIME", types.TIME, "10m", "stop the cell after so long"),
+        (("--sh",), "", None, "", "run the cell as a shell script, once on each node"),
+        (("--workdir",), "FOLDER", types.FOLDER, ".", "send this folder and run the script in it"),
+        (("--background",), "", None, "", "return at once; the run continues in the background"),
+        (("--timeout",), "TIME", types.TIME, "10m", "stop the run after this long"),
     ]
 )
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
+_OF_SCRIPTS = ("--stdout", "--allow-large", "--workdir", "--background", "--timeout")
+SCRIPT_OPTIONS = CLUSTER_OPTIONS + tuple(each for each in RUN_OPTIONS if each.name in _OF_SCRIPTS)
+_ALL_SHOWN = {
+    "--stdout": Argument(
+        ("--stdout",), "RANKS", types.SHOWN, "head", "ranks whose output is shown (all)"
+    )
+}
 
-_NAME = Argument(("name",), "NAME", types.CLUSTER, "train", "which cluster (the current one)")
+_NAME = Argument(("name",), "NAME", types.CLUSTER, "train", "name of the cluster (the current one)")
 _CLUSTER = Argument(
-    ("--cluster", "-c"), "NAME", types.CLUSTER, "train", "which cluster (the current one)"
+    ("--cluster", "-c"), "NAME", types.CLUSTER, "train", "name of the cluster (the current one)"
 )
-_PROVIDER = Argument(("--provider",), "NAME", types.PROVIDER, "aws", "also what this one needs")
+_PROVIDER = Argument(
+    ("--provider",), "NAME", types.PROVIDER, "aws", "also check what this provider needs"
+)
 _UNKNOWN_ID = Argument(
-    ("name",), "ID", types.WORD, "1f2e3d4c", "also this cluster of another registry"
+    ("name",), "ID", types.WORD, "1f2e3d4c", "also end this cluster of another registry"
 )
-_REMOVE = Argument(("--remove",), "NAME", types.WORD, "jupyter-sky-0f1e", "remove this one")
-_NAMES = Argument(("names",), "NAME", types.NAMES, "model", "which variables", required=True)
-_SOURCE_RANKS = Argument(("--ranks",), "RANKS", types.RANKS, "0,2-3", "from which ranks (the head)")
-_LOG_RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "which ranks (the head)")
-_RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "which ranks (all)")
-_HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "machines to look at as well")
-_NODES = Argument(("nodes",), "N", types.NODES, "8", "how many it shall have; the last ones leave")
-_MORE_HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu3,gpu4", "machines to take for more")
+_REMOVE = Argument(("--remove",), "NAME", types.WORD, "jupyter-sky-0f1e", "snapshot to remove")
+_NAMES = Argument(("names",), "NAME", types.NAMES, "model", "names of the variables", required=True)
+_RESULTS = replace(_NAMES, type=types.RESULTS)
+_SOURCE_RANKS = Argument(
+    ("--ranks",), "RANKS", types.RANKS, "0,2-3", "ranks to bring them from (head)"
+)
+_LOG_RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "ranks (head)")
+_RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "ranks (all)")
+_HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "also check these hosts")
+_NODES = Argument(
+    ("nodes",), "N", types.NODES, "8", "new number of nodes; the last ones leave first"
+)
+_MORE_HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu3,gpu4", "hosts for the new nodes")
 _CLEANED_HOSTS = Argument(
-    ("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "machines to clean up as well"
+    ("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "also clean up these hosts"
 )
+_SCRIPT = Argument(("script",), "SCRIPT", types.SCRIPT, "train.py", "script to run", required=True)
+_TASK_FILE = Argument(("file",), "FILE", types.TASK_FILE, "task.yaml", "task file", required=True)
+_ENV = Argument(
+    ("--env",), "NAME=VALUE", types.VARIABLES, "EPOCHS=3", "environment variable to set"
+)
+_SECRET = Argument(
+    ("--secret",), "NAME", types.SECRETS, "HF_TOKEN", "environment variable to pass on from here"
+)
+_NO_SETUP = Argument(("--no-setup",), "", None, "", "skip the setup of the task file")
 _UNUSED = Argument(
-    ("--unused-for",), "TIME", types.TIME, "30d", "how long nothing used an environment (14d)"
+    ("--unused-for",),
+    "TIME",
+    types.TIME,
+    "30d",
+    "remove environments that were not used for this long (14d)",
 )
-_FOLLOW = Argument(("--follow", "-f"), "", None, "", "go on showing what comes")
-_SWITCH = Argument(("switch",), "on|off|status", types.SWITCH, "on", "begin, end, or ask (status)")
-_SAVE = Argument(("--save",), "FILE", types.FILE, "rank3.log", "write all of it to a file here")
-_JSON = Argument(("--json",), "", None, "", "say it as JSON, for programs")
-_TAIL = Argument(("--tail",), "LINES", types.WHOLE, "20", "only the last lines")
+_FOLLOW = Argument(("--follow", "-f"), "", None, "", "keep showing new output")
+_SWITCH = Argument(
+    ("switch",), "on|off|status", types.SWITCH, "on", "turn it on or off, or show which (status)"
+)
+_SAVE = Argument(("--save",), "FILE", types.FILE, "rank3.log", "save the whole log to this file")
+_JSON = Argument(("--json",), "", None, "", "print JSON, for programs")
+_TAIL = Argument(("--tail",), "LINES", types.WHOLE, "20", "show only the last lines")
 
 _OFFERED = ("--nodes", "--gpu", "--cpus", "--memory", "--region", "--zone", "--instance-type")
 OFFER_OPTIONS = (
     *(each for each in CLUSTER_OPTIONS if each.name in _OFFERED),
-    Argument(("--provider",), "NAME", types.PROVIDER, "local", "at which provider (aws)"),
+    Argument(("--provider",), "NAME", types.PROVIDER, "local", "provider to ask (aws)"),
     _JSON,
 )
 
 COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
-    "up": ("start a cluster, without running anything", CLUSTER_OPTIONS),
+    "up": ("start a cluster without running a cell", CLUSTER_OPTIONS),
     "down": ("end a cluster", (_NAME,)),
-    "status": ("show the clusters and what they do", (_JSON,)),
+    "status": ("show clusters, their ranks and runs", (_JSON,)),
     "logs": (
-        "show what ranks wrote",
+        "show the output of ranks",
         (_LOG_RANKS, _FOLLOW, _TAIL, _SAVE, _JSON, _CLUSTER),
     ),
     "push": ("send variables to all ranks", (_NAMES,)),
-    "pull": ("bring back the values of variables", (_NAMES, _SOURCE_RANKS)),
+    "pull": ("bring variables back from the ranks", (_RESULTS, _SOURCE_RANKS)),
     "attach": ("connect to a cluster that is up", (_NAME,)),
     "panel": ("show the last run of a cluster here, live", (_NAME,)),
-    "interrupt": ("stop what runs", (_CLUSTER,)),
-    "restart": ("start ranks anew, with empty namespaces", (_RANKS, _CLUSTER)),
+    "interrupt": ("stop the current run", (_CLUSTER,)),
+    "restart": ("restart ranks with empty namespaces", (_RANKS, _CLUSTER)),
     "scale": (
-        "give the cluster more nodes, or fewer; ranks that stay keep all",
+        "add or remove nodes; ranks that stay keep their variables",
         (_NODES, _MORE_HOSTS, _CLUSTER),
     ),
-    "auto": ("run every following cell on the cluster, or no longer", (_SWITCH,)),
-    "offers": ("show what a cluster can be made of, and what it costs", OFFER_OPTIONS),
-    "snapshot": ("keep the head as an image, from which others start fast", (_REMOVE, _CLUSTER)),
-    "doctor": ("check what a cluster needs, and say what is missing", (_HOSTS, _PROVIDER)),
+    "torchrun": (
+        "run a script under torchrun on every node",
+        (_SCRIPT, *(_ALL_SHOWN.get(each.name, each) for each in SCRIPT_OPTIONS), *TORCHRUN_OPTIONS),
+    ),
+    "launch": (
+        "run a SkyPilot task file on every node; options replace what the file says",
+        (_TASK_FILE, *SCRIPT_OPTIONS, _ENV, _SECRET, _NO_SETUP),
+    ),
+    "auto": ("run all following cells on the cluster", (_SWITCH,)),
+    "dask": ("return a client of Dask on the cluster, as in `client = %sky dask`", (_CLUSTER,)),
+    "offers": ("show which nodes are available and what they cost", OFFER_OPTIONS),
+    "snapshot": (
+        "save the head's disk as an image, from which nodes start faster",
+        (_REMOVE, _CLUSTER),
+    ),
+    "doctor": ("check this setup and say what is missing", (_HOSTS, _PROVIDER)),
     "gc": (
-        "end and remove what was left behind, and what nobody uses",
+        "remove what dead clusters left behind, and unused environments",
         (_UNKNOWN_ID, _CLEANED_HOSTS, _UNUSED),
     ),
 }
+SCRIPT_COMMANDS = ("torchrun", "launch")
+"""Commands whose options are those of a cell, and more."""
 
 
 @dataclass(frozen=True)
@@ -237,5 +295,7 @@ class CellOptions:
     allow_large: bool = False
     out: tuple[str, ...] = ()
     gather: tuple[str, ...] = ()
+    sh: bool = False
+    workdir: str | None = None
     background: bool = False
     timeout: float | None = None

@@ -6,7 +6,7 @@ import difflib
 import shlex
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,9 +15,11 @@ from jupyter_sky.notebook.options.definitions import (
     CELL_OPTIONS,
     CLUSTER_OPTIONS,
     COMMANDS,
+    SCRIPT_COMMANDS,
     CellOptions,
 )
 from jupyter_sky.notebook.options.parser import HelpRequested, Parser
+from jupyter_sky.notebook.options.torchrun import DECIDED, as_words, split_line
 
 _NO_OPTIONS = CellOptions()
 
@@ -76,11 +78,18 @@ def parse_words(given: Sequence[str]) -> tuple[str, CellOptions | Namespace]:
     if command not in COMMANDS:
         raise UsageError(_unknown_command(command, words))
     help, arguments = COMMANDS[command]
-    values = Parser(f"%sky {command}", help, arguments).read(words)
+    parser = Parser(f"%sky {command}", help, arguments)
+    if command == "torchrun":
+        parser.usage = "%(prog)s [options] SCRIPT [the script's arguments]"
+    if command == "torchrun":
+        return command, _torchrun_line(parser, words)
+    values = parser.read(words)
     if command == "up":
         return command, _cell_options(values)
     for argument in arguments:
         values.setdefault(argument.field, None if argument.type else False)
+    if command in SCRIPT_COMMANDS:
+        values["options"] = _cell_options(_of_a_cell(values))
     return command, Namespace(**values)
 
 
@@ -113,6 +122,33 @@ def _cell_options(values: Mapping[str, Any], defaults: CellOptions = _NO_OPTIONS
     return options
 
 
+def _torchrun_line(parser: Parser, words: Sequence[str]) -> Namespace:
+    """Return the parts of a line of torchrun: for the cluster, for torchrun, and the script's."""
+    before, rest = split_line(words, parser.arguments)
+    if decided := [word for word in before if word.partition("=")[0] in DECIDED]:
+        raise UsageError(
+            f"{decided[0].partition('=')[0]} differs from node to node, and `%sky torchrun` sets "
+            "it: leave it out."
+        )
+    values = parser.read([*before, *rest[:1]])
+    return Namespace(
+        options=_cell_options(_of_a_cell(values)),
+        nnodes=values.get("nnodes"),
+        standalone="standalone" in values,
+        is_file=not {"module", "no_python"} & values.keys(),
+        rdzv_conf=values.get("rdzv_conf"),
+        torchrun=as_words({name: values[name] for name in values if name != "rdzv_conf"}),
+        script=values["script"],
+        arguments=rest[1:],
+    )
+
+
+def _of_a_cell(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the values of options that cells have too, and that were typed."""
+    names = {each.name for each in fields(CellOptions)}
+    return {name: value for name, value in values.items() if name in names and value}
+
+
 def _words(line: str) -> list[str]:
     try:
         return shlex.split(line)
@@ -135,5 +171,5 @@ def _unknown_command(word: str, words: Sequence[str]) -> str:
         examples = [each.example for each in COMMANDS[near[0]][1] if each.required]
         instead = f"did you mean `%sky {shlex.join([*near, *(words or examples)])}`?"
     else:
-        instead = f"there are {', '.join(COMMANDS)}."
+        instead = f"the commands are {', '.join(COMMANDS)}."
     return f"%sky has no command {word}: {instead}"

@@ -149,7 +149,7 @@ class Parser(argparse.ArgumentParser):
         if not texts and not given and not argument.required:
             return None
         if not texts:
-            raise UsageError(self._takes(argument, "nothing is named"))
+            raise UsageError(self._takes(argument, "none is given"))
         if len(texts) > 1 and not argument.type.many:
             raise UsageError(f"{argument.name} is given {len(texts)} times: keep one of them.")
         try:
@@ -167,14 +167,14 @@ class Parser(argparse.ArgumentParser):
         argument = self.by_name[(error.argument_name or "").split("/")[0]]
         if argument.type is None:
             return f"{argument.name} takes no value: type it alone."
-        return self._takes(argument, "nothing stands behind it")
+        return self._takes(argument, "no value is given")
 
     def _unexpected(self, word: str, words: Sequence[str]) -> str:
         """Return what is wrong with a word that no argument takes."""
         if word.startswith(_DASHES):
             name = word.partition("=")[0].lstrip("".join(_DASHES))
             similar = self._similar_option(name, cutoff=0.6)
-            instead = f"did you mean `{similar}`?" if similar else f"`{self._help}` lists what is."
+            instead = f"did you mean `{similar}`?" if similar else f"`{self._help}` lists them."
             return f"{word} is not an option of {self.prog}: {instead}"
         before = [each.partition("=")[0] for each in words[: words.index(word)]]
         options = [self.by_name[each] for each in before if each in self.by_name]
@@ -184,7 +184,7 @@ class Parser(argparse.ArgumentParser):
             return f'"{word}" belongs to no option of {self.prog}: did you mean `--nodes {word}`?'
         if similar := self._similar_option(word, cutoff=0.9):
             return f'"{word}" is an option without its hyphens: type `{similar}`.'
-        return f'{self.prog} has no use for "{word}": `{self._help}` shows what it takes.'
+        return f'{self.prog} does not take "{word}": `{self._help}` shows what it takes.'
 
     def _similar_option(self, word: str, cutoff: float) -> str | None:
         names = [name[2:] for name in self.by_name if name.startswith("--")]

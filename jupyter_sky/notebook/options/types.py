@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import keyword
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -156,6 +158,23 @@ def _positive(number: float) -> float:
     return number
 
 
+def _variable_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    return (_variable(name), value) if equals else _secret(name)
+
+
+def _secret(text: str) -> tuple[str, str]:
+    if "=" in text:
+        raise UsageError(
+            "--secret takes names only, so that no value is saved in a notebook or seen by others: "
+            "set the variable here, and name it."
+        )
+    name = _variable(text)
+    if name not in os.environ:
+        raise UsageError(f"there is no variable {name} in the environment here: set it first.")
+    return name, os.environ[name]
+
+
 def _gpu(text: str) -> str:
     accelerators.parse(text)  # its UsageError names similar GPUs
     return text
@@ -185,6 +204,13 @@ def _variable(text: str) -> str:
     if not text.isidentifier() or keyword.iskeyword(text):
         raise ValueError(text)
     return text
+
+
+def _result(text: str) -> str:
+    name, colon, part = text.partition(":")
+    if colon and part != "state":
+        raise ValueError(text)
+    return _variable(name) + colon + part
 
 
 def _ranks(text: str) -> str | range:
@@ -232,6 +258,10 @@ def _gpu_names(context: CompletionContext) -> Iterable[str]:
     return accelerators.names()
 
 
+def _plugin(text: str) -> str:
+    return _matching(r"[a-z]\w*(=[\w.+-]+)?", text)[0]
+
+
 def _plugin_names(context: CompletionContext) -> Iterable[str]:
     from jupyter_sky import plugins
 
@@ -277,6 +307,28 @@ SIZE = OptionType("a size in bytes, or with MB or GB behind it", _bytes)
 DOLLARS = OptionType("an amount in dollars", _dollars)
 WORD = OptionType("a name of letters, digits, `.`, `_` and `-`", _word)
 FILE = OptionType("the name of a file", lambda text: text)
+FOLDER = OptionType("the name of a folder", lambda text: text)
+SCRIPT = replace(
+    FILE, completions=lambda context: sorted(str(file) for file in Path().glob("*.py"))
+)
+TASK_FILE = replace(
+    FILE,
+    description="the name of a YAML file",
+    completions=lambda context: sorted(str(file) for file in Path().glob("*.y*ml")),
+)
+VARIABLES = OptionType(
+    "NAME=VALUE, or the NAME of a variable that is set here",
+    _variable_value,
+    many=True,
+    combine=dict,
+    separator=r"(?!)",
+)
+SECRETS = OptionType(
+    "names of variables that are set here, whose values nobody sees",
+    _secret,
+    many=True,
+    combine=dict,
+)
 CLUSTER = replace(WORD, completions=lambda context: context.clusters)
 GPU = OptionType(
     "the name of a GPU, with :COUNT behind it for more than one", _gpu, completions=_gpu_names
@@ -293,8 +345,8 @@ PACKAGES = OptionType(
     separator=r",(?![^\[]*\])(?=\s*[A-Za-z]|$)",
 )
 PLUGINS = OptionType(
-    "names of plugins, or `none`",
-    _variable,
+    "names of plugins, some with an argument as in keras=torch, or `none`",
+    _plugin,
     many=True,
     combine=_distinct_or_none,
     completions=_plugin_names,
@@ -302,7 +354,7 @@ PLUGINS = OptionType(
 NAMES = OptionType(
     "names of variables", _variable, many=True, combine=_distinct, completions=_variable_names
 )
-RESULTS = replace(NAMES, completions=_result_names)
+RESULTS = replace(NAMES, parse=_result, completions=_result_names)
 NAMES_OR_NONE = OptionType(
     "names of variables, or `none`",
     _variable,

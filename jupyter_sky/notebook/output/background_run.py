@@ -66,6 +66,11 @@ class BackgroundRun:
         return self._future.done()
 
     @property
+    def cluster(self) -> str:
+        """The name of the cluster that it runs on."""
+        return self._run.cluster
+
+    @property
     def output(self) -> str:
         """The end of what the shown ranks printed."""
         return b"".join(self._output).decode(errors="replace")
@@ -84,6 +89,10 @@ class BackgroundRun:
         """
         self._future.result(timeout)
         return self._values()
+
+    def wait_until_begun(self) -> None:
+        """Wait until all its nodes were told of it, so that it goes on without this process."""
+        self._run.wait_until_told()
 
     def cancel(self) -> None:
         """Stop the run; one that waits for its turn is not started."""

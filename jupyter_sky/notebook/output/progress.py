@@ -35,7 +35,7 @@ class NoticeLine:
         self._title = title
         self._line: ProgressLine | None = None
 
-    def update(self, text: str) -> None:
+    def update(self, text: str | Preparation) -> None:
         """Replace the text of the line."""
         if self._line is None:
             self._line = ProgressLine(self._shell, self._title)

@@ -200,8 +200,8 @@ class Renderer:
             return
         if event.skipped:
             sys.stdout.write(
-                f"[… {format_count(event.skipped, 'display')} not shown here: there were too many "
-                f"to show; `%sky logs {event.rank}` has the text of them …]\n"
+                f"[… {format_count(event.skipped, 'display')} not shown here: too many to show; "
+                f"`%sky logs {event.rank}` has their text …]\n"
             )
             self.flush()
         if self._width and event.kind != "update":

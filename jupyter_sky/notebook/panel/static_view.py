@@ -38,7 +38,7 @@ _OUTCOMES = {
     RankOutcome.ERROR: "failed",
     RankOutcome.LOST: "lost",
     RankOutcome.STOPPED: "stopped",
-    RankOutcome.RELEASED: "stopped, because another rank failed",
+    RankOutcome.RELEASED: "stopped",
 }
 _LONGEST = 120
 _WORTH_SAYING = (
@@ -55,7 +55,7 @@ def headline(snapshot: Snapshot) -> str:
         return _plain(f"{made}: nothing has run yet")
     parts = [_state(run)]
     if run["progress"] and run["progress"]["part"] < 1:
-        parts.append(f"{run['progress']['part']:.0%}")
+        parts.append(f"{100 * run['progress']['part']:.0f} %")
     parts.append(f"{format_ranks(run['ranks'])} of {made}")
     if snapshot["sent_bytes"] >= _WORTH_SAYING:
         parts.append(f"{format_bytes(snapshot['sent_bytes'])} sent")
@@ -97,17 +97,25 @@ def _state(run: RunView) -> str:
 
 def _cells(snapshot: Snapshot, rank: RankView) -> Sequence[str]:
     gpus = {node["node"]: node["gpu"] for node in snapshot["nodes"]}
-    memory, outcome = rank["memory"], rank["outcome"]
+    memory, outcome, run = rank["memory"], rank["outcome"], snapshot["run"]
+    # What a node uses now says nothing of a run that is over.
+    is_live = run is None or run["state"] in (RunState.RUNNING, RunState.WAITING)
     return [
         f"rank {rank['rank']}",
         f"node {rank['node']}",
         _plain(gpus.get(rank["node"]) or "CPU"),
         _OUTCOMES[RankOutcome(outcome)] if outcome else rank["phase"],
-        "restarted, empty" if rank["restarted"] else "",
+        _mark(rank),
         format_elapsed(rank["seconds"]) if rank["seconds"] is not None else "",
-        format_share(*memory) if memory else "",
+        format_share(*memory) if memory and is_live else "",
         _plain(rank["error"] or rank["trouble"] or rank["line"])[:_LONGEST],
     ]
+
+
+def _mark(rank: RankView) -> str:
+    if rank["restarted"]:
+        return "restarted, empty"
+    return "another rank failed" if rank["outcome"] == RankOutcome.RELEASED else ""
 
 
 def _plain(text: str) -> str:

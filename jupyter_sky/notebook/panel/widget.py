@@ -13,12 +13,15 @@ from typing import Any, Literal, Protocol, TypedDict
 import anywidget
 from traitlets import Dict, Int, List
 
-from jupyter_sky.cluster.snapshot import Snapshot
+from jupyter_sky.cluster.snapshot import RankView, Snapshot
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.throttle import Throttle
 
 INTERVAL = 0.1
 """Seconds between two updates: they cost the same however much the ranks print."""
+
+RANKS_A_SECOND = 128
+"""Ranks that updates have in a second: with more ranks there are fewer updates."""
 
 LINES = 200
 """Lines of output that are shown; the rank's log has those above them."""
@@ -26,10 +29,13 @@ LINES = 200
 LONGEST = 2000
 """Characters of a line that are shown."""
 
+_LINE = 160  # characters of the line beside a rank; it has no room for more
+_USE = ("utilisation", "memory", "line", "progress")  # what changes of a rank all the time
+
 _STATIC = Path(__file__).parents[1] / "static"
 
 if not _STATIC.exists():
-    raise SkyError("the panel is not built here: run `make views` in the folder of jupyter_sky.")
+    raise SkyError("the panel is not built: run `make views` in the folder of jupyter_sky.")
 
 
 class SelectMessage(TypedDict):
@@ -75,7 +81,8 @@ class Panel(anywidget.AnyWidget):
     """The panel of one cluster.
 
     Each part of the snapshot is a trait: ipywidgets sends those that changed in one message, and a
-    page that is opened later gets them all. Each rank is a part. The output of a rank that the user
+    page that is opened later gets them all. Each rank is two parts: what it uses and prints, which
+    changes all the time, and all else. The output of a rank that the user
     has selected is sent whole as ``output`` now and then, and in between only what was added, as
     ``more``.
 
@@ -94,7 +101,7 @@ class Panel(anywidget.AnyWidget):
     run = Dict(allow_none=True).tag(sync=True)
     sent_bytes = Int().tag(sync=True)
     nodes: List[Any] = List().tag(sync=True)
-    size = Int(help="Number of ranks, of which each has a trait `rank_0`, `rank_1`…").tag(sync=True)
+    size = Int(help="Number of ranks, of which each has `rank_0`, `use_0`…").tag(sync=True)
     output: Dict[str, Any] = Dict({"rank": None, "lines": []}).tag(sync=True)
     more = Dict(help="What to drop and keep of `output`, and what to add.").tag(sync=True)
 
@@ -128,17 +135,21 @@ class Panel(anywidget.AnyWidget):
             snapshot = self._source.snapshot(rank)
             if snapshot["run"] is None or snapshot["run"]["id"] != run:
                 rank = None
+            self._throttle.interval = max(INTERVAL, len(snapshot["ranks"]) / RANKS_A_SECOND)
             with self.hold_sync():
                 self._send_parts(snapshot, rank)
 
     def _send_parts(self, snapshot: Snapshot, selected: int | None) -> None:
-        ranks = {f"rank_{at}": rank for at, rank in enumerate(snapshot["ranks"])}
-        self.add_traits(
-            **{name: Dict().tag(sync=True) for name in ranks if not self.has_trait(name)}
-        )
-        for name, rank in ranks.items():
-            self.set_trait(name, {**rank, "line": rank["line"][:LONGEST]})
-        self.set_trait("size", len(ranks))
+        parts: dict[str, dict[str, Any]] = {}
+        for at, rank in enumerate(snapshot["ranks"]):
+            parts[f"rank_{at}"] = {name: part for name, part in rank.items() if name not in _USE}
+            parts[f"use_{at}"] = _use(rank)
+        new = {name: Dict().tag(sync=True) for name in parts if not self.has_trait(name)}
+        if new:
+            self.add_traits(**new)
+        for name, part in parts.items():
+            self.set_trait(name, part)
+        self.set_trait("size", len(snapshot["ranks"]))
         self.set_trait("cluster", snapshot["cluster"])
         self.set_trait("run", snapshot["run"])
         self.set_trait("sent_bytes", snapshot["sent_bytes"])
@@ -180,6 +191,17 @@ def _parsed(content: object) -> PanelMessage | None:
         case {"kind": "stop", "run": str(run)}:
             return {"kind": "stop", "run": run}
     return None
+
+
+def _use(rank: RankView) -> dict[str, Any]:
+    """Return what a rank uses and prints, as exactly as it is shown: less of it changes then."""
+    utilisation, memory = rank["utilisation"], rank["memory"]
+    return {
+        "utilisation": None if utilisation is None else round(utilisation, 2),
+        "memory": memory and [int(float(f"{memory[0]:.3g}")), memory[1]],
+        "line": rank["line"][:_LINE],
+        "progress": rank["progress"],
+    }
 
 
 def shortened(text: str) -> list[str]:

@@ -94,13 +94,13 @@ class SidebarActions:
         for cluster in self._session.connected_clusters():
             if cluster.id == identity:
                 return cluster
-        raise SkyError("this notebook is not connected to that cluster any more.")
+        raise SkyError("this notebook is no longer connected to that cluster.")
 
 
 def _record(cluster: Cluster, run: str) -> str:
     """Return how a run goes or how it ended, as JSON: a `Record` of the server's schema."""
     if not cluster.knows_run(run):
-        raise SkyError("nothing is known any more of that run.")
+        raise SkyError("that run is no longer known.")
     snapshot = cluster.snapshot(run=run)
     bundle = record_bundle(snapshot, is_open=False)
     record = {"snapshot": snapshot, "html": bundle["text/html"], "plain": bundle["text/plain"]}

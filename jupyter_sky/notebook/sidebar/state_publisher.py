@@ -57,6 +57,9 @@ class StatePublisher:
         cluster.listen(self._throttle.request)
         event_loop.call(self._throttle.call_now)
 
+    def ending(self, cluster: Cluster) -> None:
+        """Go on: its state says how far it is."""
+
     def disconnected(self, cluster: Cluster) -> None:
         """Leave a cluster out of the next file."""
         if self._clusters.get(cluster.id) is cluster:

@@ -123,11 +123,14 @@ def test_without_words_it_says_what_it_can_do() -> None:
     ("words", "sentence"),
     [
         (["stauts"], "has no command stauts: did you mean `jupyter sky status`?"),
-        (["push", "x"], "`jupyter sky push` belongs into a notebook: type it in a cell there."),
+        (["push", "x"], "`jupyter sky push` works in a notebook only: type it in a cell."),
         (["logs", "--tial", "3"], "--tial is not an option of jupyter sky logs: did you mean"),
-        (["down"], "there is no cluster: `%%sky --nodes 4` above a cell starts one."),
+        (["down"], "no cluster is running: `%%sky --nodes 4` above a cell starts one."),
         (["logs", "--cluster", "gone"], "there is no cluster gone: none is running."),
-        (["up", "--nodes", "2"], "a cluster of a terminal needs a name: add `--cluster NAME`."),
+        (
+            ["up", "--nodes", "2"],
+            "a cluster that is started in a terminal needs a name: add `--cluster NAME`.",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(words: list[str], sentence: str) -> None:
@@ -177,7 +180,7 @@ def test_the_cluster_of_a_notebook_that_is_busy(
     attached.stop()
     left = attached.end()
     assert left.status == 0
-    assert "it goes on; `jupyter sky attach" in left.out
+    assert "the run continues; `jupyter sky attach" in left.out
 
     again = typed("attach", row.name)
     first, *_ = again.until("20\n")
@@ -204,16 +207,16 @@ def test_interrupt_and_restart_and_down(opened: Open) -> None:
     assert "scale it in that notebook" in sky("scale", "3").err
     notebook.succeed("%%sky\nx = 1")
     said = sky("restart", "1", "--cluster", row.name)
-    assert said.out.endswith("rank 1 started anew, with empty namespaces\n")
+    assert said.out.endswith("rank 1 restarted with empty namespaces\n")
     notebook.succeed("%%sky --ranks 0\nassert x == 1")
     assert "name 'x' is not defined" in notebook.run("%%sky --ranks 1\nx").traceback
     cell = notebook.start("%%sky\nprint('on', flush=True)\nwhile True: pass")
     notebook.until(cell, lambda cell: "on" in cell.stdout)
-    assert sky("restart").out.endswith("ranks 0-1 started anew, with empty namespaces\n")
+    assert sky("restart").out.endswith("ranks 0-1 restarted with empty namespaces\n")
     assert "is lost" in notebook.finish(cell).traceback
     notebook.succeed("%%sky\npass")
     down = sky("down", row.name)
-    assert down.out.endswith(f"{row.name}: ended, nothing of it is left\n")
+    assert down.out.endswith(f"{row.name}: ended; nothing is left running\n")
     assert registry.rows() == []
 
 
@@ -246,7 +249,9 @@ def test_looking_on_takes_nothing_from_a_notebook_that_was_killed(
     kill(notebook)
     go.touch()
     assert attached.end().status == 0
-    assert sky("attach").out.endswith("nothing runs; `jupyter sky logs` shows what was written\n")
+    assert sky("attach").out.endswith(
+        "nothing is running; `jupyter sky logs` shows earlier output\n"
+    )
     notebook.restart()
     notebook.succeed("%load_ext jupyter_sky")
     lines = notebook.succeed("%sky attach").stdout.splitlines()
@@ -259,7 +264,8 @@ def test_several_clusters_are_told_apart_by_name(opened: Open) -> None:
     notebook.succeed("%sky up --nodes 1 --plugin none --cluster one")
     notebook.succeed("%sky up --nodes 1 --plugin none --cluster two")
     assert sky("down").err == (
-        "jupyter sky: there are one, two: say which, as in `jupyter sky down one`.\n"
+        "jupyter sky: several clusters are running (one, two): name one, as in "
+        "`jupyter sky down one`.\n"
     )
     assert "as in `jupyter sky logs --cluster one`." in sky("logs").err
     assert sky("down", "one").status == 0

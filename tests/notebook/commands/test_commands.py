@@ -75,7 +75,10 @@ def test_what_needs_a_cluster_says_how_to_have_one(notebook: Notebook, command: 
 
 
 def test_status_without_clusters(notebook: Notebook) -> None:
-    assert notebook.run("%sky status") == "No cluster: `%%sky --nodes 4` above a cell starts one.\n"
+    assert (
+        notebook.run("%sky status")
+        == "No cluster is running: `%%sky --nodes 4` above a cell starts one.\n"
+    )
 
 
 def test_status_shows_all_clusters_and_the_ranks_of_the_current(
@@ -168,8 +171,8 @@ def test_a_long_log_is_shown_from_its_end(two: Notebook) -> None:
     first, *lines = two.run("%sky logs 1").splitlines()
     assert lines == [str(number) for number in range(199_000, 200_000)]
     left_out = sum(len(str(number)) + 1 for number in range(199_000))
-    instead = "`%sky logs 1 --save FILE` has all of it"
-    assert first == f"[{left_out:,} bytes of this log come before: {instead}]"
+    instead = "`%sky logs 1 --save FILE` saves the whole log"
+    assert first == f"[{left_out:,} bytes above are not shown: {instead}]"
     assert two.run("%sky logs 1 --tail 2") == "199998\n199999\n"
 
 
@@ -237,7 +240,7 @@ def test_push_and_pull(two: Notebook) -> None:
 
 def test_restart_empties_namespaces(two: Notebook) -> None:
     two.run("%%sky\nx = 1")
-    assert "ranks 0-1 started anew, with empty namespaces" in two.run("%sky restart")
+    assert "ranks 0-1 restarted with empty namespaces" in two.run("%sky restart")
     with pytest.raises(NameError):
         two.run("%%sky\nprint(x)")
 
@@ -260,7 +263,7 @@ def test_attach_and_down_reach_clusters_of_other_kernels(
     assert said.endswith("cells without --cluster use it now\n")
     assert notebook.run("%%sky\nprint('here')") == "here\n"
     assert notebook.run(f"%sky down {stranger.name}") == (
-        f"{stranger.name}: ended, nothing of it is left\n"
+        f"{stranger.name}: ended; nothing is left running\n"
     )
     assert registry.find(stranger.name) is None
     with pytest.raises(UsageError, match="there is no cluster nowhere to attach"):

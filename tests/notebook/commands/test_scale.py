@@ -43,13 +43,25 @@ def test_the_next_cluster_and_the_line_that_makes_it_have_the_new_size(two: Note
     two.run("%%sky --nodes 3\npass")
 
 
+def test_a_cell_that_trains_runs_on_one_rank_as_on_two(notebook: Notebook) -> None:
+    count = (
+        "import os, torch, torch.distributed as dist\ntotal = torch.ones(1)\n"
+        "dist.all_reduce(total)\nprint(total.item(), os.environ['WORLD_SIZE'])"
+    )
+    assert "1.0 1" in notebook.run(f"%%sky --nodes 1 --plugin torch\n{count}")
+    notebook.run("%sky scale 2")
+    assert "2.0 2" in notebook.run(f"%%sky\n{count}")
+    notebook.run("%sky scale 1")
+    assert "1.0 1" in notebook.run(f"%%sky\n{count}")
+
+
 @pytest.mark.parametrize(
     ("line", "instead"),
     [
         ("%sky scale", "as in `%sky scale 8`; it has 2 now"),
         ("%sky scale 0", "`%sky down` ends the cluster"),
         ("%sky scale many", '"many" is not one'),
-        ("%sky scale 2", "has 2 nodes already"),
+        ("%sky scale 2", "already has 2 nodes"),
         ("%sky scale 3 --hosts gpu1", "as in `%sky scale 3`"),
         ("%sky scale 3 --provider aws", "`%sky scale -h`"),
         ("%%sky --nodes 3\npass", "`%sky scale 3` to change it"),

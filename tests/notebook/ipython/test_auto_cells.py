@@ -73,7 +73,7 @@ def test_cells_run_on_the_cluster_until_it_is_off(auto: Notebook) -> None:
 def test_it_says_what_it_does(notebook: Notebook) -> None:
     assert notebook.run("%sky auto status").startswith("auto is off")
     said = notebook.run("%sky auto on")
-    assert said.startswith("auto is on: from the next cell on, cells run on ipython-")
+    assert said.startswith("auto is on: from now on cells run on ipython-")
     assert "`# local`" in said and "`%sky auto off`" in said
     assert notebook.run("%sky auto") == said
 
@@ -108,7 +108,7 @@ def test_turning_it_on_twice_sends_a_cell_once(auto: Notebook) -> None:
 
 def test_without_a_cluster_it_says_how_to_have_one(notebook: Notebook) -> None:
     notebook.run("%sky auto on")
-    with pytest.raises(UsageError, match="say how many nodes it should have"):
+    with pytest.raises(UsageError, match="give the number of nodes"):
         notebook.run("x = 1")
 
 

@@ -42,6 +42,10 @@ def nothing_left(home):
         ("%%sky --nodes 2 --cpus 100000", "leave --cpus out"),
         ("%%sky --nodes 2 --memory lots", "--memory 32+"),
         ("%%sky --nodes 2 --plugin troch", "torch"),
+        ("%%sky --nodes 2 --plugin mig", "needs a profile: type it, as in `--plugin mig=3g.40gb`"),
+        ("%%sky --nodes 2 --plugin mig=half", "profile='half' is no part of a GPU"),
+        ("%%sky --nodes 2 --plugin keras", "as in `--plugin keras=torch`"),
+        ("%%sky --nodes 2 --plugin huggingface=hf_x", "set `HF_TOKEN` in the notebook's env"),
         ("%%sky --nodes 2 --provider azure", "local"),
         ("%%sky --nodes 2 --timeout soon", "--timeout 10m"),
         ("%%sky --nodes 2 --cluster 'my cluster'", "--cluster train"),
@@ -78,7 +82,7 @@ def test_torch_that_is_asked_for_but_not_installed(empty: LiveNotebook) -> None:
         empty.succeed("del sys.modules['torch']")
     assert cell.sentence == (
         "UsageError: torch is not installed in this notebook's environment: "
-        "run `%pip install torch`, or say `--plugin none` to go without it."
+        "run `%pip install torch`, or use `--plugin none` to do without it."
     )
 
 
@@ -106,7 +110,7 @@ def test_a_name_that_cannot_travel_is_named_with_its_path(pair: LiveNotebook) ->
     pair.succeed("import threading\nconfig = {'handlers': [threading.Lock()]}")
     cell = pair.run("%%sky\nprint(config)")
     assert cell.sentence.startswith("UsageError: config['handlers'][0] cannot be sent")
-    assert "Create config inside of the cell" in cell.sentence
+    assert "Create config inside the cell" in cell.sentence
 
 
 def test_a_value_that_cannot_come_back_is_named(pair: LiveNotebook) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
+from tests.installed import skip_without
 from tests.notebook.kernels import LiveNotebook
 
 ERASE = "\x1b[2K"
@@ -86,7 +87,7 @@ def test_bars_of_several_ranks_are_shown_when_they_are_full(pair: LiveNotebook) 
 
 
 def test_rich_draws_its_bars_too(pair: LiveNotebook) -> None:
-    pytest.importorskip("rich")
+    skip_without("rich")
     cell = pair.succeed(
         "%%sky\n"
         "from rich.progress import Progress\n"

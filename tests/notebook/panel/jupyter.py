@@ -6,8 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from typing import Any
 import nbformat
 
 from tests.paths import ROOT
+from tests.server.jupyter import said
 
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
 
@@ -83,12 +82,7 @@ def serve(home: Path) -> Iterator[Server]:
         text=True,
     )
     try:
-        assert process.stderr
-        lines = iter(process.stderr.readline, "")
-        where = re.compile(r"(http://127\.0\.0\.1:\d+)/lab\?token=(\w+)")
-        address, token = next(found.groups() for line in lines if (found := where.search(line)))
-        # Read on: a server whose messages nobody takes waits in the midst of one.
-        threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
+        address, token = said(process, r"(http://127\.0\.0\.1:\d+)/lab\?token=(\w+)")
         yield Server(address, token, folder)
     finally:
         process.terminate()
@@ -110,14 +104,30 @@ class NotebookUser:
         What the notebook is called.
     cells
         What it has already, below its title.
+    width, height
+        Of the page, in pixels.
+    sharpness
+        Pixels of a screenshot for each of the page.
     """
 
-    def __init__(self, browser: Any, server: Server, place: str, name: str, *cells: Any) -> None:
+    def __init__(
+        self,
+        browser: Any,
+        server: Server,
+        place: str,
+        name: str,
+        *cells: Any,
+        width: int = 1280,
+        height: int = 860,
+        sharpness: float = 1,
+    ) -> None:
         self.notebook = server.folder / f"{name}.ipynb"
         title = nbformat.v4.new_markdown_cell(f"# {name}")
         made = nbformat.v4.new_notebook(cells=[title, *cells], metadata=KERNEL)
         nbformat.write(made, self.notebook)
-        self.page = browser.new_page(viewport={"width": 1280, "height": 860})
+        self.page = browser.new_page(
+            viewport={"width": width, "height": height}, device_scale_factor=sharpness
+        )
         # Of a loaded machine; only a test that fails waits so long.
         self.page.set_default_timeout(100_000)
         self.alerts: list[str] = []

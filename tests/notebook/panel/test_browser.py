@@ -150,7 +150,7 @@ def test_keyboard_and_mouse(open_page: Open) -> None:
     assert bench.stops == 1
     bench.wait()
     assert bench.asked[-1] == 3
-    page.browser.get_by_text("use the notebook's own Stop").wait_for()
+    page.browser.get_by_text("use the notebook's Stop").wait_for()
 
 
 def choose(page: Page, rank: int) -> None:

@@ -10,13 +10,12 @@ import nbformat
 import pytest
 
 from jupyter_sky.notebook.panel.strip import MIME
+from tests.installed import skip_without
 from tests.notebook.panel.bench import LEGIBLE
 from tests.notebook.panel.jupyter import NotebookUser, Server, serve
 from tests.notebook.panel.samples import HOSTILE
 
-pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
-pytest.importorskip("notebook", reason="Notebook is not installed")
-pytest.importorskip("torch", reason="PyTorch is not installed")
+skip_without("jupyterlab", "notebook", "torch")
 
 
 TRAINING = """%%sky --nodes 4
@@ -124,7 +123,7 @@ def test_a_user_follows_a_run_and_stops_it(
 def test_output_looks_as_in_the_notebook_and_does_no_harm(
     open_notebook: Callable[..., NotebookUser], shots: Path
 ) -> None:
-    pytest.importorskip("matplotlib")
+    skip_without("matplotlib")
     user = open_notebook("lab", "output")
     user.run("%load_ext jupyter_sky\n%sky up --nodes 2")
     rich = user.run(RICH)

@@ -110,7 +110,7 @@ def test_the_user_can_have_it_otherwise(notebook: LiveNotebook) -> None:
     notebook.succeed("%config Sky.panel = 'none'")
     assert notebook.succeed("%%sky\npass").strips == []
     wrong = notebook.run("%config Sky.panel = 'big'").stderr
-    assert 'Sky.panel is one of "auto", "open", "closed", "none"' in wrong
+    assert 'Sky.panel takes one of "auto", "open", "closed", "none"' in wrong
     notebook.succeed("%config Sky.panel = 'auto'")
 
 

@@ -1,0 +1,57 @@
+"""What plugins do in the notebook while it is connected to a cluster of ``%%sky`` cells."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.runtime_env import ClientHooks
+
+
+class ClientPlugins:
+    """Enters and leaves ``around_client``; a `jupyter_sky.notebook.session.SessionObserver`.
+
+    A cluster can be used without what a plugin does in the notebook: its errors are shown, and the
+    cell goes on.
+    """
+
+    def __init__(self) -> None:
+        self._entered: dict[str, tuple[Cluster, ClientHooks]] = {}
+
+    def connected(self, cluster: Cluster, is_new: bool) -> None:
+        """Enter the plugins of a cluster."""
+        if client := cluster.runtime_env.client:
+            self._entered[cluster.id] = cluster, client
+            with _shown(cluster):
+                client.enter(None, cluster)
+
+    def ending(self, cluster: Cluster) -> None:
+        """Leave the plugins of a cluster while it is there."""
+        self._leave(cluster.id)
+
+    def disconnected(self, cluster: Cluster) -> None:
+        """Leave the plugins of a cluster that is gone, or not connected any more."""
+        self._leave(cluster.id)
+
+    def close(self) -> None:
+        """Leave the plugins of all clusters."""
+        for identity in reversed(list(self._entered)):
+            self._leave(identity)
+
+    def _leave(self, identity: str) -> None:
+        if identity in self._entered:
+            cluster, client = self._entered.pop(identity)
+            with _shown(cluster):
+                client.leave()
+
+
+@contextlib.contextmanager
+def _shown(cluster: Cluster) -> Iterator[None]:
+    """Show an error of a plugin in place of raising it."""
+    try:
+        yield
+    except Exception as error:
+        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        print(f"{cluster.name}: {error}{where}", file=sys.stderr)

@@ -1,0 +1,91 @@
+"""``%sky torchrun`` and ``%sky launch``: scripts of the user's on every node, beside the ranks."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.output.background_run import BackgroundRun
+from jupyter_sky.notebook.scripts.run import (
+    NodeScript,
+    choose_nodes,
+    find_folder,
+    inside,
+    mounted,
+    run_script,
+)
+from jupyter_sky.notebook.scripts.task_file import TaskFile, read_task
+from jupyter_sky.notebook.scripts.torchrun import find_script, torchrun_script
+
+_NO_OPTIONS = CellOptions()
+
+
+def torchrun(context: CommandContext, line: Namespace) -> BackgroundRun | None:
+    """Run a script under torchrun."""
+    folder, script = find_script(line)
+    session, options = context.session, line.options
+    cluster = session.cluster(options)
+    # Which node has torchrun's rank 0 is for torchrun to say, so that no node's output is left out.
+    ranks = choose_nodes(cluster, "--nnodes", line.nnodes)
+    options = replace(options, ranks=ranks, stdout=options.stdout or "all")
+    made = inside(folder, cluster, session, options, torchrun_script(line, script))
+    return run_script(context.shell, session, cluster, options, made)
+
+
+def launch(context: CommandContext, line: Namespace) -> BackgroundRun | None:
+    """Run the setup of a task file, wait for its end, and run what else it has."""
+    given = {**(line.env or {}), **(line.secret or {})}
+    task = read_task(Path(line.file).expanduser(), given)
+    workdir = line.options.workdir or task.workdir
+    folder = find_folder(workdir) if workdir else None
+    for key in task.not_used:
+        print(f"{line.file}: {key} is not used here", file=sys.stderr)
+    options = _combined(task, line.options)
+    cluster = _cluster(context, options)
+    session = context.session
+    ranks = choose_nodes(cluster, "num_nodes", str(options.nodes or ""))
+    options = replace(options, ranks=ranks)
+
+    def made(text: str, title: str) -> NodeScript:
+        script = NodeScript(text, title, task.env)
+        if folder is not None:
+            script = inside(folder, cluster, session, options, script)
+        return mounted(task.mounts, session, options, script)
+
+    if task.setup and not line.no_setup:
+        script = made(task.setup, f"{task.name}: setup")
+        waiting = replace(options, background=False)
+        run_script(context.shell, session, cluster, waiting, script)
+    if not task.run:
+        return None
+    return run_script(context.shell, session, cluster, options, made(task.run, task.name))
+
+
+def _combined(task: TaskFile, line: CellOptions) -> CellOptions:
+    """Return the options of a task file, and those of the line in their place."""
+    typed: dict[str, Any] = {
+        each.name: getattr(line, each.name)
+        for each in fields(CellOptions)
+        if getattr(line, each.name) != getattr(_NO_OPTIONS, each.name)
+    }
+    of_file = dict(task.options)
+    if "provider" in typed or "hosts" in typed:
+        # What the file says of a place is about its own provider.
+        for name in ("provider", "region", "zone", "instance_type", "image_id", "spot"):
+            of_file.pop(name, None)
+    if "hosts" not in typed:
+        of_file.setdefault("nodes", 1)  # as for SkyPilot, whatever the cluster has
+    return CellOptions(**{**of_file, **typed})
+
+
+def _cluster(context: CommandContext, options: CellOptions) -> Cluster:
+    """Return the cluster of a task; one that is up may have more nodes than the task needs."""
+    if context.session.find(options.cluster) is not None:
+        options = replace(options, nodes=None)
+    return context.session.cluster(options)

@@ -1,0 +1,1 @@
+"""Scripts: shell blocks, `torchrun`, and task files of SkyPilot, once on each node."""

@@ -1,0 +1,241 @@
+"""Runs a script on the nodes of a cluster, in a cell or in the background."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.analysis.cell_title import shell_title
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_count, without_secrets
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.output.background_run import BackgroundRun
+from jupyter_sky.notebook.output.follow import follow
+from jupyter_sky.notebook.output.progress import SendingLine
+from jupyter_sky.notebook.session import Session
+from jupyter_sky.notebook.validation import choose_ranks, shown_ranks
+from jupyter_sky.serialization.folders import FolderContent, read_folder
+from jupyter_sky.transport.protocol.messages import Script
+
+
+@dataclass(frozen=True)
+class NodeScript:
+    """What runs once on each node.
+
+    Attributes
+    ----------
+    text
+        What bash is given.
+    title
+        What the user calls it; every page may show it.
+    env
+        Variables of its environment.
+    together
+        Whether it ends on the other nodes when it has failed on one.
+    folders
+        What is sent to each node before.
+    cwd
+        The folder that it runs in, as `Script` has it.
+    """
+
+    text: str
+    title: str
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+    together: bool = True
+    folders: tuple[FolderContent, ...] = ()
+    cwd: str | None = None
+
+
+def run_shell_cell(
+    shell: InteractiveShell, session: Session, options: CellOptions, cell: str
+) -> BackgroundRun | None:
+    """Run the cell below a ``%%sky --sh``.
+
+    Raises
+    ------
+    UsageError
+        When an option means nothing for it.
+    ScriptFailed
+        When it fails on a node.
+    """
+    for option, given in {
+        "--in": options.in_names,
+        "--out": options.out,
+        "--gather": options.gather,
+    }.items():
+        if given:
+            raise UsageError(f"{option} is about names of Python: leave it out beside --sh.")
+    folder = find_folder(options.workdir) if options.workdir is not None else None
+    cluster = session.cluster(options)
+    script = NodeScript(cell, shell_title(cell))
+    if folder is not None:
+        script = inside(folder, cluster, session, options, script)
+    return run_script(shell, session, cluster, options, script)
+
+
+def find_folder(name: str) -> Path:
+    """Return a folder of this computer that was named.
+
+    Raises
+    ------
+    UsageError
+        When there is none.
+    """
+    folder = Path(name).expanduser().absolute()
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}: name one that is there.")
+    return folder
+
+
+def inside(
+    folder: Path, cluster: Cluster, session: Session, options: CellOptions, script: NodeScript
+) -> NodeScript:
+    """Return a script that runs in a folder of this computer, which is sent if nodes lack it.
+
+    Raises
+    ------
+    UsageError
+        When it cannot be sent.
+    """
+    if cluster.sync.shares_files:
+        return replace(script, cwd=str(folder))
+    limit = None if options.allow_large else session.settings.large
+    return replace(script, cwd="", folders=(*script.folders, read_folder(folder, limit=limit)))
+
+
+def mounted(
+    mounts: Mapping[str, str], session: Session, options: CellOptions, script: NodeScript
+) -> NodeScript:
+    """Return a script that finds files of this computer at other places of its node.
+
+    Parameters
+    ----------
+    mounts
+        Where they are to be, from the folder that the script runs in, and where they are here.
+    session
+        The clusters of the notebook.
+    options
+        Whether they may be large.
+    script
+        The script.
+
+    Raises
+    ------
+    UsageError
+        When one of them is not there, or cannot be sent.
+    """
+    limit = None if options.allow_large else session.settings.large
+    folders = list(script.folders)
+    for target, name in mounts.items():
+        source = Path(name).expanduser().absolute()
+        if not source.exists():
+            raise UsageError(f"file_mounts {target}: there is no {source}.")
+        base = "" if target.startswith("~") else script.cwd or ""
+        place = PurePosixPath(base, target)
+        key = re.sub(r"\W+", "-", target).strip("-")
+        if source.is_dir():
+            folders.append(read_folder(source, key, str(place), limit))
+        else:
+            folders.append(read_folder(source, key, str(place.parent), limit, place.name))
+    return replace(script, folders=tuple(folders))
+
+
+def choose_nodes(cluster: Cluster, option: str, wanted: str | None) -> tuple[int, ...]:
+    """Return the ranks of the first nodes of a cluster.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    option
+        What says how many they are.
+    wanted
+        How many, or the fewest and the most, as ``"1:4"``; by default all.
+
+    Raises
+    ------
+    UsageError
+        When the cluster has not so many.
+    """
+    fewest, _, most = (wanted or "").partition(":")
+    nodes = cluster.state.nodes
+    if fewest and int(fewest) > len(nodes):
+        has = format_count(len(nodes), "node")
+        raise UsageError(
+            f"{option} is {wanted}, but cluster {cluster.name} has {has}: ask for fewer, or type "
+            f"`%sky scale {int(fewest)}` first."
+        )
+    chosen = nodes[: int(most or fewest)] if fewest else nodes
+    return tuple(rank for node in chosen for rank in node.ranks)
+
+
+def run_script(
+    shell: InteractiveShell,
+    session: Session,
+    cluster: Cluster,
+    options: CellOptions,
+    script: NodeScript,
+) -> BackgroundRun | None:
+    """Run a script on the nodes of a cluster.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    session
+        Its clusters.
+    cluster
+        The cluster.
+    options
+        Which ranks, whose output is shown, whether in the background, and for how long.
+    script
+        The script.
+
+    Returns
+    -------
+    BackgroundRun or None
+        The run, if it is in the background.
+    """
+    ranks = first_ranks(cluster, choose_ranks(cluster, options.ranks, "--ranks"))
+    shown = shown_ranks(cluster, options.stdout, ranks)
+    title = without_secrets(script.title)
+    blobs = {key: blob for each in script.folders for key, blob in each.blobs.items()}
+    leaving = sum(blobs[key].nbytes for key in cluster.lacking(blobs))
+    sending = SendingLine(shell, cluster.name, {"files": leaving})
+    spec: Script = {
+        "text": script.text,
+        "env": script.env,
+        "folders": [each.folder for each in script.folders],
+        "cwd": script.cwd,
+        "together": script.together and len(ranks) > 1,
+        "port": 0,
+    }
+    run = cluster.run(
+        Task(
+            ranks=ranks,
+            script=spec,
+            blobs=blobs,
+            show=tuple(rank for rank in ranks if rank in shown),
+            title=title,
+        )
+    )
+    if options.background:
+        strip = session.panels.strip(cluster, run.id)
+        name = f"{cluster.name} · {title}"
+        return BackgroundRun(run, name, strip, lambda values: {}, options.timeout)
+    is_safe = options.display == "safe"
+    follow(shell, session.panels, cluster, run, options.timeout, sending, is_safe=is_safe)
+    run.check()
+    return None
+
+
+def first_ranks(cluster: Cluster, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the first of these ranks on each node: beside it, the node's part of a script runs."""
+    nodes = (set(node.ranks).intersection(ranks) for node in cluster.state.nodes)
+    return tuple(min(here) for here in nodes if here)

@@ -1,0 +1,255 @@
+"""Task files of SkyPilot: what they say, as options of a cell, scripts, and what to send."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.options import types
+from jupyter_sky.notebook.options.types import InvalidValue, OptionType
+
+_USED = ("name", "workdir", "num_nodes", "resources", "setup", "run", "envs", "secrets")
+_KEYS = (*_USED, "file_mounts")
+# Keys of SkyPilot's that change nothing here, which is said.
+_NOT_USED = (
+    "config",
+    "event_callback",
+    "experimental",
+    "inputs",
+    "outputs",
+    "pool",
+    "service",
+    "volumes",
+)
+_RESOURCES_NOT_USED = (
+    "_cluster_config_overrides",
+    "accelerator_args",
+    "any_of",
+    "disk_size",
+    "disk_tier",
+    "job_recovery",
+    "labels",
+    "network_tier",
+    "ordered",
+    "ports",
+    "priority",
+    "volumes",
+)
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """What a task file says.
+
+    Attributes
+    ----------
+    name
+        What the task is called.
+    options
+        Its resources, as options of a cell.
+    setup, run
+        Its scripts; empty if it has none.
+    env
+        The variables of both, with those that were typed.
+    workdir
+        The folder that they run in, from the current one; ``None`` if it names none.
+    mounts
+        Where on a node what else is to be, and where it is here.
+    not_used
+        The keys that change nothing here.
+    """
+
+    name: str
+    options: dict[str, Any]
+    setup: str
+    run: str
+    env: dict[str, str]
+    workdir: str | None
+    mounts: dict[str, str]
+    not_used: tuple[str, ...]
+
+
+def read_task(path: Path, given: Mapping[str, str]) -> TaskFile:
+    """Read a task file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    given
+        Variables that replace those of the file.
+
+    Raises
+    ------
+    UsageError
+        When it cannot be used; the sentence says where it is wrong.
+    """
+    said = _load(path)
+    resources = _mapping(path, said, "resources")
+    _check_keys(path, "", said, (*_KEYS, *_NOT_USED))
+    _check_keys(path, "resources.", resources, (*_RESOURCES, *_RESOURCES_NOT_USED))
+    options: dict[str, Any] = {}
+    if said.get("num_nodes") is not None:
+        options["nodes"] = _convert(path, "num_nodes", types.WHOLE, said["num_nodes"])
+    for key, read in _RESOURCES.items():
+        if resources.get(key) is not None:
+            options.update(read(path, f"resources.{key}", resources[key]))
+    env = _variables(path, said, given)
+    not_used = [key for key in said if key in _NOT_USED]
+    not_used += [f"resources.{key}" for key in resources if key in _RESOURCES_NOT_USED]
+    return TaskFile(
+        name=str(said.get("name") or path.stem),
+        options=options,
+        setup=_text(path, said, "setup"),
+        run=_text(path, said, "run"),
+        env=env,
+        workdir=_replaced(_text(path, said, "workdir"), env) or None,
+        mounts=_mounts(path, said, env),
+        not_used=tuple(not_used),
+    )
+
+
+def _load(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        documents = list(yaml.safe_load_all(path.read_text()))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f", line {where.line + 1}" if where else ""
+        what = getattr(error, "problem", None) or "it is no text"
+        raise UsageError(f"{path}{line}: this is no YAML ({what}).") from None
+    if len(documents) > 1:
+        raise UsageError(f"{path} has several tasks, a pipeline: make a file of each.")
+    said = documents[0] if documents else {}
+    if not isinstance(said, dict):
+        raise UsageError(f"{path} is no task file: it should have keys like `run:`.")
+    return {str(key): value for key, value in said.items()}
+
+
+def _check_keys(path: Path, prefix: str, said: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    wrong = [key for key in said if key not in known]
+    if not wrong:
+        return
+    parts = []
+    for key in wrong:
+        near = difflib.get_close_matches(key, known, 1)
+        parts.append(f"{prefix}{key}" + (f" (did you mean {near[0]}?)" if near else ""))
+    raise UsageError(f"{path} has keys that no task has: {', '.join(parts)}.")
+
+
+def _mapping(path: Path, said: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = said.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: {key} should have keys below it, like `name: value`.")
+    return {str(name): each for name, each in value.items()}
+
+
+def _text(path: Path, said: Mapping[str, Any], key: str) -> str:
+    value = said.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise UsageError(f"{path}: {key} should be text; {value!r} is none.")
+    return value
+
+
+def _variables(path: Path, said: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+    found = {**_mapping(path, said, "envs"), **_mapping(path, said, "secrets"), **given}
+    if missing := [name for name, value in found.items() if value is None]:
+        option = "secret" if missing[0] in _mapping(path, said, "secrets") else "env"
+        raise UsageError(
+            f"{path} leaves {', '.join(missing)} without a value: set it here and add "
+            f"`--{option} {missing[0]}`."
+        )
+    return {name: str(value) for name, value in found.items()}
+
+
+def _mounts(path: Path, said: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str]:
+    mounts = {}
+    for target, source in _mapping(path, said, "file_mounts").items():
+        if not isinstance(source, str) or "://" in source:
+            raise UsageError(
+                f"{path}: file_mounts {target} is not a path of this computer, and buckets are not "
+                "mounted: leave it out, and read the bucket in the script."
+            )
+        mounts[_replaced(target, env)] = _replaced(source, env)
+    return mounts
+
+
+def _replaced(text: str, env: Mapping[str, str]) -> str:
+    """Replace ``${NAME}`` by the variables of the task."""
+    return re.sub(r"\$\{(\w+)\}", lambda match: env.get(match[1], match[0]), text)
+
+
+# Resources, each as options of a cell
+
+_Reader = Callable[[Path, str, Any], dict[str, Any]]
+
+
+def _convert(path: Path, key: str, kind: OptionType, value: Any) -> Any:
+    try:
+        return kind.convert([str(value)])
+    except InvalidValue:
+        raise UsageError(f'{path}: {key} takes {kind.description}; "{value}" is not one.') from None
+
+
+def _as(option: str, kind: OptionType) -> _Reader:
+    return lambda path, key, value: {option: _convert(path, key, kind, value)}
+
+
+def _spot(path: Path, key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, bool):
+        raise UsageError(f"{path}: {key} is true or false; {value!r} is neither.")
+    return {"spot": value}
+
+
+def _accelerators(path: Path, key: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, count),) = value.items()
+        value = f"{name}:{count}"
+    if not isinstance(value, str):
+        raise UsageError(f"{path}: {key} names several to choose from: name one, like A100:8.")
+    return {"gpu": _convert(path, key, types.GPU, value)}
+
+
+def _infra(path: Path, key: str, value: Any) -> dict[str, Any]:
+    provider, *place = str(value).split("/")
+    found = {"provider": _convert(path, key, types.PROVIDER, provider)}
+    names = ("region", "zone") if provider == "aws" else ()
+    given = [(name, part) for name, part in zip(names, place, strict=False) if part != "*"]
+    return {**found, **{name: _convert(path, key, types.WORD, part) for name, part in given}}
+
+
+def _autostop(path: Path, key: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        value = value.get("idle_minutes", 5)
+    if isinstance(value, bool):
+        return {"idle_timeout": 300.0} if value else {}
+    text = f"{value}m" if str(value).isdecimal() else value
+    return {"idle_timeout": _convert(path, key, types.TIME, text)}
+
+
+_RESOURCES: Mapping[str, _Reader] = {
+    "accelerators": _accelerators,
+    "autostop": _autostop,
+    "cloud": _as("provider", types.PROVIDER),
+    "cpus": _as("cpus", types.AMOUNT),
+    "image_id": _as("image_id", types.WORD),
+    "infra": _infra,
+    "instance_type": _as("instance_type", types.WORD),
+    "max_hourly_cost": _as("max_price", types.DOLLARS),
+    "memory": _as("memory", types.AMOUNT),
+    "region": _as("region", types.WORD),
+    "use_spot": _spot,
+    "zone": _as("zone", types.WORD),
+}

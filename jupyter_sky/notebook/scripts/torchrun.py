@@ -1,0 +1,70 @@
+"""A script of the user's under torchrun, as what bash is given on each node."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from argparse import Namespace
+from pathlib import Path
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.scripts.run import NodeScript, find_folder
+
+# The head keeps the store at which nodes meet. Each says itself at which address others reach it:
+# what the system says of its name need not be true in this network.
+_MEET = """\
+mapfile -t addresses <<< "$SKYPILOT_NODE_IPS"
+case $MASTER_ADDR in *:*) head="[$MASTER_ADDR]" ;; *) head=$MASTER_ADDR ;; esac
+meet=(
+  --rdzv-backend=c10d --rdzv-endpoint="$head:$MASTER_PORT" --rdzv-id="$SKYPILOT_TASK_ID"
+  --rdzv-conf=is_host=$((SKYPILOT_NODE_RANK == 0)){more}
+  --local-addr="${{addresses[SKYPILOT_NODE_RANK]}}"
+)
+"""
+_RUN = """\
+exec python -m torch.distributed.run --nnodes={nodes} \
+--nproc-per-node="$SKYPILOT_NUM_GPUS_PER_NODE" "${{meet[@]}}" {words}
+"""
+
+
+def find_script(line: Namespace) -> tuple[Path, str]:
+    """Return the working folder of a line of torchrun, and its script from there.
+
+    Raises
+    ------
+    UsageError
+        When there is no such script; the sentence names one that is meant.
+    """
+    folder = find_folder(line.options.workdir or ".")
+    if not line.is_file:
+        return folder, line.script
+    script = folder / Path(line.script).expanduser()
+    if not script.is_file():
+        similar = difflib.get_close_matches(script.name, _scripts(script.parent), 1)
+        instead = f"did you mean {similar[0]}?" if similar else "name one that is there."
+        raise UsageError(f"there is no file {line.script} in {folder}: {instead}")
+    if not script.is_relative_to(folder):
+        raise UsageError(
+            f"{line.script} is not in {folder}, which is what nodes get: add `--workdir FOLDER`."
+        )
+    return folder, str(script.relative_to(folder))
+
+
+def _scripts(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def torchrun_script(line: Namespace, script: str) -> NodeScript:
+    """Return what a line of torchrun means for each node."""
+    words = shlex.join([*line.torchrun, script, *line.arguments])
+    nodes = "1" if line.standalone else '"$SKYPILOT_NUM_NODES"'
+    more = shlex.quote(f",{line.rdzv_conf}") if line.rdzv_conf else ""
+    meet = "meet=()\n" if line.standalone else _MEET.format(more=more)
+    text = meet + _RUN.format(nodes=nodes, words=words)
+    return NodeScript(text, f"torchrun {line.script}", together=not _is_elastic(line.nnodes))
+
+
+def _is_elastic(nnodes: str | None) -> bool:
+    """Return whether nodes go on when one of them has failed."""
+    fewest, _, most = (nnodes or "").partition(":")
+    return bool(most) and int(fewest) < int(most)

@@ -1,0 +1,89 @@
+"""Scripts on machines over SSH: what is sent, and where it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab import Lab
+from tests.notebook.kernels import LiveNotebook
+
+
+def test_a_folder_is_sent_once_and_what_changed_again(
+    lab: Lab, over_ssh: LiveNotebook, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    (project / "lib").mkdir(parents=True)
+    (project / "lib" / "word.py").write_text("WORD = 'first'")
+    (project / "data").write_bytes(bytes(3_000_000))
+    (project / "main.py").write_text("import lib.word, os; print(lib.word.WORD, os.getcwd())")
+    line = f"--sh --workdir {project} --stdout all"
+    block = "\npython main.py; echo $SKYPILOT_NODE_IPS $SKYPILOT_NODE_RANK > written"
+    cell = over_ssh.succeed(
+        f"%%sky --hosts lab1,lab2 --plugin none --cluster scripts {line}{block}"
+    )
+    work = [host.folder / "home" / "root" / "jupyter-sky" / "scripts" for host in lab.hosts[:2]]
+    assert sorted(cell.stdout.splitlines()) == [
+        f"{rank} │ first {folder}" for rank, folder in enumerate(work)
+    ]
+    assert [(folder / "written").read_text().split()[-1] for folder in work] == ["0", "1"]
+    sent = "get_ipython().magics_manager.magics['cell']['sky'].__self__._session.find().sent_bytes"
+    before = over_ssh.value(sent)
+    (project / "lib" / "word.py").write_text("WORD = 'second'")
+    cell = over_ssh.succeed(f"%%sky {line}{block}")
+    assert "0 │ second" in cell.stdout
+    assert "1 │ second" in cell.stdout
+    assert over_ssh.value(sent) - before < 100_000
+    failed = over_ssh.run(f"%%sky {line}\necho out of memory >&2\nexit $((3 * SKYPILOT_NODE_RANK))")
+    assert "exit status 3" in failed.sentence
+    assert "lab2" in failed.sentence
+
+
+# Shards a model with FSDP2, and another one with tensor parallelism.
+PARALLEL = """
+import sys, torch, torch.distributed as dist, settings
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel, RowwiseParallel, parallelize_module
+)
+
+dist.init_process_group(settings.BACKEND)
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+
+def make():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+
+def step(model):
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+    return f"{loss.item():.4f}"
+
+sharded = make()
+fully_shard(sharded, mesh=mesh)
+split = parallelize_module(make(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+same = {step(make()), step(sharded), step(split)}
+part = sharded[0].weight.to_local().shape[0]
+words = [len(same), "loss, part", part, "of", dist.get_world_size(), *sys.argv[1:]]
+sys.stdout.write(" ".join(map(str, words)) + "\\n")  # at once, for nothing is buffered
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(300)  # torch is imported by every process of torchrun
+def test_torchrun_between_hosts(over_ssh: LiveNotebook) -> None:
+    folder = over_ssh.path.parent / "project"
+    folder.mkdir()
+    (folder / "settings.py").write_text("BACKEND = 'gloo'")
+    (folder / "parallel.py").write_text(PARALLEL)
+    over_ssh.succeed("%cd project")
+    cell = over_ssh.succeed("%sky torchrun --hosts lab1,lab2 --plugin none parallel.py --lr 3")
+    said = sorted(cell.stdout.splitlines())
+    assert said == [f"{rank} │ 1 loss, part 4 of 2 --lr 3" for rank in (0, 1)]

@@ -1,0 +1,30 @@
+"""``%%sky --sh``: a shell block on every node."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_sky.errors import ScriptFailed, UsageError
+from tests.notebook.conftest import Notebook
+
+
+def test_a_shell_block_runs_on_every_node(notebook: Notebook) -> None:
+    out = notebook.run(
+        "%%sky --nodes 2 --procs-per-node 2 --sh --stdout all\n"
+        "# Who is where\n"
+        'echo "node $SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES"'
+    )
+    assert "0 │ node 0 of 2\n" in out
+    assert "2 │ node 1 of 2\n" in out
+    assert notebook.run("%%sky --sh --ranks 3\necho $SKYPILOT_NUM_NODES") == "1\n"
+    notebook.run("%%sky --sh --background\necho slowly")
+    background = notebook.namespace["_"]
+    assert background.result(60) == {}
+    assert background.output == "slowly\n"
+    assert "· echo slowly: done" in repr(background)
+    with pytest.raises(ScriptFailed, match="exit status 7"):
+        notebook.run("%%sky --sh\nexit 7")
+    with pytest.raises(UsageError, match="--out is about names of Python: leave it out beside"):
+        notebook.run("%%sky --sh --out x\nx=1")
+    log = notebook.run("%sky logs 2")
+    assert "node 1 of 2\n" in log

@@ -1,0 +1,125 @@
+"""``%sky launch``: task files of SkyPilot, what of them is used, and what is said of the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.errors import ScriptFailed, UsageError
+from jupyter_sky.notebook.scripts.task_file import read_task
+from tests.notebook.conftest import Notebook
+
+TASK = """
+name: tell
+num_nodes: 2
+workdir: project
+envs:
+  WORD: file
+  SOURCE: input
+secrets:
+  TOKEN: null
+file_mounts:
+  inputs/data.txt: ${SOURCE}.txt
+setup: |
+  echo "setting up $WORD"
+  sleep 0.1 && touch ready-$SKYPILOT_NODE_RANK
+run: |
+  ls ready-0 ready-1 inputs; cat inputs/data.txt
+  echo "$WORD $TOKEN $SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "task.yaml").write_text(TASK)
+    (tmp_path / "input.txt").write_text("an input\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOKEN", "t0ken")
+    return tmp_path
+
+
+def test_a_task_with_setup_and_files(notebook: Notebook, folder: Path) -> None:
+    out = notebook.run("%sky launch task.yaml --nodes 3 --secret TOKEN --env WORD=line")
+    assert "setting up line\n" in out
+    assert "ready-0\nready-1\n" in out
+    assert "an input\n" in out
+    assert "line t0ken 0 of 3\n" in out
+    # A cluster may have more nodes than a task needs, and setup can be left out.
+    out = notebook.run("%sky launch task.yaml --no-setup --secret TOKEN")
+    assert "setting up" not in out
+    assert "file t0ken 0 of 2\n" in out
+    (folder / "few.yaml").write_text("resources:\n  disk_size: 100\nsetup: exit 9\nrun: echo ran")
+    with pytest.raises(ScriptFailed, match="exit status 9"):
+        notebook.run("%sky launch few.yaml")
+    assert notebook.run("%sky launch few.yaml --no-setup") == "ran\n"
+    (folder / "many.yaml").write_text("num_nodes: 9\nrun: echo")
+    with pytest.raises(UsageError, match="num_nodes is 9, but cluster .* has 3 nodes: ask for"):
+        notebook.run("%sky launch many.yaml")
+
+
+def test_resources_are_options_of_a_cell(tmp_path: Path) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text(
+        "resources:\n"
+        "  infra: aws/us-east-1/us-east-1b\n"
+        "  accelerators: {A100: 8}\n"
+        "  cpus: 8+\n"
+        "  memory: 64\n"
+        "  use_spot: true\n"
+        "  autostop: {idle_minutes: 10}\n"
+        "  max_hourly_cost: 12.5\n"
+        "  ports: 8080\n"
+        "num_nodes: 4\n"
+        "service: {replicas: 2}\n"
+    )
+    task = read_task(file, {})
+    assert task.options == {
+        "provider": "aws",
+        "region": "us-east-1",
+        "zone": "us-east-1b",
+        "gpu": "A100:8",
+        "cpus": "8+",
+        "memory": "64",
+        "spot": True,
+        "idle_timeout": 600.0,
+        "max_price": 12.5,
+        "nodes": 4,
+    }
+    assert task.not_used == ("service", "resources.ports")
+    assert task.name == "task"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("setpu: x\nrun: y", r"has keys that no task has: setpu \(did you mean setup\?\)"),
+        ("resources: {acelerators: A100}", r"resources.acelerators \(did you mean accelerators"),
+        ("run: [a]", "run should be text"),
+        ("num_nodes: many", 'num_nodes takes a whole number of at least 1; "many" is not one'),
+        ("resources: {infra: moon}", 'resources.infra takes local, ssh or aws; "moon" is not one'),
+        ("resources: {accelerators: [A100, H100]}", "names several to choose from: name one"),
+        ("envs: {A: null}", "leaves A without a value: set it here and add `--env A`"),
+        ("file_mounts: {/data: 's3://bucket'}", "buckets are not mounted"),
+        ("a: [", "line 1: this is no YAML"),
+        ("run: a\n---\nrun: b", "has several tasks"),
+        ("just text", "is no task file"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_line(tmp_path: Path, text: str, sentence: str) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=sentence):
+        read_task(file, {})
+
+
+def test_a_secret_is_no_argument(notebook: Notebook, folder: Path) -> None:
+    with pytest.raises(UsageError, match="--secret takes names only"):
+        notebook.run("%sky launch task.yaml --secret TOKEN=abc")
+    with pytest.raises(UsageError, match="there is no variable NOT_SET in the environment here"):
+        notebook.run("%sky launch task.yaml --secret NOT_SET")
+    with pytest.raises(UsageError, match="leaves TOKEN without a value: .*`--secret TOKEN`"):
+        notebook.run("%sky launch task.yaml")
+    with pytest.raises(UsageError, match=r"nothing.yaml cannot be read: No such file"):
+        notebook.run("%sky launch nothing.yaml")

@@ -1,0 +1,57 @@
+"""``jupyter sky torchrun`` and ``jupyter sky launch`` in a terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.notebook.kernels import PATIENCE
+
+
+def sky(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "jupyter_sky", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=dict(os.environ),
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.chdir(tmp_path)
+    assert sky("up", "--cluster", "scripts", "--nodes", "2", "--plugin", "none").returncode == 0
+    yield "scripts"
+    assert sky("down", "scripts").returncode == 0
+
+
+@pytest.mark.timeout(300)
+def test_a_script_from_a_terminal(cluster: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys, time\n"
+        "while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):\n    time.sleep(0.05)\n"
+        "sys.stdout.write(f'rank {os.environ[\"RANK\"]}\\n')\n"
+    )
+    (tmp_path / "fail.yaml").write_text("num_nodes: 2\nrun: exit $((3 + SKYPILOT_NODE_RANK))")
+    failed = sky("launch", "fail.yaml")
+    assert failed.returncode in (3, 4)
+    assert "ScriptFailed: the script ended with exit status" in failed.stderr
+    wrong = sky("torchrun", "trian.py")
+    assert wrong.returncode == 2
+    assert "did you mean train.py?" in wrong.stderr
+    left = sky("torchrun", "--background", "train.py", str(tmp_path / "go"))
+    assert left.returncode == 0, left.stderr
+    assert "`jupyter sky attach scripts` shows its output" in left.stdout
+    (tmp_path / "go").touch()
+    followed = sky("attach", "scripts")
+    # Which node is which rank is torchrun's to say.
+    said = [line.partition(" │ ") for line in followed.stdout.splitlines()[1:]]
+    assert sorted(node for node, _, _ in said) == ["0", "1"]
+    assert sorted(line for _, _, line in said) == ["rank 0", "rank 1"]

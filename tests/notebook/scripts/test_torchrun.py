@@ -1,0 +1,153 @@
+"""``%sky torchrun``: scripts of the kinds that PyTorch's examples are, on two nodes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jupyter_sky.errors import ScriptFailed, UsageError
+from tests.notebook.conftest import Notebook
+from tests.waiting import until
+
+# Trains with DDP, keeps a snapshot, and fails once on one rank: torchrun starts all again.
+DDP = """
+import argparse, os, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import model
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--nnodes", help="an option of the script's own")
+parser.add_argument("epochs", type=int)
+epochs = parser.parse_args().epochs
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+net = DistributedDataParallel(model.make())
+first = 0
+if os.path.exists("snapshot.pt"):
+    first = torch.load("snapshot.pt")
+    print(f"[{rank}] resuming from epoch {first}")
+for epoch in range(first, epochs):
+    net(torch.full((2, 4), float(rank))).sum().backward()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print(f"[{rank}] of {world}, local {os.environ['LOCAL_RANK']}, epoch {epoch}: {total.item()}")
+    if rank == 0:
+        torch.save(epoch + 1, "snapshot.pt")
+    dist.barrier()
+    if epoch == 0 and rank == 1:
+        sys.exit(5)
+dist.destroy_process_group()
+"""
+
+
+# Says where it is, and then waits, or does what it is told.
+WAITS = """
+import os, sys, time
+sys.stdout.write(f"pid {os.getpid()}\\n")  # at once: under torchrun nothing is buffered
+if sys.argv[1:]:
+    if os.environ["RANK"] == "1":
+        print("the last words of rank 1", file=sys.stderr)
+        sys.exit(int(sys.argv[1]))
+time.sleep(1000)
+"""
+
+
+# The second node's torchrun is killed; the process of the first notices, as in a collective.
+SHRINKS = """
+import os, signal, sys, time
+world, node = os.environ["WORLD_SIZE"], os.environ["SKYPILOT_NODE_RANK"]
+sys.stdout.write(f"in a world of {world}\\n")
+if world == "2" and node == "1":
+    open("lost", "w").close()
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(1000)
+while not os.path.exists("lost"):
+    time.sleep(0.05)
+sys.exit(world == "2")
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "model.py").write_text("import torch\ndef make(): return torch.nn.Linear(4, 1)")
+    (folder / "train.py").write_text(DDP)
+    (folder / "waits.py").write_text(WAITS)
+    (folder / "shrinks.py").write_text(SHRINKS)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def pids(output: str) -> list[int]:
+    return [int(pid) for pid in re.findall(r"pid (\d+)", output)]
+
+
+def all_gone(found: list[int]) -> bool:
+    return not any(
+        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        for pid in found
+    )
+
+
+@pytest.mark.timeout(300)  # torch is imported by every process of torchrun
+def test_ddp_with_a_restart(notebook: Notebook, project: Path) -> None:
+    out = notebook.run("%sky torchrun --nodes 2 --max_restarts 3 train.py --nnodes 7 2")
+    for rank in (0, 1):
+        assert f"[{rank}] of 2, local 0, epoch 0: 2.0" in out
+        assert f"[{rank}] resuming from epoch 1" in out
+        assert f"[{rank}] of 2, local 0, epoch 1: 2.0" in out
+
+
+@pytest.mark.timeout(300)
+def test_how_it_fails_and_is_stopped(notebook: Notebook, project: Path) -> None:
+    notebook.run("%sky up --nodes 2")
+    with pytest.raises(UsageError, match="--nnodes is 9, .* has 2 nodes: .*`%sky scale 9` first"):
+        notebook.run("%sky torchrun --nnodes 9 waits.py")
+    # A process that fails ends the others, and its last lines are the error.
+    with pytest.raises(ScriptFailed, match="exit status 1") as failed:
+        notebook.run("%sky torchrun --stdout none waits.py 3")
+    text = "\n".join(failed.value._render_traceback_())
+    assert "the last words of rank 1" in text
+    assert "exitcode  : 3" in text
+    # Stop ends all of it: torchrun's processes are in sessions of their own.
+    notebook.run("%sky torchrun --background waits.py")
+    run = notebook.namespace["_"]
+    until(lambda: len(pids(run.output)) == 2)
+    run.cancel()
+    with pytest.raises(KeyboardInterrupt):
+        run.result(60)
+    until(lambda: all_gone(pids(run.output)))
+    # Where nodes may be fewer, those that are left go on; the one that is lost is said.
+    conf = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2"
+    notebook.run(
+        "%sky torchrun --background --stdout head --nnodes 1:2 --max-restarts 3 "
+        f"--rdzv-conf {conf} shrinks.py"
+    )
+    run = notebook.namespace["_"]
+    with pytest.raises(ScriptFailed, match="the script was killed by SIGKILL") as failed:
+        run.result(240)
+    assert failed.value.rank == 1
+    assert "in a world of 1" in run.output
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("", "takes the name of a file, as in `%sky torchrun train.py`; none is given"),
+        ("trian.py", "there is no file trian.py in .*: did you mean train.py?"),
+        ("nothing.xyz", "there is no file nothing.xyz in .*: name one that is there"),
+        ("--max-restart 1 train.py", "did you mean `--max-restarts`?"),
+        ("--max-restarts few train.py", 'takes a whole number, .*; "few" is not one'),
+        ("--node-rank 1 train.py", "--node-rank differs from node to node, and .*: leave it out"),
+        ("--workdir nowhere -m train", "there is no folder .*nowhere: name one that is there"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    notebook: Notebook, project: Path, words: str, sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        notebook.run(f"%sky torchrun {words}")
