@@ -73,7 +73,11 @@ class ClusterActions:
         self._tasks.add(task)  # the loop alone would let it be garbage collected
         task.add_done_callback(partial(self._finished, identity, action))
         done, _ = await asyncio.wait({task}, timeout=_REPLY_WITHIN)
-        return task.result() if done else f"{name}: {action} takes its time, and goes on"
+        return (
+            task.result()
+            if done
+            else f"{name}: {action} is taking a while, and continues in the background"
+        )
 
     async def record(
         self, inventory: ClusterInventory, identity: str, run: str
@@ -137,7 +141,7 @@ async def _execute(
     if row is None:
         raise SkyError(NO_CLUSTER)
     if not isinstance(row, Row) and action != "down":
-        raise SkyError(f"what the registry says of {row.name} cannot be made out: shut it down.")
+        raise SkyError(f"the registry entry of {row.name} cannot be read: end the cluster.")
     return _last_line(await cli_process.run(*command_line(action, row.name, options)))
 
 

@@ -25,7 +25,7 @@ from jupyter_sky.server import schema
 from jupyter_sky.server.kernel_reports import CheckedReport, KernelReports
 from jupyter_sky.server.schema import ClusterStatus
 
-NO_CLUSTER = "that cluster is not there any more."
+NO_CLUSTER = "that cluster no longer exists."
 
 
 @dataclass(frozen=True)
@@ -233,14 +233,17 @@ def _notes(
 ) -> Iterator[str]:
     if isinstance(row, Broken):
         row = None
-        yield "Its entry in the registry cannot be made out: it may be of another version."
+        yield "Its entry in the registry cannot be read: another version may have written it."
     elif row and row.is_elsewhere:
-        yield f"It runs on {row.machines[0].get('computer')}, which shares its registry with this."
+        yield (
+            f"It runs on {row.machines[0].get('computer')}, which shares its registry with this "
+            f"computer."
+        )
     elif row and not live and state == "lost":
         yield (
-            "It is gone: shutting it down removes what is left of it."
+            "Its nodes are gone: end it to remove what is left of it."
             if row.machines
-            else "It never came up: shutting it down removes what is left of it."
+            else "It did not start: end it to remove what is left of it."
         )
     for report in reports:
         yield from _report_notes(report, kernels, root)
@@ -265,7 +268,7 @@ def _report_notes(
             "install the same in both."
         )
     if report.flaw:
-        yield f"What {name} tells of it cannot be shown ({report.flaw})."
+        yield f"The report of {name} cannot be shown ({report.flaw})."
     if report.cluster.trouble:
         yield report.cluster.trouble
 

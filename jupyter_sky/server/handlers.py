@@ -95,11 +95,11 @@ class Handler(APIHandler):  # type: ignore[misc, unused-ignore]
         return int(given)
 
 
-_OTHER_STATUS = "The server could not do it; its log says why."
+_OTHER_STATUS = "That did not work; the server's log says why."
 _STATUS_MESSAGES = {
     403: "You may not do this: log in to Jupyter again, and reload the page.",
-    404: "There is no such thing here.",
-    405: "This is not how to ask for it.",
+    404: "Not found.",
+    405: "The request is not valid.",
 }
 
 

@@ -79,7 +79,9 @@ async def request(connection_file: Path, content: Mapping[str, Any]) -> str:
     finally:
         client.stop_channels()
     if reply.get("status") != "ok":
-        raise SkyError(str(reply.get("message", "the kernel could not do it, and says no more")))
+        raise SkyError(
+            str(reply.get("message", "that did not work, and the kernel gave no reason"))
+        )
     return str(reply.get("said", ""))
 
 

@@ -74,7 +74,9 @@ class KernelReports:
         problems = []
         for path, file in self._current():
             if file.kernel is None:
-                problems.append(f"What kernel {path.stem[:60]} tells is left out: {file.flaws[0]}.")
+                problems.append(
+                    f"The report of kernel {path.stem[:60]} is ignored: {file.flaws[0]}."
+                )
                 continue
             is_live = file.kernel.is_live
             found += (

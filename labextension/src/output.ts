@@ -78,7 +78,7 @@ export class OutputPane {
 
   #noteFor(pending: boolean, text: string): string | null {
     if (pending) {
-      return this.#trans.__('its last line; more once the kernel has time');
+      return this.#trans.__('only its last line, while the kernel is busy');
     }
     return text ? null : this.#trans.__('nothing printed yet');
   }

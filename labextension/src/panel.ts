@@ -5,6 +5,7 @@
 
 import type { Action } from './action.ts';
 import { ask, type Kernel } from './kernel.ts';
+import type { Rank } from './snapshot.ts';
 import { release, render, type Snapshot } from './view.ts';
 
 /** The event of the document by which the extension hears of a snapshot. */
@@ -60,10 +61,25 @@ function snapshotOf(model: Model): Snapshot {
     run: model.get('run'),
     sent_bytes: model.get('sent_bytes'),
     nodes: model.get('nodes'),
-    ranks: Array.from({ length: model.get('size') }, (_, at) => model.get(`rank_${at}`)),
+    ranks: Array.from({ length: model.get('size') }, (_, at) => rankOf(model, at)),
     output: { rank: rank ?? -1, text: [...lines.slice(drop, drop + keep), ...added].join('\n') },
     others: []
   };
+}
+
+/** The ranks as they were last put together, by what they use: what is the same is not shown again. */
+const ranks = new WeakMap<object, { rest: object; rank: Rank }>();
+
+/** Returns a rank from its two parts: what it uses and prints, and all else. */
+function rankOf(model: Model, at: number): Rank {
+  const [use, rest] = [model.get(`use_${at}`), model.get(`rank_${at}`)];
+  const known = ranks.get(use);
+  if (known && known.rest === rest) {
+    return known.rank;
+  }
+  const rank = { ...rest, ...use };
+  ranks.set(use, { rest, rank });
+  return rank;
 }
 
 export default { initialize, render: show };

@@ -40,7 +40,6 @@ export class RankRow {
       this.#line
     );
     this.element.tabIndex = -1;
-    setText(this.#mark, trans.__('restarted, empty'));
   }
 
   show(rank: Rank, gpu: string | null, selected: boolean): void {
@@ -61,7 +60,8 @@ export class RankRow {
       rank.memory && rank.memory[0] / rank.memory[1],
       rank.memory ? share(rank.memory) : ''
     );
-    setShown(this.#mark, rank.restarted);
+    setOptional(this.#mark, this.#markOf(rank));
+    setAttribute(this.#mark, 'data-quiet', rank.restarted ? null : '');
     const trouble = rank.error ?? rank.trouble;
     const progress = trouble === null ? rank.progress : null;
     setShown(this.#progress.element, progress !== null);
@@ -84,15 +84,21 @@ export class RankRow {
     const parts = [
       this.#trans.__('rank %1', rank.rank),
       this.#device.textContent,
-      rank.outcome === 'released'
-        ? this.#trans.__('stopped because another rank failed')
-        : this.#stateOf(rank),
-      rank.restarted && this.#trans.__('its process is a new one: variables are missing there'),
+      this.#stateOf(rank),
+      this.#markOf(rank),
       rank.utilisation !== null && this.#trans.__('%1 busy', percent(rank.utilisation)),
       rank.memory && this.#trans.__('memory %1', share(rank.memory)),
       trouble && plain(trouble)
     ];
     return parts.filter(Boolean).join(', ');
+  }
+
+  /** What makes a rank differ from others in its state. */
+  #markOf(rank: Rank): string | null {
+    if (rank.restarted) {
+      return this.#trans.__('restarted, empty');
+    }
+    return this.#keyOf(rank) === 'released' ? this.#trans.__('another rank failed') : null;
   }
 
   #deviceOf(rank: Rank, gpu: string | null): string {
@@ -117,9 +123,8 @@ export class RankRow {
       case 'lost':
         return this.#trans.__('lost');
       case 'stopped':
-        return this.#trans.__('stopped');
       case 'released':
-        return this.#trans.__('released');
+        return this.#trans.__('stopped');
       case 'starting':
         return this.#trans.__('starting');
       case 'idle':

@@ -20,6 +20,7 @@ export class RankList {
   readonly #isCell: boolean;
   readonly #rows = new Map<number, RankRow>();
   readonly #groups = new Map<number, Group>();
+  readonly #headings: HTMLElement;
   #shape = '';
 
   constructor(trans: Translation, isCell: boolean, choose: (rank: number) => void) {
@@ -29,6 +30,7 @@ export class RankList {
       role: 'listbox',
       'aria-label': trans.__('Ranks: choose one to see its output')
     });
+    this.#headings = headings(trans);
     this.element.addEventListener('click', ({ target }) => {
       const rank = rankOf(target);
       if (rank !== null) {
@@ -57,9 +59,12 @@ export class RankList {
     const runs = run === null || run.state === 'running' || run.state === 'waiting';
     setAttribute(this.element, 'data-over', this.#isCell && !runs ? '' : null);
     const places = new Map(nodes.map((node) => [node.node, node]));
+    // One address for all says nothing: they are processes of this machine.
+    const isOne = new Set(nodes.map(({ addr }) => addr)).size < 2;
+    setAttribute(this.element, 'data-plain', isOne && ranks.length === this.#groups.size ? '' : null);
     for (const [number, { title, where }] of this.#groups) {
       setText(title, this.#trans.__('node %1', number));
-      setText(where, plain(places.get(number)?.addr ?? ''));
+      setText(where, isOne ? '' : plain(places.get(number)?.addr ?? ''));
     }
     const timed = ranks.some((rank) => rank.seconds !== null);
     setAttribute(this.element, 'data-timed', timed ? '' : null);
@@ -98,7 +103,7 @@ export class RankList {
         element('div', 'jsky-node-ranks', { role: 'presentation' }, ...rows)
       );
     });
-    this.element.replaceChildren(...groups);
+    this.element.replaceChildren(this.#headings, ...groups);
   }
 
   #row(rank: Rank): HTMLElement {
@@ -131,6 +136,27 @@ export class RankList {
       row.element.tabIndex = number === rank ? 0 : -1;
     }
   }
+}
+
+/** The headings of the columns; to a screen reader each row says itself what its figures are. */
+function headings(trans: Translation): HTMLElement {
+  const columns: [string, string][] = [
+    ['jsky-number', trans.__('Rank')],
+    ['jsky-state', trans.__('State')],
+    ['jsky-seconds', trans.__('Time')],
+    ['jsky-device', trans.__('Device')],
+    ['jsky-meter jsky-busy', trans.__('Utilisation')],
+    ['jsky-meter jsky-memory', trans.__('Memory')],
+    ['jsky-line', trans.__('Output')]
+  ];
+  const names = columns.map(([name, heading]) => element('span', name, {}, heading));
+  return element(
+    'div',
+    'jsky-node jsky-headings',
+    { 'aria-hidden': 'true' },
+    element('div', 'jsky-node-head', {}, trans.__('Node')),
+    element('div', 'jsky-heading-row', {}, ...names)
+  );
 }
 
 function rankOf(target: EventTarget | null): number | null {

@@ -60,7 +60,7 @@ export class Strip {
       this.#toggle.addEventListener('click', hooks.toggle);
     }
     const lead = this.#isCell ? this.#toggle : element('span', 'jsky-lead', {}, ...words);
-    setText(this.#restore, trans.__('Show what is missing here'));
+    setText(this.#restore, trans.__('Show missing output'));
     this.#restore.addEventListener('click', () => {
       if (this.#run) {
         act({ kind: 'restore', run: this.#run.id });
@@ -217,7 +217,7 @@ export class Strip {
       this.#resetStop();
       setText(
         this.#hint,
-        this.#trans.__("The kernel is busy and does not react yet: use the notebook's own Stop (■).")
+        this.#trans.__("The kernel does not react yet: use the notebook's Stop button (■).")
       );
     }, PATIENCE);
   }

@@ -58,6 +58,9 @@ export function span(ranks: number[]): string {
 
 /** 1234.5 as "$1,234.50", 0.0123 as "$0.0123": what costs something is never shown as nothing. */
 export function money(dollars: number): string {
+  if (dollars > 0 && dollars < 0.0001) {
+    return '< $0.0001';
+  }
   const digits = dollars >= 0.1 || dollars === 0 ? 2 : 4;
   const exact = { minimumFractionDigits: digits, maximumFractionDigits: digits };
   return `$${dollars.toLocaleString('en-US', exact)}`;

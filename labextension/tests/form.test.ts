@@ -124,7 +124,7 @@ test('while a number is typed nothing is asked, and nothing can be started with 
   assert.deepEqual(asked.at(-1), { provider: '', nodes: 16, gpu: '' });
   for (const wrong of ['0', '', '2.5']) {
     type(wrong);
-    assert.match(textOf(host, '.jsky-form-notes'), /whole number, 1 or more/);
+    assert.match(textOf(host, '.jsky-form-notes'), /whole number of 1 or more/);
     for (const label of ['Start', 'New cell', 'This cell']) {
       assert.ok(button(label).disabled, label);
     }

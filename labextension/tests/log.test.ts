@@ -103,6 +103,17 @@ test('ranks that are not there are told what there is', () => {
   assert.deepEqual(followed, ['0']);
 });
 
+test('ranks that join later are followed where all are wanted', () => {
+  choose('Ranks, like 0,2-3 or all', 'all');
+  assert.deepEqual(followed, ['0', '0-3']);
+  pane.know([0, 1, 2, 3]);
+  pane.know([0, 1, 2, 3, 4, 5]);
+  assert.deepEqual(followed, ['0', '0-3', '0-5']);
+  choose('Ranks, like 0,2-3 or all', '5');
+  pane.know([0, 1, 2, 3, 4, 5, 6]);
+  assert.deepEqual(followed, ['0', '0-3', '0-5', '5']);
+});
+
 test('what is searched for is marked and counted, and Enter goes to it', async () => {
   say(written('Loss 1\nother\nloss 2\n'));
   await frame();

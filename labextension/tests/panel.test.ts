@@ -13,7 +13,12 @@ class Parts implements Model {
 
   constructor() {
     const { ranks, output, ...parts } = sample();
-    const numbered = Object.fromEntries(ranks.map((rank, at) => [`rank_${at}`, rank]));
+    const numbered = Object.fromEntries(
+      ranks.flatMap(({ utilisation, memory, line, progress, ...rest }, at) => [
+        [`rank_${at}`, rest],
+        [`use_${at}`, { utilisation, memory, line, progress }]
+      ])
+    );
     const lines = output.text.split('\n');
     const more = { drop: 0, keep: lines.length, added: [] };
     this.#parts = { ...parts, ...numbered, size: ranks.length, output: { rank: 2, lines }, more };
@@ -44,7 +49,7 @@ test('parts are put together and followed', (t) => {
   const [el, end] = shown(model);
   t.after(end);
   assert.equal(texts(el, '[role=option]').length, 4);
-  model.receive({ rank_1: { ...model.get('rank_1'), line: 'next' } });
+  model.receive({ use_1: { ...model.get('use_1'), line: 'next' } });
   assert.equal(textOf(el, '[data-rank="1"] .jsky-line'), 'next');
   el.querySelector<HTMLElement>('[data-rank="2"]')!.click();
   model.receive({ more: { drop: 1, keep: 1, added: ['three', ''] } });
@@ -115,7 +120,7 @@ test('the extension of the page is told of each change, also where nothing shows
   const listener = (event: Event) => heard.push((event as CustomEvent).detail);
   document.addEventListener(CHANGED, listener);
   const end = panel.initialize({ model });
-  model.receive({ rank_1: { ...model.get('rank_1'), line: 'next' } });
+  model.receive({ use_1: { ...model.get('use_1'), line: 'next' } });
   assert.deepEqual(heard.map(({ ranks }) => ranks[1].line), ['line of 1', 'next']);
   end();
   assert.ok(!model.watched);

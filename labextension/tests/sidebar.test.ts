@@ -79,8 +79,8 @@ test('a cluster says in few words what it is, who has it, what it costs and when
 
 test('the words for times and money', () => {
   assert.deepEqual(
-    [0, 59.9, 60, 3599, 3600, 86399, 90000].map((seconds) => span(english, seconds)),
-    ['0 s', '59 s', '1 min', '59 min', '1 h 00 min', '23 h 59 min', '1 d 1 h']
+    [0, 59.9, 60, 3599, 3600, 86399, 90000, 604800].map((seconds) => span(english, seconds)),
+    ['0 s', '59 s', '1 min', '59 min', '1 h 00 min', '23 h 59 min', '1 d 1 h', '7 d']
   );
   const entry = sampleEntry();
   assert.equal(madeOf(english, { ...entry, nodes: 1, gpu: null }), '1 node · aws');
@@ -88,7 +88,7 @@ test('the words for times and money', () => {
   assert.equal(costOf(english, { ...entry, price: null }), '$2.05 so far');
   assert.equal(endOf(english, entry), null, 'it does not end while it works');
   const idle = { timeout: 1800, left: null };
-  assert.equal(endOf(english, { ...entry, state: 'unknown', idle })!.text, 'ends after it was idle for 30 min');
+  assert.equal(endOf(english, { ...entry, state: 'unknown', idle })!.text, 'ends after 30 min idle');
   assert.equal(totalOf(english, [entry, entry]), '2 clusters · $32.80 an hour');
   assert.equal(totalOf(english, [{ ...entry, price: null }]), '1 cluster');
 });
@@ -178,7 +178,7 @@ test('where no kernel tells of the ranks, their log is shown', async () => {
 test('buttons do what they say, where it can be done', () => {
   const looker = new Looker(sampleEntry());
   const { did, host } = looker;
-  looker.press('Stop the present run');
+  looker.press('Stop the current run');
   looker.press('End this cluster…');
   looker.press('Go to a/train.ipynb (its kernel is busy)');
   looker.toggle();
@@ -199,13 +199,13 @@ test('buttons do what they say, where it can be done', () => {
   looker.show(sampleEntry({ state: 'unknown', kernels: [], line: null }));
   assert.deepEqual(
     [...host.querySelectorAll('jp-button[disabled]')].map((button) => button.getAttribute('aria-label')),
-    ['Copy the line that makes this cluster']
+    ['Copy the line that starts this cluster']
   );
 });
 
 test('Stop is in one place: beside the name, or in the view of an opened cluster', () => {
   const looker = new Looker(sampleEntry());
-  const stop = looker.host.querySelector<HTMLElement>('[aria-label="Stop the present run"]')!;
+  const stop = looker.host.querySelector<HTMLElement>('[aria-label="Stop the current run"]')!;
   assert.ok(!stop.hidden);
   looker.toggle();
   assert.ok(stop.hidden);

@@ -71,6 +71,7 @@ test('figures', () => {
     ['0 s', '42 s', '1:01', '1:02:03']
   );
   assert.equal(duration(4.21, true), '4.2 s');
-  assert.deepEqual([0, 0.0123, 0.5, 1234.5].map(money), ['$0.00', '$0.0123', '$0.50', '$1,234.50']);
+  assert.deepEqual([0, 1e-6, 0.0123].map(money), ['$0.00', '< $0.0001', '$0.0123']);
+  assert.deepEqual([0.5, 1234.5].map(money), ['$0.50', '$1,234.50']);
   assert.equal(span([0, 1, 2, 5, 7, 8]), '0-2, 5, 7-8');
 });

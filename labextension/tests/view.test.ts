@@ -92,8 +92,9 @@ test('a failed rank is one click away, with links to the lines of code', (t) => 
   host.querySelector<HTMLElement>('.jsky-failed')!.click();
   assert.equal(row(2).dataset.outcome, 'error');
   assert.equal(textOf(row(2), '.jsky-line'), 'ValueError: no data');
-  assert.equal(textOf(row(0), '.jsky-rank-state'), 'released');
-  assert.match(row(0).title, /stopped because another rank failed/);
+  assert.equal(textOf(row(0), '.jsky-rank-state'), 'stopped');
+  assert.equal(textOf(row(0), '.jsky-mark'), 'another rank failed');
+  assert.match(row(0).title, /stopped, another rank failed/);
   const links = host.querySelectorAll<HTMLElement>('.jsky-code-link');
   links.forEach((link) => link.click());
   assert.deepEqual(
@@ -132,7 +133,7 @@ test('a rank says how it is, to the eye and to the ear', (t) => {
   show(sample());
   assert.deepEqual(
     [...row(3).children].map((cell) => cell.textContent),
-    ['3', 'running', '', 'A100 #1', '50 %', '12.1 / 40 GB', 'restarted, empty', '', 'line of 3']
+    ['3', 'running', '', 'A100 #1', '50 %', '12.1 / 40 GB', '', '', 'line of 3']
   );
   assert.equal(
     row(3).getAttribute('aria-label'),
@@ -142,6 +143,20 @@ test('a rank says how it is, to the eye and to the ear', (t) => {
     texts(host, '[role=listbox] > [role=group] .jsky-node-title'),
     ['node 0', 'node 1']
   );
+});
+
+test('the columns have headings, and an address that all nodes share is left out', (t) => {
+  t.after(() => release(host));
+  const headings = ['Rank', 'State', 'Time', 'Device', 'Utilisation', 'Memory', 'Output'];
+  show(sample());
+  assert.deepEqual(texts(host, '.jsky-heading-row > span'), headings);
+  const at = (addr: (node: number) => string) => {
+    const there = sample();
+    show({ ...there, nodes: there.nodes.map((each) => ({ ...each, addr: addr(each.node) })) });
+    return texts(host, '.jsky-node-head .jsky-quiet');
+  };
+  assert.deepEqual(at((node) => `gpu${node}`), ['gpu0', 'gpu1']);
+  assert.deepEqual(at(() => '127.0.0.1'), ['', '']);
 });
 
 test('what is not known is left out', () => {
@@ -293,7 +308,7 @@ test('Stop says what it stops, and what to do when nothing happens', (t) => {
   assert.equal(stop().textContent, 'Stopping…');
   assert.ok(stop().disabled);
   mock.timers.tick(4000);
-  assert.match(textOf(host, '.jsky-hint'), /notebook's own Stop \(■\)/);
+  assert.match(textOf(host, '.jsky-hint'), /notebook's Stop button \(■\)/);
   assert.ok(!stop().disabled);
   show({ ...sample(), run: { ...sample().run!, state: 'interrupted' } });
   assert.equal(textOf(host, '.jsky-hint'), '');
@@ -339,7 +354,7 @@ test('nothing from a rank becomes markup', (t) => {
   show(snapshot);
   assert.equal(host.querySelectorAll('img, script, pre').length, 0);
   assert.equal((document as any).broken, undefined);
-  for (const place of ['.jsky-title', '.jsky-line', '.jsky-text-line']) {
+  for (const place of ['.jsky-title', '[data-rank] > .jsky-line', '.jsky-text-line']) {
     assert.equal(textOf(host, place), good, place);
   }
   const names = [...host.querySelectorAll('*')].flatMap((node) => node.getAttributeNames());
@@ -355,7 +370,7 @@ test('words can be translated', (t) => {
   };
   render(host, sample(), () => {}, loud);
   assert.equal(textOf(host, '.jsky-run-state'), 'RUNNING');
-  const words = texts(host, '.jsky-state, .jsky-output-title, .jsky-stop, .jsky-node-title');
+  const words = texts(host, '[data-rank] > .jsky-state, .jsky-output-title, .jsky-stop, .jsky-node-title');
   assert.ok(words.every((word) => word === word.toUpperCase()));
 });
 

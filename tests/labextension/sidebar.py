@@ -39,8 +39,10 @@ def end_clusters(server: Server) -> None:
 class SidebarUser(NotebookUser):
     """A user who looks at clusters in the sidebar."""
 
-    def __init__(self, browser: Any, server: Server, place: str, name: str) -> None:
-        super().__init__(browser, server, place, name)
+    def __init__(
+        self, browser: Any, server: Server, place: str, name: str, *cells: Any, **look: Any
+    ) -> None:
+        super().__init__(browser, server, place, name, *cells, **look)
         self.trouble: list[str] = []
         self.page.on("pageerror", self._note)
         self.do("show")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.installed import skip_without
 from tests.labextension.sidebar import SidebarUser
 
-pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
+skip_without("jupyterlab")
 
 Open = Callable[..., SidebarUser]
 
@@ -78,7 +79,7 @@ def test_a_reload_in_the_middle_of_a_run(
     cell = user.cell("step in itertools")
     user.wait_for_state(cell, "Running")
     strip = user.strip(cell)
-    strip.get_by_role("button", name="Show what is missing here").click()
+    strip.get_by_role("button", name="Show missing output").click()
     cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
     if strip.get_by_role("option").count() == 0:
         strip.get_by_role("button", name="Running").click()

@@ -8,10 +8,10 @@ from typing import Any
 import nbformat
 import pytest
 
+from tests.installed import skip_without
 from tests.labextension.sidebar import SidebarUser
 
-pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
-pytest.importorskip("notebook", reason="Notebook is not installed")
+skip_without("jupyterlab", "notebook")
 
 Open = Callable[..., SidebarUser]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.installed import skip_without
 from tests.labextension.sidebar import SidebarUser
 from tests.notebook.panel.bench import LEGIBLE
 from tests.notebook.panel.samples import HOSTILE
 
-pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
-pytest.importorskip("notebook", reason="Notebook is not installed")
+skip_without("jupyterlab", "notebook")
 
 Open = Callable[..., SidebarUser]
 
@@ -150,7 +150,7 @@ def test_what_a_user_does_to_a_cluster(open_notebook: Open, shots: Path) -> None
     card.get_by_role("button", name="Copy the line").click()
     user.page.locator(".jp-toastContainer").get_by_text("Copied: %").wait_for()
     assert "--nodes 3" in user.page.evaluate("navigator.clipboard.readText()")
-    card.get_by_role("button", name="Attach it").click()
+    card.get_by_role("button", name="Attach to").click()
     assert "%sky attach doing" in user.cells()
 
 

@@ -182,6 +182,18 @@ class Kernel:
             cell.take(message["msg_type"], message["content"])
 
 
+def said(process: subprocess.Popen[str], pattern: str) -> tuple[str, ...]:
+    """Return the groups of what a server writes to stderr when it listens, and read on.
+
+    A server whose messages nobody takes waits in the midst of one.
+    """
+    assert process.stderr
+    lines = iter(process.stderr.readline, "")
+    groups = next(found.groups() for line in lines if (found := re.search(pattern, line)))
+    threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
+    return groups
+
+
 @contextmanager
 def serve(home: Path, *options: str) -> Iterator[Server]:
     """Serve notebooks from a new folder below ``home``."""
@@ -208,12 +220,7 @@ def serve(home: Path, *options: str) -> Iterator[Server]:
         text=True,
     )
     try:
-        assert process.stderr
-        lines = iter(process.stderr.readline, "")
-        where = re.compile(r"(http://127\.0\.0\.1:\d+/\S*?/)(?:tree)?\?token=(\w+)")
-        address, token = next(found.groups() for line in lines if (found := where.search(line)))
-        # Read on: a server whose messages nobody takes waits in the midst of one.
-        threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
+        address, token = said(process, r"(http://127\.0\.0\.1:\d+/\S*?/)(?:tree)?\?token=(\w+)")
         server = Server(address, token, folder, runtime)
         server.wait()
         yield server

@@ -57,11 +57,13 @@ def test_a_cluster_of_no_notebook(server: Server, alone: Cluster) -> None:
     assert (entry["kernels"], entry["snapshot"], entry["line"]) == ([], None, None)
     assert server.act(entry, "interrupt").json == {"said": f"{alone.name}: nothing is running"}
     assert server.act(entry, "restart", {"ranks": [1]}).json == {
-        "said": f"{alone.name}: rank 1 started anew, with empty namespaces"
+        "said": f"{alone.name}: rank 1 restarted with empty namespaces"
     }
-    assert server.act(entry, "down").json == {"said": f"{alone.name}: ended, nothing of it is left"}
+    assert server.act(entry, "down").json == {
+        "said": f"{alone.name}: ended; nothing is left running"
+    }
     assert alone.name not in server.clusters()
-    assert server.act(entry, "down").message == "that cluster is not there any more."
+    assert server.act(entry, "down").message == "that cluster no longer exists."
 
 
 def test_a_cluster_whose_kernel_was_killed(server: Server, opened: Open) -> None:
@@ -73,7 +75,7 @@ def test_a_cluster_whose_kernel_was_killed(server: Server, opened: Open) -> None
     assert entry["state"] == "ready"
     assert entry["snapshot"]["output"]["text"] == "first words\n"
     assert entry["note"].startswith("The kernel of killed.ipynb has ended; what is shown is ")
-    assert server.act(entry, "down").json == {"said": "orphan: ended, nothing of it is left"}
+    assert server.act(entry, "down").json == {"said": "orphan: ended; nothing is left running"}
     assert "orphan" not in server.clusters()
     # What the killed kernel told is of no use any more.
     server.clusters()
@@ -121,7 +123,7 @@ def test_two_notebooks_have_two_clusters_and_can_share_one(server: Server, opene
         "one", lambda entry: entry["state"] == "running" and len(entry["kernels"]) == 2
     )
     assert [each["path"] for each in entry["kernels"]] == ["first.ipynb", "second.ipynb"]
-    assert server.act(entry, "down").json["said"] == "one: ended, nothing of it is left"
+    assert server.act(entry, "down").json["said"] == "one: ended; nothing is left running"
     assert "cluster one was ended" in first.finish(cell).traceback
     assert "one" not in server.clusters()
 
@@ -171,7 +173,7 @@ def test_what_fails_later_than_a_page_waits_is_known(
     async def fail() -> str:
         does = ClusterActions(reports)
         said = await does.run(inventory, row.id, "restart", {"ranks": [7]})
-        assert said == f"{alone.name}: restart takes its time, and goes on"
+        assert said == f"{alone.name}: restart is taking a while, and continues in the background"
         while not (failures := does.failures(inventory)):
             await asyncio.sleep(0.01)
         kept = failures[row.id]
@@ -188,7 +190,7 @@ def test_ranks_are_restarted_while_the_cell_is_busy(server: Server, opened: Open
     kernel.until(cell, lambda cell: "on" in cell.stdout)
     entry = server.until("anew", lambda entry: entry["state"] == "running")
     assert server.act(entry, "restart", {"ranks": None}).json == {
-        "said": "anew: ranks 0-1 started anew, with empty namespaces"
+        "said": "anew: ranks 0-1 restarted with empty namespaces"
     }
     assert "is lost" in kernel.finish(cell).traceback
     assert "name 'x' is not defined" in kernel.finish(kernel.start("%%sky\nx")).traceback
@@ -204,7 +206,7 @@ def test_clusters_are_scaled(server: Server, opened: Open, alone: Cluster) -> No
     assert entry["line"].startswith("%%sky --nodes 3 ")
     kernel.run("%%sky --ranks 0-1\nassert x == 1")
     same = server.act(entry, "scale", {"nodes": 3})
-    assert (same.status, same.message) == (409, "grows has 3 nodes already.")
+    assert (same.status, same.message) == (409, "grows already has 3 nodes.")
     cell = kernel.start("%%sky\nprint('on', flush=True)\nwhile True: pass")
     kernel.until(cell, lambda cell: "on" in cell.stdout)
     busy = server.act(entry, "scale", {"nodes": 2})
@@ -251,14 +253,18 @@ def test_a_row_that_cannot_be_made_out_is_shown_beside_the_others(
         )
     clusters = server.clusters()
     assert clusters["half"]["state"] == "unknown"
-    assert clusters["half"]["note"].startswith("Its entry in the registry cannot be made out")
+    assert clusters["half"]["note"].startswith("Its entry in the registry cannot be read")
     assert clusters["<b>old</b>"]["state"] == "unknown"
     assert clusters["<b>old</b>"]["idle"] is None
     assert alone.name in clusters
     refused = server.act(clusters["<b>old</b>"], "down")
     assert refused.message.startswith("no cluster can have the name '<b>old</b>'")
     assert server.act(clusters["half"], "interrupt").status == 409
-    assert server.act(clusters["half"], "down").json["said"].startswith("half: forgotten")
+    assert (
+        server.act(clusters["half"], "down")
+        .json["said"]
+        .startswith("half: removed from the registry")
+    )
     assert "half" not in server.clusters()
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import kernel_files, registry
-from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile
+from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile, Unreadable
 from jupyter_sky.server.kernel_reports import KernelReports
 from tests.notebook.panel import samples
 from tests.notebook.panel.samples import HOSTILE
@@ -100,7 +104,7 @@ def test_a_snapshot_of_another_kind_is_not_shown(
     entry = server.clusters()["shown"]
     assert entry["snapshot"] is None
     assert entry["state"] == "unknown"
-    assert entry["note"].startswith("What /somewhere/n.ipynb tells of it cannot be shown (")
+    assert entry["note"].startswith("The report of /somewhere/n.ipynb cannot be shown (")
     assert entry["kernels"]  # actions still go there
 
 
@@ -129,9 +133,67 @@ def test_a_file_of_another_kind_is_left_out(
         answer = server.sky("clusters").json
     finally:
         bad.unlink()
-    assert answer["trouble"].startswith(f"What kernel bad tells is left out: {why}")
+    assert answer["trouble"].startswith(f"The report of kernel bad is ignored: {why}")
     assert [entry["name"] for entry in answer["clusters"]] == ["shown"]
     assert server.sky("clusters").json["trouble"] == ""
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["version", "clusters", "id", "snapshot", "kernel", "pid", "x"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(content=JSON, cut=st.integers(0, 10**6), new=st.binary(max_size=4))
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_file_is_read_or_refused_with_one_error(
+    tmp_path: Path, content: Any, cut: int, new: bytes
+) -> None:
+    good = {"version": kernel_files.VERSION, "clusters": [], **asdict(KernelFile("k", "", 0.0, ()))}
+    if isinstance(content, dict):
+        good.update(content)
+    data = json.dumps(good if cut % 3 else content).encode()
+    at = cut % len(data)
+    (tmp_path / "k.json").write_bytes(data[:at] + new + data[at + len(new) :])
+    with contextlib.suppress(Unreadable):
+        assert isinstance(kernel_files.read(tmp_path / "k.json"), KernelFile)
+
+
+PLACES = st.sampled_from(
+    [
+        *("clusters", "clusters/x/logs/0", "clusters/x/logs/0/file", "clusters/x/runs/ab"),
+        *(f"clusters/{IDENTITY}/scale", f"clusters/{IDENTITY}/restart", "clusters/x/down"),
+        *("kernels/x", "kernels/..%2f..", "offers", "clusters/%00/logs/1", "clusters/%ff/down"),
+        *("nothing", "clusters/x/logs/999999999"),
+    ]
+)
+
+
+@given(
+    place=PLACES,
+    query=st.sampled_from(["", "?tail=1", "?tail=x", "?tail=%ff", "?nodes=0", "?a=" + "x" * 3000]),
+    body=st.none() | st.binary(max_size=30) | JSON.map(lambda value: json.dumps(value).encode()),
+)
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_request_is_answered_with_a_sentence(
+    server: Server, place: str, query: str, body: bytes | None
+) -> None:
+    answer = server.sky(place + query, body)
+    if answer.status != 200:
+        assert 400 <= answer.status < 500, (answer.status, answer.body)
+        assert answer.message
 
 
 def test_a_file_under_the_name_of_another_kernel_is_left_out(
@@ -143,7 +205,7 @@ def test_a_file_under_the_name_of_another_kernel_is_left_out(
         answer = server.sky("clusters").json
     finally:
         path.with_name("k2.json").unlink()
-    assert answer["trouble"] == "What kernel k2 tells is left out: it is of another kernel."
+    assert answer["trouble"] == "The report of kernel k2 is ignored: it is of another kernel."
     assert answer["clusters"][0]["kernels"] == []
 
 

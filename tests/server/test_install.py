@@ -14,6 +14,7 @@ import pytest
 from packaging.version import Version
 
 from jupyter_sky import __version__
+from tests.installed import skip_without
 from tests.paths import ROOT
 
 
@@ -64,7 +65,7 @@ def test_the_extension_is_enabled_at_once(environment: Path) -> None:
 
 
 def test_jupyterlab_has_the_sidebar_at_once(environment: Path) -> None:
-    pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
+    skip_without("jupyterlab")
     said = says(environment, "-m", "jupyterlab.labextensions", "list")
     line = next(line for line in said.splitlines() if "jupyter-sky" in line)
     [version] = re.findall(r" v(\S+) ", line)

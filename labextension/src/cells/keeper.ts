@@ -118,7 +118,7 @@ export class Keeper {
             'The kernel was restarted, and the run goes on: %1 shows it in a new cell.',
             '%sky attach'
           )
-        : this.#trans.__('The kernel ended before this run: how that ended is not known here.');
+        : this.#trans.__('The kernel ended before this run did: how the run ended is not known.');
       this.#feed.explain(run, note, !goesOn);
     } else if (entry.snapshot?.run?.id === run) {
       const isNew = !this.#asked.has(run);
@@ -158,7 +158,7 @@ export class Keeper {
         replaceOutputs(cell, record, this.#restored.has(run) ? record.text : null);
       }
     } catch {
-      this.#feed.explain(run, this.#trans.__('How this run ended is not known any more.'), true);
+      this.#feed.explain(run, this.#trans.__('How this run ended is no longer known.'), true);
     }
   }
 

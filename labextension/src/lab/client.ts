@@ -110,7 +110,7 @@ export class Client {
       );
     }
     if (status === 401 || status === 403) {
-      return this.#trans.__("Jupyter's server does not know you any more: load this page again.");
+      return this.#trans.__("You are no longer logged in to Jupyter: reload this page.");
     }
     return this.#trans.__("Jupyter's server answered with status %1.", status);
   }

@@ -21,7 +21,7 @@ const ARGUMENTS = {
   properties: {
     cluster: {
       type: 'string',
-      description: 'The id of the cluster; without it, the one of the present notebook.'
+      description: 'The id of the cluster; without it, that of the current notebook.'
     }
   }
 } as const;
@@ -138,7 +138,7 @@ class Actions {
       case 'attach':
         return this.#notebooks.insert(`attach ${plain(entry.name)}`, 'cell');
       case 'log':
-        return openLog(this.#app, this.#clusters.client, entry, this.#trans);
+        return openLog(this.#app, this.#clusters, entry, this.#trans);
       case 'copy':
         Clipboard.copyToSystem(entry.line ?? '');
         return this.#trans.__('Copied: %1', entry.line);

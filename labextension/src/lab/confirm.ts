@@ -30,7 +30,7 @@ export class Confirm {
   async scale(entry: Entry): Promise<number | null> {
     const { name, nodes, price } = entry;
     const { value } = await InputDialog.getNumber({
-      title: this.#trans.__('How many nodes shall %1 have?', plain(name)),
+      title: this.#trans.__('Number of nodes of %1', plain(name)),
       value: nodes ?? 1,
       okLabel: this.#trans.__('Change')
     });
@@ -38,9 +38,9 @@ export class Confirm {
       return null;
     }
     if (nodes !== null && value < nodes) {
-      const title = this.#trans.__('Take nodes from %1?', plain(name));
+      const title = this.#trans.__('Remove nodes from %1?', plain(name));
       const body = this.#trans.__('Variables on the ranks of those nodes are lost.');
-      return (await this.#confirmLoss(title, body, this.#trans.__('Take'))) ? value : null;
+      return (await this.#confirmLoss(title, body, this.#trans.__('Remove'))) ? value : null;
     }
     const dearer = nodes && price !== null ? (price / nodes) * value : 0;
     if (dearer > this.#settings.values.confirmAbove) {
@@ -53,7 +53,7 @@ export class Confirm {
 
   #lossOf({ state }: Entry): string {
     return state === 'running'
-      ? this.#trans.__('The present run ends, and all variables on its ranks are lost.')
+      ? this.#trans.__('The current run ends, and all variables on its ranks are lost.')
       : this.#trans.__('All variables on its ranks are lost.');
   }
 

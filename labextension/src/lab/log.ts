@@ -10,7 +10,7 @@ import { element } from '../dom.ts';
 import { keepKeys } from '../keys.ts';
 import { LogPane } from '../sidebar/log.ts';
 import { plain } from '../text.ts';
-import type { Client } from './client.ts';
+import type { IClusters } from './clusters.ts';
 import { follow } from './follow.ts';
 import { icon, iconOf } from './icons.ts';
 
@@ -19,13 +19,13 @@ const opened = new Set<string>();
 /** Opens the log of a cluster, or shows the tab that is there. */
 export function openLog(
   { shell }: JupyterFrontEnd,
-  client: Client,
+  clusters: IClusters,
   entry: Entry,
   trans: TranslationBundle
 ): void {
   const id = `jupyter-sky-log-${entry.id}`;
   if (!opened.has(id)) {
-    const widget = new MainAreaWidget({ content: new Log(client, entry, trans) });
+    const widget = new MainAreaWidget({ content: new Log(clusters, entry, trans) });
     widget.id = id;
     widget.title.label = trans.__('Log of %1', plain(entry.name));
     widget.title.icon = iconOf('log');
@@ -42,21 +42,27 @@ export function openLog(
 }
 
 class Log extends Widget {
+  readonly #clusters: IClusters;
+  readonly #cluster: string;
   readonly #pane: LogPane;
   readonly #giveKeysBack: () => void;
 
-  constructor(client: Client, entry: Entry, trans: TranslationBundle) {
-    const ranks = entry.snapshot?.ranks.map(({ rank }) => rank) ?? [0];
-    const pane = new LogPane({ trans, icon }, ranks, {
+  constructor(clusters: IClusters, entry: Entry, trans: TranslationBundle) {
+    const { client } = clusters;
+    const pane = new LogPane({ trans, icon }, ranksOf(entry) ?? [0], {
       follow: (named, onChunk) => follow(client, entry.id, named, LogPane.lines, onChunk),
       download: (rank) => save(client.logFile(entry.id, rank))
     });
     super({ node: element('div', 'jsky-log jsky-ours', {}, pane.element) });
+    this.#clusters = clusters;
+    this.#cluster = entry.id;
     this.#pane = pane;
+    clusters.changed.connect(this.#onChanged, this);
     this.#giveKeysBack = keepKeys(this.node);
   }
 
   override dispose(): void {
+    this.#clusters.changed.disconnect(this.#onChanged, this);
     this.#giveKeysBack();
     super.dispose();
   }
@@ -70,6 +76,18 @@ class Log extends Widget {
     this.#pane.release();
     super.onBeforeDetach(message);
   }
+
+  #onChanged(): void {
+    const ranks = ranksOf(this.#clusters.find(this.#cluster));
+    if (ranks && ranks.length > 0) {
+      this.#pane.know(ranks);
+    }
+  }
+}
+
+/** The ranks of a cluster; null where no kernel tells of them. */
+function ranksOf(entry: Entry | undefined): number[] | null {
+  return entry?.snapshot?.ranks.map(({ rank }) => rank) ?? null;
 }
 
 /** Saves what is behind an address as a file, as a link does. */

@@ -1,13 +1,17 @@
-/* In the status bar: how many clusters there are, what they cost, when the next one ends. */
+/* In the status bar: how many clusters there are, what they cost, how far their runs are, and when the
+   next one ends. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
-import { element, setAttribute, setText } from '../dom.ts';
+import { Bar } from '../bar.ts';
+import { element, setAttribute, setShown, setText } from '../dom.ts';
 import { keepKeys } from '../keys.ts';
 import { leftOf, span, totalOf } from '../sidebar/facts.ts';
+import type { Run } from '../snapshot.ts';
 import { plain } from '../text.ts';
+import { duration, percent } from '../words.ts';
 import { IClusters } from './clusters.ts';
 import { icon } from './icons.ts';
 import { SHOW } from './sidebar.ts';
@@ -47,13 +51,14 @@ class Status extends Widget {
   readonly #trans: TranslationBundle;
   readonly #button: HTMLElement;
   readonly #text = element('span', 'jsky-status-text');
+  readonly #progress = new Bar('jsky-progress');
 
   constructor(clusters: IClusters, trans: TranslationBundle, open: () => void) {
     const button = element('button', 'jsky-status', { type: 'button' }, icon('sky'));
     button.addEventListener('click', open);
     keepKeys(button);
-    super({ node: element('div', '', {}, button) });
-    button.append(this.#text);
+    super({ node: element('div', 'jsky-ours', {}, button) });
+    button.append(this.#text, this.#progress.element);
     this.#button = button;
     this.#clusters = clusters;
     this.#trans = trans;
@@ -81,6 +86,25 @@ class Status extends Widget {
     }
     const text = parts.join(' · ');
     setText(this.#text, text);
-    setAttribute(this.#button, 'title', this.#trans.__('Show clusters: %1', text));
+    const progress = this.#showProgress(entries.map(({ snapshot }) => snapshot?.run ?? null));
+    const title = [text, progress].filter(Boolean).join(' · ');
+    setAttribute(this.#button, 'title', this.#trans.__('Show clusters: %1', title));
+  }
+
+  /** Shows how far the run is that began last, of those that say it; returns it in words. */
+  #showProgress(runs: (Run | null)[]): string {
+    const [run] = runs
+      .filter((each) => each?.state === 'running' && each.progress !== null)
+      .sort((one, other) => other!.started - one!.started);
+    const progress = run?.progress ?? null;
+    setShown(this.#progress.element, progress !== null);
+    if (progress === null) {
+      return '';
+    }
+    const left =
+      progress.left === null ? '' : this.#trans.__('%1 left', duration(progress.left, false));
+    const figure = [percent(progress.part), left].filter(Boolean).join(' · ');
+    this.#progress.show(progress.part, figure);
+    return figure;
   }
 }

@@ -33,7 +33,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
         notebook.activeCellIndex = notebook.widgets.indexOf(cell);
         void notebooks.load(true);
       };
-      Notification.warning(trans.__('This notebook has not loaded jupyter_sky: %1 does.', LOAD), {
+      Notification.warning(trans.__('This notebook has not loaded jupyter_sky yet: %1 loads it.', LOAD), {
         autoClose: false,
         actions: [{ label: trans.__('Load it and run the cell again'), callback: load }]
       });

@@ -22,17 +22,17 @@ export const ACTIONS: readonly Action[] = [
 export function labelOf(trans: Translation, action: Action): string {
   switch (action) {
     case 'interrupt':
-      return trans.__('Stop the present run');
+      return trans.__('Stop the current run');
     case 'restart':
       return trans.__('Restart all ranks…');
     case 'scale':
       return trans.__('Change the number of nodes…');
     case 'attach':
-      return trans.__('Attach it to this notebook');
+      return trans.__('Attach to this notebook');
     case 'log':
       return trans.__('Open the log');
     case 'copy':
-      return trans.__('Copy the line that makes this cluster');
+      return trans.__('Copy the line that starts this cluster');
     default:
       return trans.__('End this cluster…');
   }
@@ -66,7 +66,7 @@ export class ActionBar {
     for (const action of IN_BAR) {
       this.#buttons.set(action, actionButton(tools, action, act));
     }
-    const label = tools.trans.__('What to do with this cluster');
+    const label = tools.trans.__('Actions');
     this.element = element('div', 'jsky-actions', { role: 'toolbar', 'aria-label': label });
     this.element.append(...this.#buttons.values());
   }

@@ -43,7 +43,7 @@ export function endOf(trans: Translation, entry: Entry): { text: string; soon: b
   }
   if (entry.idle && entry.state !== 'running') {
     const timeout = span(trans, entry.idle.timeout);
-    return { text: trans.__('ends after it was idle for %1', timeout), soon: false };
+    return { text: trans.__('ends after %1 idle', timeout), soon: false };
   }
   return null;
 }
@@ -80,7 +80,7 @@ export function totalOf(trans: Translation, entries: readonly Entry[]): string {
   return parts.join(' · ');
 }
 
-/** Seconds as a time: "42 s", "12 min", "3 h 05 min", "2 d 3 h". */
+/** Seconds as a time: "42 s", "12 min", "3 h 05 min", "2 d 3 h", "7 d". */
 export function span(trans: Translation, seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
   const [minutes, hours, days] = [60, 3600, 86400].map((unit) => Math.floor(whole / unit));
@@ -93,5 +93,6 @@ export function span(trans: Translation, seconds: number): string {
   if (whole < 86400) {
     return trans.__('%1 h %2 min', hours, String(minutes! % 60).padStart(2, '0'));
   }
-  return trans.__('%1 d %2 h', days, hours! % 24);
+  const rest = hours! % 24;
+  return rest > 0 ? trans.__('%1 d %2 h', days, rest) : trans.__('%1 d', days);
 }

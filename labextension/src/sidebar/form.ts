@@ -93,8 +93,8 @@ export class NewCluster {
       element(
         'div',
         'jsky-form-buttons',
-        { role: 'group', 'aria-label': trans.__('Only write the line into') },
-        element('span', 'jsky-quiet', {}, trans.__('Only write the line into')),
+        { role: 'group', 'aria-label': trans.__('Only insert the line into') },
+        element('span', 'jsky-quiet', {}, trans.__('Only insert the line into')),
         cell,
         above
       )
@@ -135,7 +135,7 @@ export class NewCluster {
     clearTimeout(this.#later);
     this.#asking = null;
     if (!this.#wanted) {
-      const note = this.#tools.trans.__('Nodes has to be a whole number, 1 or more.');
+      const note = this.#tools.trans.__('Nodes must be a whole number of 1 or more.');
       this.#show({ offers: [], notes: [note] });
     } else if (pause) {
       // What is shown is for what was typed before; a button waits for what is right.

@@ -29,7 +29,7 @@ export class ClusterList {
         'p',
         'jsky-quiet',
         {},
-        trans.__('Write %1 above a cell and run it, or choose one with +.', '%%sky --nodes 2')
+        trans.__('Type %1 above a cell and run it, or start one with +.', '%%sky --nodes 2')
       )
     );
     this.#list = element('ul', 'jsky-cards', { 'aria-label': trans.__('Clusters') });

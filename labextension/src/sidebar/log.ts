@@ -27,7 +27,6 @@ export class LogPane {
 
   readonly element: HTMLElement;
   readonly #trans: Translation;
-  readonly #known: readonly number[];
   readonly #page: LogPage;
   readonly #which: HTMLInputElement;
   readonly #layout: Choice;
@@ -37,6 +36,7 @@ export class LogPane {
   readonly #columns = element('div', 'jsky-log-columns');
   readonly #end = element('div', 'jsky-nothing jsky-quiet', { role: 'status' });
   #shown: { ranks: number[]; column: LogColumn }[] = [];
+  #known: readonly number[];
   #at = -1;
   #unfollow: (() => void) | null = null;
 
@@ -67,7 +67,7 @@ export class LogPane {
       element(
         'div',
         'jsky-log-tools',
-        { role: 'toolbar', 'aria-label': trans.__('What is shown of the log') },
+        { role: 'toolbar', 'aria-label': trans.__('Log') },
         element('span', '', { 'aria-hidden': 'true' }, trans.__('Ranks')),
         this.#which,
         this.#layout.element,
@@ -99,6 +99,15 @@ export class LogPane {
       }
     });
     this.#unfollow = unfollow;
+  }
+
+  /** Takes notice of the ranks that there are now: nodes may have joined or left. */
+  know(ranks: readonly number[]): void {
+    const before = this.#chosen?.join();
+    this.#known = ranks;
+    if (this.#unfollow && this.#chosen?.join() !== before) {
+      this.follow();
+    }
   }
 
   release(): void {

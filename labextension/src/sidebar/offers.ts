@@ -18,7 +18,7 @@ export class OfferList {
   constructor(trans: Translation, changed: () => void) {
     this.#trans = trans;
     this.#changed = changed;
-    const label = trans.__('What it can be made of');
+    const label = trans.__('Available nodes');
     this.element = element('div', 'jsky-offers', { role: 'radiogroup', 'aria-label': label });
     this.element.addEventListener('change', ({ target }) => {
       this.#chosen = Number((target as HTMLInputElement).value);
