@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.benchmarks import table
+from tests.benchmarks import long_life, table
 from tests.benchmarks.cases import (
     contest,
     faults,
@@ -28,8 +28,8 @@ from tests.benchmarks.cases import (
     recovery,
     rented,
     start,
-    training,
 )
+from tests.benchmarks.cases.workloads import calls, models, small_tasks, training
 from tests.benchmarks.measure import Row, missed, unmeasured
 from tests.benchmarks.processes import adopt_orphans, end_descendants
 
@@ -39,12 +39,16 @@ THEMES = {
     "round-trip": contest.round_trip,
     "push": contest.push,
     "training": training.training,
+    "models": models.models,
+    "small-tasks": small_tasks.small_tasks,
+    "calls": calls.calls,
     "lines": output.lines,
     "flood": output.flood,
     "panel": panel.panel,
     "killed": recovery.killed,
     "stop": recovery.stop,
     "faults": faults.faults,
+    "long-life": long_life.long_life,
     "machines": machines.machines,
     "rented": rented.rented,
 }

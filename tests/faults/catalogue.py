@@ -244,12 +244,12 @@ FAULTS = (
     Fault(
         "no descriptor for a new rank",
         _no_descriptors,
-        "killed by SIGKILL|the system makes no process for it .Too many open files",
+        "killed by SIGKILL|the system could not start its process .Too many open files",
     ),
     Fault(
         "no process for a new rank",
         _no_process,
-        "killed by SIGKILL|the system makes no process for it .Resource temporarily unavail",
+        "killed by SIGKILL|the system could not start its process .Resource temporarily unavail",
     ),
     Fault(
         "full shared memory",
@@ -309,7 +309,7 @@ FAULTS = (
     Fault(
         "kill -9 of a fork server, computing",
         _kill_fork_server,
-        r"rank 0 is lost: its node's fork server ended\. No other process",
+        r"rank 0 is lost: its node's fork server ended\. It is not restarted",
         without,
         during=_COMPUTING,
         ends=True,

@@ -68,7 +68,7 @@ def test_a_rank_for_which_there_is_no_process_comes_when_there_is_room(new, limi
         except NoControlGroups:
             pytest.skip("the system's control groups cannot be changed here")
         os.kill(before[1], signal.SIGKILL)
-        until(cells, lambda: "the system makes no process for it" in trouble(cells, 1))
+        until(cells, lambda: "the system could not start its process" in trouble(cells, 1))
         assert why in trouble(cells, 1)
     after = pids(cells)
     assert after[0] == before[0]
@@ -81,7 +81,7 @@ def test_a_rank_for_which_no_process_comes_is_named(new) -> None:
     with descriptors(agent_of(cells), 3):
         os.kill(victim, signal.SIGKILL)
         until(cells, lambda: cells.cluster.state.ranks[1].phase is RankPhase.DEAD)
-        with pytest.raises(sky.ClusterLost, match="rank 1 does not start any more, the system "):
+        with pytest.raises(sky.ClusterLost, match="rank 1 no longer starts, the system "):
             cells.run("pass")
     until(cells, lambda: cells.cluster.state.settled)
     cells.run("pass")

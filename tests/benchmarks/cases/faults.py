@@ -1,7 +1,7 @@
 """What breaks: when the user knows, and when the next cell has run.
 
-What is broken and how stands in `tests.faults.catalogue`, whose tests hold what is said and that
-nothing is left behind.
+What is broken and how stands in `tests.faults.catalogue` and `tests.faults.scenes`; their tests
+hold what is said and that nothing is left behind.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from tests.benchmarks.cases.machines import cluster_on, switched_on
 from tests.benchmarks.measure import Row, Target, seconds
 from tests.cluster.conftest import Cells
 from tests.faults.catalogue import FAULTS, Fault, with_torch
-from tests.faults.experience import set_up, started, suffer
+from tests.faults.experience import Experience, set_up, started, suffer
 from tests.faults.other_kernel import running_kernel
 from tests.faults.parts import attach
+from tests.faults.scenes import HOST_SCENES, SCENES
+from tests.faults.scenes.links import cluster_on_two_networks
+from tests.faults.scenes.scene import HostScene, Scene
 from tests.lab import Lab, missing
 
 
@@ -32,7 +35,13 @@ def faults(peers: bool) -> list[Row]:
     return [
         *rows,
         *_measured("kill -9 of a kernel", _kernel_killed),
+        *(
+            row
+            for scene in SCENES
+            for row in _measured(scene.what, lambda scene=scene: _felt(scene, scene.play()))
+        ),
         *_measured("hosts", _on_hosts),
+        *_measured("links between hosts", _on_links),
     ]
 
 
@@ -45,11 +54,14 @@ def _measured(what: str, measure: Callable[[], list[Row]]) -> list[Row]:
 
 
 def _rows(fault: Fault, cells: Cells) -> list[Row]:
-    felt = suffer(cells, fault)
+    return _felt(fault, suffer(cells, fault))
+
+
+def _felt(what: Fault | Scene | HostScene, felt: Experience) -> list[Row]:
     said = " ".join(felt.said.split())
     return [
-        Row(fault.what, felt.known, "s", Target(fault.known), note=said[:160]),
-        Row("… until the next cell has run", felt.usable, "s", Target(fault.usable)),
+        Row(what.what, felt.known, "s", Target(what.known), note=said[:160]),
+        Row("… until the next cell has run", felt.usable, "s", Target(what.usable)),
     ]
 
 
@@ -119,6 +131,19 @@ def _on_hosts() -> list[Row]:
             for host in lab.hosts:
                 host.speed_up()
         return [*rows, *_power_off(cells, lab)]
+
+
+def _on_links() -> list[Row]:
+    if reason := missing():
+        return [Row("faults of links between hosts", None, "s", note=reason)]
+    with switched_on(2) as lab, cluster_on_two_networks(lab) as cells:
+        return [
+            row
+            for scene in HOST_SCENES
+            for row in _measured(
+                scene.what, lambda scene=scene: _felt(scene, scene.play(lab, cells))
+            )
+        ]
 
 
 def _power_off(cells: Cells, lab: Lab) -> list[Row]:

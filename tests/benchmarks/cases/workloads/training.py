@@ -15,7 +15,7 @@ _THREADS = {"OMP_NUM_THREADS": "1"}
 _RUN = "torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node 4"
 
 _CELL = """%%sky --nodes 4 --out figures
-from tests.benchmarks.cases.ddp import train
+from tests.benchmarks.cases.workloads.ddp import train
 
 figures = train()
 """
@@ -51,7 +51,7 @@ def _sky(notebook: SkyNotebook) -> tuple[float, float]:
 
 
 def _torchrun() -> tuple[float, float]:
-    command = [sys.executable, "-m", *_RUN.split(), "-m", "tests.benchmarks.cases.ddp"]
+    command = [sys.executable, "-m", *_RUN.split(), "-m", "tests.benchmarks.cases.workloads.ddp"]
     env = {**os.environ, **_THREADS}
     ran = subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True, text=True)
     speed, cost = map(float, ran.stdout.split())

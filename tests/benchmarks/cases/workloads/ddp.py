@@ -1,7 +1,7 @@
 """A DDP training loop, the same under ``torchrun`` and in a ``%%sky`` cell.
 
 It prints its speed where each process is one of ``torchrun``:
-``python -m torch.distributed.run --nproc-per-node 4 -m tests.benchmarks.cases.ddp``.
+``python -m torch.distributed.run --nproc-per-node 4 -m tests.benchmarks.cases.workloads.ddp``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,125 @@
+"""What a cluster, and the process of its notebook, leave behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from jupyter_sky.cluster.inventory import registry
+from tests.chance.world import World
+
+_GONE_WITHIN = 20.0  # seconds
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """What one agent has: files that are open, processes, and files that are unfinished.
+
+    The logs of ranks are not among the files: those of ranks that have left can still be read.
+    """
+
+    descriptors: int
+    processes: int
+    unfinished: int
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Where there is something of a cluster while it is up."""
+
+    processes: tuple[psutil.Process, ...]
+    folders: tuple[Path, ...]
+
+
+def belongings(world: World) -> list[Belongings]:
+    """Return what each agent of a cluster has."""
+    found = []
+    for machine in _machines(world):
+        agent = psutil.Process(machine["pid"])
+        found.append(
+            Belongings(
+                len(_open_files(agent)),
+                len(agent.children(recursive=True)),
+                len(list(Path(machine["blobs"]).glob("*.part"))),
+            )
+        )
+    return found
+
+
+def traces(world: World) -> Traces:
+    """Return where there is something of a cluster now."""
+    machines = _machines(world)
+    processes = []
+    for machine in machines:
+        if psutil.pid_exists(machine["pid"]):
+            agent = psutil.Process(machine["pid"])
+            processes += [agent, *agent.children(recursive=True)]
+    folders = [Path(machine[kind]) for machine in machines for kind in ("folder", "blobs")]
+    return Traces(tuple(processes), tuple(folders))
+
+
+def check_gone(traces: Traces, name: str) -> None:
+    """Check that nothing is left of a cluster that was ended."""
+    until = time.monotonic() + _GONE_WITHIN
+    while alive := [each for each in traces.processes if _is_alive(each)]:
+        assert time.monotonic() < until, f"processes were left behind: {alive}"
+        time.sleep(0.02)
+    left = [folder for folder in traces.folders if folder.exists()]
+    assert not left, f"folders were left behind: {left}"
+    assert registry.find(name) is None, "its row was left behind"
+
+
+def check_same(before: list[Belongings], world: World) -> None:
+    """Check that agents have what they had; what is closed takes a moment."""
+    until = time.monotonic() + _GONE_WITHIN
+    while (found := belongings(world)) != before:
+        assert time.monotonic() < until, f"an agent had {before}, and has {found}: {files(world)}"
+        time.sleep(0.05)
+
+
+def files(world: World) -> list[list[str]]:
+    """Return what each agent has open."""
+    return [sorted(_open_files(psutil.Process(machine["pid"]))) for machine in _machines(world)]
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE  # whose parent has not asked after it
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _open_files(agent: psutil.Process) -> list[str]:
+    links = (str(each.readlink()) for each in Path(f"/proc/{agent.pid}/fd").iterdir())
+    return [link for link in links if "/logs/" not in link]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What this process has: files that are open, and threads but for those of asyncio's pool."""
+
+    descriptors: int
+    threads: int
+
+    @classmethod
+    def now(cls) -> Kernel:
+        """Return what it has at this moment."""
+        threads = [each for each in threading.enumerate() if not each.name.startswith("asyncio")]
+        return cls(len(os.listdir("/proc/self/fd")), len(threads))  # noqa: PTH208
+
+    def check(self) -> None:
+        """Check that it has no more than before."""
+        until = time.monotonic() + _GONE_WITHIN
+        while (now := Kernel.now()).descriptors > self.descriptors or now.threads > self.threads:
+            assert time.monotonic() < until, f"this process had {self}, and has {now}"
+            time.sleep(0.05)
+
+
+def _machines(world: World) -> list[dict]:
+    row = registry.find(world.cluster.name)
+    return row.machines if row else []
