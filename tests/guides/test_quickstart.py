@@ -32,7 +32,7 @@ def test_what_it_shows(fresh: bool, request: pytest.FixtureRequest) -> None:
     assert "ValueError: this shard has no labels" in failed
     assert "on rank 2 (node 2)" in failed
     assert "tensor([4.])" in text_of(code(notebook, "%%sky\nx = torch.ones"))
-    assert "ended, nothing of it is left" in text_of(code(notebook, "%sky down"))
+    assert "ended; nothing is left running" in text_of(code(notebook, "%sky down"))
 
 
 def test_the_saved_file_names_no_machine() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from tests.guides import guides
 from tests.guides.guides import code, text_of
+from tests.installed import skip_without
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("torch")
+skip_without("matplotlib", "torch")
 
 NAME = "working-with-cells"
 
@@ -27,7 +27,7 @@ SHOWN = {
     "%%sky\nimport sys": "SystemExit: the cell called sys.exit('no more data')",
     "%%sky\nimport os\nimport signal": "rank 2 is lost: it was killed by SIGKILL",
     "%%sky --stdout all\nimport torch": "rank 2 of 4 goes on",
-    "%%sky --timeout 1s": "TimedOut: the time of 1 s is over: ranks 0-3 stopped",
+    "%%sky --timeout 1s": "TimedOut: the time limit of 1 s is over: ranks 0-3 stopped",
     "%%sky\nepoch > 0": "True",
     "%%sky --background --out answer": "step 2",
     "second = _": "stopped after",
@@ -36,7 +36,7 @@ SHOWN = {
     'f"on rank': "'on rank 0'",
     "# local": "in the notebook, with steps=0",
     '%%sky\nprint("from everyone")': "3 │ from everyone",
-    "%sky down": "ended, nothing of it is left",
+    "%sky down": "ended; nothing is left running",
 }
 
 
