@@ -23,7 +23,7 @@ IPYKERNEL_6 := build/ipykernel6
 
 # Debian packages that tests use beside Python: the hosts of the test lab are network namespaces,
 # the panel is looked at in a browser.
-SYSTEM_PACKAGES := iproute2 iptables openssh-server tcpdump chromium fonts-dejavu-core
+SYSTEM_PACKAGES := iproute2 iptables openssh-server tcpdump chromium-headless-shell fonts-dejavu-core
 
 # What `make check` runs of the tests: quick ones of each room, and a cell on a real cluster.
 QUICK := $(wildcard tests/test_*.py) tests/analysis tests/transport tests/serialization/test_user_modules.py \
@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo views test test-environment check lint format bench system-packages clean
+.PHONY: help demo views test test-environment check lint format pictures bench system-packages clean
 
 help:
 	@echo "make demo     run notebooks/quickstart.ipynb without a browser and print what it shows"
@@ -47,6 +47,7 @@ help:
 	@echo "make test     run all tests (ARGS=... goes to pytest)"
 	@echo "make lint     check style and types"
 	@echo "make format   rewrite the code in the style that lint checks"
+	@echo "make pictures make the README's pictures again, with a real JupyterLab and cluster"
 	@echo "make bench    measure, beside other tools where they are installed"
 	@echo "make clean    remove the environment and everything built"
 
@@ -83,6 +84,11 @@ lint: $(VENV)/.with-lint labextension/node_modules
 format: $(VENV)/.with-lint
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+# The README's, of a JupyterLab with a cluster at work.
+pictures: test-environment
+	@$(SHOW_SIDEBAR)
+	$(PY) -m tests.labextension.pictures
 
 bench: $(VENV)/.with-test
 	$(PY) -m tests.benchmarks $(ARGS)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.lab import Lab, missing
 from tests.schedule import (
@@ -30,6 +31,10 @@ __all__ = [
 ]
 
 
+# How fast an example is depends on what other tests do meanwhile.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("default")
+
 _numbers = itertools.count()
 
 
@@ -39,8 +44,7 @@ def stop_key() -> None:
 
     A loop gives it back when it ends, but not in a test that ran out of time.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -56,8 +56,9 @@ def test_duration(seconds: float, text: str) -> None:
 
 
 def test_dollars_of_any_size_are_never_shown_as_nothing() -> None:
-    assert [format_dollars(each) for each in (0, 0.0123, 0.5, 1234.5)] == [
+    assert [format_dollars(each) for each in (0, 1e-6, 0.0123, 0.5, 1234.5)] == [
         "$0.00",
+        "< $0.0001",
         "$0.0123",
         "$0.50",
         "$1,234.50",
@@ -114,3 +115,13 @@ def test_a_question_is_a_sentence_already() -> None:
         "is it on, and are you in its network?"
     )
     assert as_sentence("it is off") == as_sentence("it is off.") == "it is off."
+
+
+def test_a_time_has_no_part_that_is_nothing() -> None:
+    assert [format_duration(each) for each in (59, 3599, 7260, 93600, 604800)] == [
+        "59 s",
+        "59 min",
+        "2 h 01 min",
+        "1 d 2 h",
+        "7 d",
+    ]

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-import pytest
+from tests.installed import skip_without
 
 NODE_FREE = {"boto3", "numpy", "paramiko", "torch"}
 ROOT_FREE = NODE_FREE | {"IPython", "anywidget", "ipywidgets"}
@@ -40,6 +40,6 @@ def test_loading_the_extension_brings_no_framework_and_no_cloud() -> None:
 
 
 def test_the_server_extension_brings_nothing_that_reaches_machines() -> None:
-    pytest.importorskip("jupyter_server", reason="jupyter_server is not installed")
+    skip_without("jupyter_server")
     loaded = modules_after("import jupyter_sky.server.handlers")
     assert not loaded & (NODE_FREE | {"anywidget", "ipywidgets"})
