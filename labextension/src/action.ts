@@ -1,7 +1,8 @@
 /* What the user does in the view of a run. */
 
+/** A rank can be chosen before there is a run: what it prints later is shown then. */
 export type Action =
-  | { kind: 'select'; run: string; rank: number | null }
+  | { kind: 'select'; run: string | null; rank: number | null }
   | { kind: 'stop'; run: string }
   | { kind: 'open'; open: boolean }
   | { kind: 'restore'; run: string }

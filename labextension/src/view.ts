@@ -152,10 +152,7 @@ class View {
 
   #select(rank: number | null): void {
     this.#selected = rank;
-    const run = this.#snapshot?.run;
-    if (run) {
-      this.#act({ kind: 'select', run: run.id, rank });
-    }
+    this.#act({ kind: 'select', run: this.#snapshot?.run?.id ?? null, rank });
     if (this.#snapshot) {
       this.#showRanks(this.#snapshot);
     }

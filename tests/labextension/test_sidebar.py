@@ -91,6 +91,19 @@ def test_a_page_that_is_loaded_again_shows_what_still_runs(open_notebook: Open) 
     user.card("lasting", "idle").wait_for()
 
 
+def test_a_rank_that_is_chosen_before_anything_has_run_shows_what_it_prints_later(
+    open_notebook: Open,
+) -> None:
+    user = open_notebook("lab", "early")
+    user.run(f"{LOAD}\n%sky up --nodes 2 --cluster early")
+    card = user.opened("early")
+    card.get_by_role("option").nth(1).click()
+    user.run(
+        "%%sky --stdout none\nimport jupyter_sky as sky\nprint('I am', sky.instance_info().rank)"
+    )
+    card.get_by_role("log", name="Output of rank 1").get_by_text("I am 1").wait_for()
+
+
 def test_many_ranks_and_what_they_print_do_no_harm(open_notebook: Open, shots: Path) -> None:
     user = open_notebook("lab", "many")
     user.run(LOAD)

@@ -152,10 +152,10 @@ class NotebookPage implements Page {
   #select(strip: RunStrip, action: Action & { kind: 'select' }): void {
     this.#unfollow(strip);
     const { snapshot } = strip;
-    if (!snapshot || isOver(snapshot)) {
+    const { rank, run } = action;
+    if (!snapshot || isOver(snapshot) || run === null) {
       return;
     }
-    const { rank, run } = action;
     const isHeard = (this.#feed.get(run)?.heard ?? 0) > 0;
     if (isHeard) {
       this.#tellKernel(strip, action);
