@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from email.message import Message
 from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import nbformat
 from jupyter_client import BlockingKernelClient
@@ -26,6 +28,7 @@ from jupyter_client import BlockingKernelClient
 from jupyter_sky.server import schema
 from tests.notebook.kernels import PATIENCE, Cell
 from tests.paths import ROOT
+from tests.waiting import until
 
 BASE = "/user/ada%20l/"
 
@@ -79,13 +82,6 @@ class Server:
                 return Answer(response.status, response.read(), response.headers)
         except urllib.error.HTTPError as error:
             return Answer(error.code, error.read(), error.headers)
-
-    def wait(self) -> None:
-        """Wait until it listens, which it does a moment after it has said where."""
-        while True:
-            with contextlib.suppress(urllib.error.URLError):
-                self.fetch("api")
-                return
 
     def sky(self, path: str, body: Any = None, **headers: str) -> Answer:
         """Ask one of our routes for something."""
@@ -183,15 +179,25 @@ class Kernel:
 
 
 def said(process: subprocess.Popen[str], pattern: str) -> tuple[str, ...]:
-    """Return the groups of what a server writes to stderr when it listens, and read on.
+    """Return the groups of what a server writes to stderr, its address first, once it listens.
 
-    A server whose messages nobody takes waits in the midst of one.
+    It says where a moment before it does. What it writes later is read as well: a server whose
+    messages nobody takes waits in the midst of one.
     """
     assert process.stderr
     lines = iter(process.stderr.readline, "")
     groups = next(found.groups() for line in lines if (found := re.search(pattern, line)))
     threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
+    until(lambda: process.poll() is not None or _listens(groups[0]))
     return groups
+
+
+def _listens(address: str) -> bool:
+    parts = urlsplit(address)
+    with contextlib.suppress(ConnectionRefusedError):
+        socket.create_connection((parts.hostname, parts.port), timeout=10).close()
+        return True
+    return False
 
 
 @contextmanager
@@ -222,7 +228,6 @@ def serve(home: Path, *options: str) -> Iterator[Server]:
     try:
         address, token = said(process, r"(http://127\.0\.0\.1:\d+/\S*?/)(?:tree)?\?token=(\w+)")
         server = Server(address, token, folder, runtime)
-        server.wait()
         yield server
         for kernel in server.kernels:
             kernel.close()
