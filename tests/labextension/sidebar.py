@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tests.notebook.panel.jupyter import NotebookUser, Server
@@ -16,6 +18,26 @@ _CHECK = """async place => {
   const { violations } = await axe.run(place, rules);
   return violations.flatMap(({ help, nodes }) => nodes.map(({ html }) => `${help}: ${html}`));
 }"""
+
+
+@contextmanager
+def settings(server: Server, **values: Any) -> Iterator[None]:
+    """Pages that are loaded meanwhile have these settings of ours."""
+
+    def put(values: dict[str, Any]) -> None:
+        request = urllib.request.Request(
+            f"{server.address}/lab/api/settings/jupyter-sky:clusters",
+            method="PUT",
+            data=json.dumps({"raw": json.dumps(values)}).encode(),
+            headers={"Authorization": f"token {server.token}"},
+        )
+        urllib.request.urlopen(request, timeout=60).close()
+
+    put(values)
+    try:
+        yield
+    finally:
+        put({})
 
 
 def ask(server: Server, path: str, method: str = "GET") -> Any:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.installed import skip_without
-from tests.labextension.sidebar import SidebarUser
+from tests.labextension.sidebar import SidebarUser, settings
+from tests.notebook.panel.jupyter import Server
 
 skip_without("jupyterlab")
 
@@ -94,6 +95,20 @@ def test_a_reload_in_the_middle_of_a_run(
     user.page.wait_for_function(HAS_END)
     [ended] = [each for each in user.saved().cells if "itertools" in each.source]
     assert ended.outputs[0].data["text/plain"].startswith("✓ finished after")
+
+
+def test_the_run_is_there_at_once_after_a_reload_however_seldom_the_server_is_asked(
+    open_notebook: Open, server: Server, tmp_path: Path
+) -> None:
+    user = open_notebook("lab", "at-once")
+    user.run(LOAD)
+    end = tmp_path / "end"
+    cell = user.start(ENDLESS.format(end=str(end)), save=True)
+    cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+    with settings(server, refresh=60):  # and five times slower while the sidebar is closed
+        user.load_again()
+        user.wait_for_state(user.cell("itertools"), "Running")
+    end.touch()
 
 
 def test_a_kernel_that_is_restarted_in_the_middle_of_a_run(

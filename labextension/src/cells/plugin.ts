@@ -58,7 +58,13 @@ const plugin: JupyterFrontEndPlugin<void> = {
     document.addEventListener(CHANGED, (event) => {
       feed.take((event as CustomEvent<Snapshot>).detail, 'kernel');
     });
-    tracker.widgetAdded.connect((_, panel) => listen(panel, keeper));
+    tracker.widgetAdded.connect((_, panel) => {
+      listen(panel, keeper);
+      // A run may be going on whose strip was not saved: while the sidebar is closed, the server
+      // would be asked only some seconds later.
+      const { context, sessionContext } = panel;
+      void Promise.all([context.ready, sessionContext.ready]).then(() => clusters.refresh());
+    });
   }
 };
 
