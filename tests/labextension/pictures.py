@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -19,7 +18,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from tests.labextension.sidebar import SidebarUser, end_clusters
-from tests.notebook.panel.conftest import CHROMIUM_ARGUMENTS
+from tests.notebook.panel.conftest import launch
 from tests.notebook.panel.jupyter import serve
 from tests.paths import ROOT
 
@@ -65,10 +64,7 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
         # What clusters and kernels keep is not mixed with that of whoever makes the pictures.
         os.environ["JUPYTER_SKY_HOME"] = str(Path(home) / "sky")
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=CHROMIUM_ARGUMENTS
-        )
-        with serve(Path(home)) as server, browser:
+        with serve(Path(home)) as server, launch(playwright) as browser:
             cells = [nbformat.v4.new_code_cell(PREPARE), nbformat.v4.new_code_cell(TRAIN)]
             user = SidebarUser(browser, server, "lab", "digits", *cells, **LOOK)
             try:

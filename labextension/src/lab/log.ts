@@ -26,6 +26,7 @@ export function openLog(
   const id = `jupyter-sky-log-${entry.id}`;
   if (!opened.has(id)) {
     const widget = new MainAreaWidget({ content: new Log(clusters, entry, trans) });
+    widget.toolbar.hide(); // the log has its own; an empty one is a line above it
     widget.id = id;
     widget.title.label = trans.__('Log of %1', plain(entry.name));
     widget.title.icon = iconOf('log');

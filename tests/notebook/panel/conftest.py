@@ -44,14 +44,22 @@ def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    # The one without windows takes half as much of the processor.
-    executable = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if executable is None:
+    if browser_path() is None:
         pytest.skip("needs Chromium: `apt-get install chromium-headless-shell` as root")
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=executable, args=CHROMIUM_ARGUMENTS)
+        browser = launch(started)
         yield browser
         browser.close()
+
+
+def launch(playwright: Any) -> Any:
+    """Start Chromium."""
+    return playwright.chromium.launch(executable_path=browser_path(), args=CHROMIUM_ARGUMENTS)
+
+
+def browser_path() -> str | None:
+    """Where Chromium is; the one without windows takes half as much of the processor."""
+    return shutil.which("chromium-headless-shell") or shutil.which("chromium")
 
 
 @pytest.fixture
