@@ -223,6 +223,10 @@ class MachineGone(AgentGone):
     """An agent has ended with its machine; the text says why, as in ``"it was terminated"``."""
 
 
+class NotLetIn(OSError):
+    """A machine lets nobody in from where this computer is; the text says why, and what to do."""
+
+
 @dataclass(frozen=True)
 class Node:
     """A node of a cluster.

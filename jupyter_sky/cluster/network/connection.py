@@ -20,7 +20,7 @@ from jupyter_sky.cluster.network.node_faults import foreign_ranks
 from jupyter_sky.cluster.network.pending import PendingRequests
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.base import AgentGone, Machine, MachineGone
+from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, NotLetIn
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.events import (
@@ -110,8 +110,8 @@ class Connection:
         Number of the last event that came.
     broken_since
         When the link broke, as the loop counts; ``None`` while there is one.
-    trouble
-        Why there is no link, in words.
+    trouble, is_shut_out
+        Why there is no link, in words, and whether that is because nobody is let in from here.
     uploads
         What sends blobs, and knows which ones the node has.
     """
@@ -122,7 +122,7 @@ class Connection:
         self.machine = machine
         self.last = 0
         self.broken_since: float | None = None
-        self.trouble = ""
+        self.trouble, self.is_shut_out = "", False
         self._listener = listener
         self._visits = visits
         self._link: Link | None = None
@@ -275,7 +275,7 @@ class Connection:
                 self.declare_lost("ended")
                 return
             except OSError as error:
-                self.trouble = str(error)
+                self.trouble, self.is_shut_out = str(error), isinstance(error, NotLetIn)
                 continue
             if welcome["ending"]:
                 self.declare_lost("ended")
@@ -283,7 +283,7 @@ class Connection:
             link = self._link
             if link is None or link.closed:
                 continue
-            self.trouble, self.broken_since = "", None
+            self.trouble, self.is_shut_out, self.broken_since = "", False, None
             self._up = True
             for message in self._requests.on_link_changed():
                 link.send(self._downloads.resume(message))

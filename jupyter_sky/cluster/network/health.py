@@ -75,10 +75,11 @@ class LinkMonitor:
         if cut := [each for each in broken if each not in self._unreached]:
             everyone = len(cut) == len(self._connections) > 1
             who = "any node" if everyone else ", ".join(each.name for each in cut)
-            parts.append(
-                f"no connection to {who} since {self._since(cut)}; its run continues, and the "
-                f"notebook keeps trying to connect"
-            )
+            goes_on = "its run continues, and the notebook keeps trying to connect"
+            # What only the user can change is said.
+            if reasons := dict.fromkeys(each.trouble for each in cut if each.is_shut_out):
+                goes_on = f"{'; '.join(reasons)}; its run continues"
+            parts.append(f"no connection to {who} since {self._since(cut)}; {goes_on}")
         return "; ".join(parts)
 
     def _since(self, connections: Sequence[Connection]) -> str:
@@ -113,8 +114,11 @@ class LinkMonitor:
             return
         self._reported[connection] = since
         self._notify(self.note)
-        opinions = 0
+        opinions, told = 0, False
         while connection.broken_since == since and not connection.is_over:
+            if connection.is_shut_out and not told:
+                told = True
+                self._notify(self.note)
             opinions = opinions + 1 if await self._is_gone(connection) else 0
             if connection.broken_since != since or connection.is_over:
                 return

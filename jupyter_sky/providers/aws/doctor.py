@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.clients import Clients, clients, explain_errors
-from jupyter_sky.providers.aws.ec2 import network, snapshots
+from jupyter_sky.providers.aws.ec2 import snapshots
+from jupyter_sky.providers.aws.local_store import owner
 from jupyter_sky.providers.aws.market import prices
 from jupyter_sky.providers.aws.market.instance_types import catalog
+from jupyter_sky.providers.aws.network import access, security_group, subnets
+from jupyter_sky.providers.aws.tags import NAME, OWNER, tags_of
 from jupyter_sky.providers.diagnosis import CheckResult
 
 
@@ -46,7 +49,25 @@ def _prices(there: Clients) -> tuple[str, str]:
 
 
 def _network(there: Clients) -> tuple[str, str]:
-    return f"default subnets in {', '.join(network.find_subnets(there, None))}", ""
+    return f"default subnets in {', '.join(subnets.find_subnets(there, None))}", ""
+
+
+def _access(there: Clients) -> tuple[str, str]:
+    """Check whether this computer may log in to what was started from here."""
+    lets_in, not_in = [], []
+    for group in security_group.find_groups(there, "*"):
+        tags = tags_of(group)
+        if tags.get(OWNER) != owner():
+            continue
+        name, rules = tags.get(NAME, ""), security_group.who_may_log_in(group)
+        lets_in.append(f"{name} lets in {', '.join(rules)}")
+        if now := access.is_elsewhere(group):
+            follows = any(rules.values())
+            not_in.append(
+                f"this computer is at {now} now; "
+                + (f"the next cell of {name} lets it in." if follows else "change `ssh_from`.")
+            )
+    return "; ".join(lets_in) or "no cluster is up", " ".join(not_in)
 
 
 def _snapshots(there: Clients) -> tuple[str, str]:
@@ -58,5 +79,6 @@ _CHECKS: dict[str, Callable[[Clients], tuple[str, str]]] = {
     "machines": _machines,
     "prices": _prices,
     "network": _network,
+    "access": _access,
     "snapshots": _snapshots,
 }

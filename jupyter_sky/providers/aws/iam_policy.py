@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from jupyter_sky.providers.aws.ec2.tags import ID
+from jupyter_sky.providers.aws.tags import ID
 
 _LOOK = (
     "ec2:DescribeImages",

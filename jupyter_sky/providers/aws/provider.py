@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,15 +14,16 @@ from jupyter_sky.providers.aws import doctor, local_store
 from jupyter_sky.providers.aws.budget import Budget
 from jupyter_sky.providers.aws.cancellable import Cancellable
 from jupyter_sky.providers.aws.clients import Clients, clients, clients_at
-from jupyter_sky.providers.aws.ec2 import launch, scale_out, snapshots, teardown
+from jupyter_sky.providers.aws.ec2 import launch, scale_out, snapshots
 from jupyter_sky.providers.aws.ec2.bootstrap import NodeBootstrap
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest
-from jupyter_sky.providers.aws.ec2.tags import cluster_tags
 from jupyter_sky.providers.aws.market.confirmation import check_max_price, confirm_price
 from jupyter_sky.providers.aws.market.offers import find_offers, offers_table
 from jupyter_sky.providers.aws.market.selection import InstanceOffer, InstanceRequirements
+from jupyter_sky.providers.aws.tags import REQUEST, cluster_tags
+from jupyter_sky.providers.aws.teardown import release, resources
 from jupyter_sky.providers.base import (
     AddedNodes,
     CloudResources,
@@ -147,10 +149,13 @@ class AWS:
         there = await in_thread(clients_at, like.location)
         work = Cancellable(progress)
         rented: list[RentedInstance] = []
+        number = uuid.uuid4().hex
+        if trouble := await in_thread(like.let_in):
+            raise SkyError(f"{like.host} cannot be reached: {trouble}.")
         budget = await in_thread(Budget.of, running)
         try:
             await work.run(
-                lambda: rented.extend(self._rent_more(there, running, budget, work.report))
+                lambda: rented.extend(self._rent_more(there, running, budget, number, work.report))
             )
             bootstrap = self._bootstrap(like.location, like.cluster, like.bastion, like.spot)
             return await bootstrap.add_nodes(rented, running, work.report)
@@ -158,18 +163,21 @@ class AWS:
             await work.stop()
             progress("releasing what was rented")
             ids = [each.id for each in rented]
-            await asyncio.shield(in_thread(teardown.terminate, there, ids))
-            await asyncio.shield(in_thread(budget.share_as_before))
+            terminate = in_thread(release.terminate, there, like.cluster, ids, number)
+            try:
+                await asyncio.shield(terminate)
+            finally:
+                await asyncio.shield(in_thread(budget.share_as_before))
             raise
 
     async def release_machines(self, machines: Sequence[Machine]) -> None:
         """Terminate instances, and return when AWS says that they are."""
-        by_location: dict[str, list[str]] = {}
+        by_cluster: dict[tuple[str, str], list[str]] = {}
         for each in map(_instance, machines):
-            by_location.setdefault(each.location, []).append(each.id)
-        for location, ids in by_location.items():
+            by_cluster.setdefault((each.location, each.cluster), []).append(each.id)
+        for (location, cluster), ids in by_cluster.items():
             there = await in_thread(clients_at, location)
-            await in_thread(teardown.terminate, there, ids)
+            await in_thread(release.terminate, there, cluster, ids)
 
     def location(self) -> str:
         """Return the region and the profile, so that the registry knows where to look."""
@@ -186,7 +194,7 @@ class AWS:
             When something may still be there.
         """
         there = await (in_thread(clients_at, location) if location else in_thread(self.clients))
-        await in_thread(teardown.release, there, identity, progress)
+        await in_thread(release.release, there, identity, progress)
 
     async def list_resources(self) -> tuple[list[CloudResources], list[str]]:
         """Return what clusters have at all locations, and which of these cannot be looked at."""
@@ -195,13 +203,15 @@ class AWS:
         for location in local_store.locations():
             try:
                 there = await in_thread(clients_at, location)
-                for each in await in_thread(teardown.find_resources, there):
+                seen, unseen = await in_thread(resources.look, there)
+                trouble += [f"in {location}: {error}" for error in unseen.values()]
+                for each in seen:
                     is_ours = each.owner == local_store.owner()
-                    resources = CloudResources(
+                    held = CloudResources(
                         each.id, each.name, location, each.what, is_ours, each.started_by
                     )
                     # One account may be known by several profiles.
-                    found.setdefault(each.id, resources)
+                    found.setdefault(each.id, held)
             except SkyError as error:
                 trouble.append(f"what is rented in {location} cannot be listed: {error}")
         return list(found.values()), trouble
@@ -287,6 +297,7 @@ class AWS:
         there: Clients,
         running: RunningCluster,
         budget: Budget,
+        number: str,
         report: Callable[[str], None],
     ) -> list[RentedInstance]:
         like = _instance(running.machines[0])
@@ -301,7 +312,9 @@ class AWS:
         seconds = budget.share_with(count, offer.price)
         request = self._request(spec, like.cluster, count, [offer], lambda price: seconds)
         user, is_private = like.host.partition("@")[0], like.is_private(there)
-        return scale_out.rent(there, replace(request, user=user, private=is_private), like, report)
+        tags = {**request.tags, REQUEST: number}
+        request = replace(request, user=user, private=is_private, tags=tags)
+        return scale_out.rent(there, request, like, report)
 
     def _request(
         self,

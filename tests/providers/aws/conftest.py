@@ -15,7 +15,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws import clients as aws_clients
 from jupyter_sky.providers.aws.clients import Clients
-from jupyter_sky.providers.aws.ec2.teardown import find_resources
+from jupyter_sky.providers.aws.teardown.resources import find_resources
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.cluster.conftest import Cells
 from tests.lab import Lab

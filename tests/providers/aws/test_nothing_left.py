@@ -25,6 +25,7 @@ LAUNCH = [
     "ImportKeyPair",
     "CreateSecurityGroup",
     "AuthorizeSecurityGroupIngress",
+    "AuthorizeSecurityGroupIngress",
     "AuthorizeSecurityGroupEgress",
     "CreatePlacementGroup",
     "DescribeImages",
@@ -44,10 +45,9 @@ LOOK = [
     "DescribePlacementGroups",
 ]
 GIVE_BACK = [
-    *LOOK,
     "TerminateInstances",
-    "DeleteKeyPair",
     *LOOK,
+    "DeleteKeyPair",
     "DeleteSecurityGroup",
     "DeletePlacementGroup",
     *LOOK,
@@ -116,7 +116,7 @@ def test_a_lost_answer_makes_nothing_twice(
     assert left() == []
 
 
-@pytest.mark.parametrize("number", [1, 10], ids=["DescribeSubnets", "RunInstances"])
+@pytest.mark.parametrize("number", [1, 11], ids=["DescribeSubnets", "RunInstances"])
 def test_throttling_is_waited_out(account: Account, ready: str, left: Left, number: int) -> None:
     throttled = []
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
-from jupyter_sky.providers.aws.ec2.tags import ID, tags_of
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
+from jupyter_sky.providers.aws.tags import ID, tags_of
 
 _UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{arch}/hvm/ebs-gp3/ami-id"
 _DEEP_LEARNING = (

@@ -11,7 +11,8 @@ from jupyter_sky.providers.aws.clients import AWSError, Clients, clients_at, exp
 from jupyter_sky.providers.aws.ec2 import user_data
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.ec2.login import connection_to
-from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, Node
+from jupyter_sky.providers.aws.network import access
+from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, Node, NotLetIn
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
 
@@ -57,6 +58,9 @@ class Instance(SSHMachine):
         except OSError:
             if reason := await in_thread(self._why_gone):
                 raise MachineGone(reason) from None
+            # The notebook may be somewhere else by now.
+            if trouble := await in_thread(self.let_in):
+                raise NotLetIn(trouble) from None
             raise
 
     async def remove(self) -> None:
@@ -75,6 +79,16 @@ class Instance(SSHMachine):
         about = {name: value for name, value in row.items() if name != "place"}
         nodes = tuple(map(Node.from_message, row["nodes"]))
         return cls(**{**about, "nodes": nodes, "location": row["place"]})
+
+    def let_in(self) -> str | None:
+        """See to it that this computer may log in; say what keeps it from that, if something does.
+
+        Behind a bastion, it is not this computer that logs in.
+        """
+        if self.bastion:
+            return None
+        address = self.host.rpartition("@")[2]
+        return access.let_in(clients_at(self.location), self.cluster, address)
 
     def is_private(self, there: Clients) -> bool:
         """Return whether it is reached at its private address, and not at a public one."""

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
-from jupyter_sky.providers.aws.ec2 import network, snapshots
+from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.images import MachineImage, find_image
 from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys, make_keys
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest, run_instances_arguments
-from jupyter_sky.providers.aws.ec2.network import Subnet
-from jupyter_sky.providers.aws.ec2.tags import tag_specification
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
+from jupyter_sky.providers.aws.network.address import caller_cidr
+from jupyter_sky.providers.aws.network.security_group import make_security_group
+from jupyter_sky.providers.aws.network.subnets import Subnet, find_subnets
+from jupyter_sky.providers.aws.tags import tag_specification
 
 RUNNING_WITHIN = 300.0
 """Seconds for AWS to start instances."""
@@ -90,7 +93,7 @@ def rent(
         When AWS has not enough of any type that fits, in any zone.
     """
     report("looking for free capacity")
-    subnets = network.find_subnets(clients, request.subnet)
+    subnets = find_subnets(clients, request.subnet)
     attempts = list(_attempts(request, subnets))
     if not attempts:
         zones = ", ".join(sorted({zone for offer in request.offers for zone in offer.prices}))
@@ -99,11 +102,13 @@ def rent(
             "a subnet there, or another --zone."
         )
     first = attempts[0][1]
-    source = network.caller_cidr(first, request.private, request.ssh_from)
+    source = caller_cidr(first, request.private, request.ssh_from)
     keys = make_keys(request.identity)
     report("making keys and a security group")
     _import_key(clients, request.name, keys, request.tags)
-    group = network.make_security_group(clients, request.name, first.vpc, source, request.tags)
+    is_given = request.ssh_from is not None
+    group = make_security_group(clients, request.name, first.vpc, source, request.tags, is_given)
+    rented.note(request.identity, [group])
     if any(request.is_placed(offer) for offer, _ in attempts):
         _make_placement(clients, request.name, request.tags)
     return _try_all(clients, request, attempts, keys, group, report)
@@ -144,6 +149,7 @@ def _try_all(
             with explain_errors():
                 answer = clients.ec2.run_instances(**arguments)
             made = [each["InstanceId"] for each in answer["Instances"]]
+            rented.note(request.identity, made)
             return wait_until_running(clients, request, offer, made, images[kind.name], report)
         except AWSError as error:
             if error.code not in (*QUOTAS, *TRY_ELSEWHERE):

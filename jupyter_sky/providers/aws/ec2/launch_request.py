@@ -10,9 +10,9 @@ from typing import Any
 from jupyter_sky.providers.aws.ec2 import user_data
 from jupyter_sky.providers.aws.ec2.images import MachineImage
 from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys
-from jupyter_sky.providers.aws.ec2.network import Subnet
-from jupyter_sky.providers.aws.ec2.tags import tag_specification
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
+from jupyter_sky.providers.aws.network.subnets import Subnet
+from jupyter_sky.providers.aws.tags import name_of, tag_specification
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class LaunchRequest:
     @property
     def name(self) -> str:
         """What the key pair and the groups of the cluster are called."""
-        return f"jupyter-sky-{self.identity}"
+        return name_of(self.identity)
 
 
 def run_instances_arguments(

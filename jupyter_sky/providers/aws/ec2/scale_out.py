@@ -6,18 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
-from jupyter_sky.providers.aws.ec2 import launch, network
+from jupyter_sky.providers.aws.ec2 import launch
 from jupyter_sky.providers.aws.ec2.images import find_image
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest, run_instances_arguments
-from jupyter_sky.providers.aws.ec2.network import Subnet
-from jupyter_sky.providers.aws.ec2.tags import ID
 from jupyter_sky.providers.aws.market import prices
 from jupyter_sky.providers.aws.market.instance_types import InstanceType, catalog
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
+from jupyter_sky.providers.aws.network.address import caller_cidr
+from jupyter_sky.providers.aws.network.security_group import admit, find_groups
+from jupyter_sky.providers.aws.network.subnets import Subnet
+from jupyter_sky.providers.aws.tags import ID
 
 
 def offer(clients: Clients, like: Instance) -> InstanceOffer:
@@ -30,6 +33,8 @@ def rent(
     clients: Clients, request: LaunchRequest, like: Instance, report: Callable[[str], None]
 ) -> list[RentedInstance]:
     """Rent instances like one of the cluster, all or none, and return them when they run.
+
+    What was made stays when this fails: the caller terminates it by the tag of the request.
 
     Parameters
     ----------
@@ -46,8 +51,8 @@ def rent(
             [found] = clients.ec2.describe_subnets(SubnetIds=[subnet.id])["Subnets"]
         subnet = replace(subnet, cidr=found["CidrBlock"])
     # This computer may have another address by now.
-    source = network.caller_cidr(subnet, request.private, request.ssh_from)
-    group = network.make_security_group(clients, request.name, subnet.vpc, source, request.tags)
+    source = caller_cidr(subnet, request.private, request.ssh_from)
+    group = _admitting(clients, request, source)
     request = replace(request, together=_is_placed(clients, request))
     image = find_image(clients, wanted.type, said["ImageId"], request.user)
     report(f"asking for {request.nodes} more × {wanted.type.name} in {like.zone}")
@@ -67,12 +72,20 @@ def rent(
             f"others are: {error.message.rstrip('.')}{quota * (error.code in launch.QUOTAS)}."
         ) from None
     made = [each["InstanceId"] for each in answer["Instances"]]
-    try:
-        return launch.wait_until_running(clients, request, wanted, made, image, report)
-    except BaseException:
-        with explain_errors():
-            clients.ec2.terminate_instances(InstanceIds=made)
-        raise
+    rented.note(request.identity, made)
+    return launch.wait_until_running(clients, request, wanted, made, image, report)
+
+
+def _admitting(clients: Clients, request: LaunchRequest, source: str) -> str:
+    """Return the security group of the cluster, which lets in who asks."""
+    groups = find_groups(clients, request.identity)
+    if not groups:
+        raise SkyError(
+            f"the security group {request.name} of the cluster is gone: end it with `%sky down`, "
+            "and start a new one."
+        )
+    admit(clients, groups[0], source, request.ssh_from is not None)
+    return str(groups[0]["GroupId"])
 
 
 def _price(clients: Clients, kind: InstanceType, like: Instance) -> float | None:

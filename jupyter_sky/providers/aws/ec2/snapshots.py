@@ -17,8 +17,8 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers.aws.clients import AWSError, Clients, did_you_mean, explain_errors
 from jupyter_sky.providers.aws.ec2.images import MachineImage
-from jupyter_sky.providers.aws.ec2.tags import ID, tag_specification, tags_of
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
+from jupyter_sky.providers.aws.tags import ID, tag_specification, tags_of
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.providers.ssh.setup.environment import recipe_for
 

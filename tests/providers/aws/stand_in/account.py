@@ -96,6 +96,8 @@ class Account:
         what was asked for.
     on_image
         Called with each image that is made: its id, and that of the instance.
+    on_rules
+        Called when it has changed who may log in.
     public_keys
         What was imported, by name.
     """
@@ -106,6 +108,7 @@ class Account:
     on_run: Callable[[str, str, Params], None] = lambda instance, address, params: None
     on_terminate: Callable[[str], None] = lambda instance: None
     on_image: Callable[[str, str], None] = lambda image, instance: None
+    on_rules: Callable[[], None] = lambda: None
 
     public_keys: dict[str, str] = field(default_factory=dict)
 
@@ -179,6 +182,8 @@ class Account:
 
         try:
             answer = self.fault(call, carry_out) if self.fault else carry_out()
+            if action.endswith("SecurityGroupIngress"):
+                self.on_rules()
         except CutConnection:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             return []
@@ -328,6 +333,18 @@ def refusal(
         "<RequestID>r</RequestID></Response>"
     )
     return Answer(body.encode(), status)
+
+
+def denied(call: Call) -> Answer:
+    """Return how AWS says no to who is not allowed to do something."""
+    service = {"GetParameter": "ssm", "GetProducts": "pricing"}.get(call.action, "ec2")
+    text = f"You are not authorized to perform: {service}:{call.action}"
+    return refusal("UnauthorizedOperation", text, "403 Forbidden", service != "ec2")
+
+
+def denying(*actions: str) -> Fault:
+    """Have AWS deny these actions, for ever."""
+    return lambda call, carry_out: denied(call) if call.action in actions else carry_out()
 
 
 def without_spot_price(zone: str) -> Fault:

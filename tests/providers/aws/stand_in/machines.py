@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.network.security_group import is_let_in
 from tests.lab import Host, Lab
 from tests.providers.aws.stand_in.account import Account, Params
 from tests.providers.aws.stand_in.metadata import ADDRESS
@@ -50,6 +51,7 @@ class Machines:
         account.on_terminate = self._terminate
         account.on_image = self._copy
         self._disks: dict[str, Path] = {}
+        self._guarded = False
 
     def subnet(self, clients: Clients) -> str:
         """Make a subnet at the lab's addresses, beyond those of its own hosts."""
@@ -60,11 +62,31 @@ class Machines:
         )
         return str(made["Subnet"]["SubnetId"])
 
+    def guard(self) -> None:
+        """Have security groups hold for this machine: who is not named in them gets no answer."""
+        self._guarded = True
+        self._account.on_rules = self._filter
+
+    def _filter(self) -> None:
+        groups = self._ec2.describe_security_groups()["SecurityGroups"]
+        for host in self.hosts.values():
+            if not host.is_up:
+                continue
+            host.run("iptables", "-F")
+            for each in groups:
+                if each["GroupName"].startswith("jupyter-sky-") and not is_let_in(
+                    each, self._lab.address
+                ):
+                    # As there, connections that are open stay open.
+                    new = ["-p", "tcp", "--dport", "22", "--syn", "-s", self._lab.address]
+                    host.run("iptables", "-A", "INPUT", *new, "-j", "DROP")
+
     def close(self) -> None:
         """Cut the power of all of them."""
         self._account.on_run = lambda instance, address, params: None
         self._account.on_terminate = lambda instance: None
         self._account.on_image = lambda image, instance: None
+        self._account.on_rules = lambda: None
         self._terminated.update(self.hosts)
         for host in self.hosts.values():
             host.remove()
@@ -124,6 +146,8 @@ class Machines:
             if instance in self._terminated:
                 return
             raise
+        if self._guarded:
+            self._filter()
         with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(host.pid).wait()
         if behaviour == "terminate" and instance not in self._terminated:

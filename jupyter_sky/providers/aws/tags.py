@@ -13,6 +13,12 @@ ID = "jupyter-sky"
 NAME = "jupyter-sky-cluster"
 OWNER = "jupyter-sky-owner"
 BY = "jupyter-sky-by"
+REQUEST = "jupyter-sky-request"
+
+
+def name_of(identity: str) -> str:
+    """Return what the key pair and the groups of a cluster are called."""
+    return f"jupyter-sky-{identity}"
 
 
 def cluster_tags(identity: str, name: str) -> dict[str, str]:

@@ -1,0 +1,126 @@
+"""The security group of a cluster, which says who reaches its instances."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.tags import ID, tag_specification
+
+_STARTER = "who started the cluster"
+"""What is said of the address of a notebook; where it has another one later, this follows."""
+
+_GIVEN = "as ssh_from says"
+
+_SSH = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
+
+
+def make_security_group(
+    clients: Clients,
+    name: str,
+    vpc: str,
+    source: str,
+    tags: Mapping[str, str],
+    is_given: bool = False,
+) -> str:
+    """Make the security group of a cluster and return its id.
+
+    Its instances reach each other at all ports, ``source`` reaches them over SSH, and nobody else
+    does. EFA needs a rule of its own for what leaves, beside the usual one for all that leaves.
+
+    Parameters
+    ----------
+    is_given
+        Whether the user has said who may log in: what is asked for stays then, wherever the
+        notebook is.
+    """
+    group = _group(clients, name, vpc, tags)
+    among = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}
+    _allow(clients.ec2.authorize_security_group_ingress, group, among)
+    _allow(clients.ec2.authorize_security_group_ingress, group, _login(source, is_given))
+    _allow(clients.ec2.authorize_security_group_egress, group, among)
+    return group
+
+
+def find_groups(clients: Clients, identity: str) -> list[dict[str, Any]]:
+    """Return what AWS says of the security groups of a cluster, or of all (``"*"``)."""
+    ours = [{"Name": f"tag:{ID}", "Values": [identity]}]
+    with explain_errors():
+        pages = clients.ec2.get_paginator("describe_security_groups").paginate(Filters=ours)
+        return [each for page in pages for each in page["SecurityGroups"]]
+
+
+def who_may_log_in(group: Mapping[str, Any]) -> dict[str, bool]:
+    """Return who may log in, as CIDR, and whether that follows the notebook."""
+    return {
+        each["CidrIp"]: each.get("Description") == _STARTER
+        for rule in group["IpPermissions"]
+        if rule.get("FromPort") == _SSH["FromPort"]
+        for each in rule.get("IpRanges", ())
+    }
+
+
+def is_let_in(group: Mapping[str, Any], address: str) -> bool:
+    """Return whether an address may log in."""
+    here = ipaddress.ip_address(address)
+    return any(here in ipaddress.ip_network(each) for each in who_may_log_in(group))
+
+
+def admit(clients: Clients, group: Mapping[str, Any], source: str, is_given: bool = False) -> None:
+    """Let the notebook log in from where it is now, and no more from where it was.
+
+    Parameters
+    ----------
+    group
+        What AWS says of the security group.
+    source
+        As CIDR.
+    """
+    now = who_may_log_in(group)
+    number = group["GroupId"]
+    if source not in now:
+        _allow(clients.ec2.authorize_security_group_ingress, number, _login(source, is_given))
+    for stale, follows in now.items():
+        if follows and stale != source and not is_given:
+            with explain_errors():
+                clients.ec2.revoke_security_group_ingress(
+                    GroupId=number, IpPermissions=[_login(stale, is_given=False)]
+                )
+
+
+def _login(source: str, is_given: bool) -> dict[str, Any]:
+    description = _GIVEN if is_given else _STARTER
+    return {**_SSH, "IpRanges": [{"CidrIp": source, "Description": description}]}
+
+
+def _group(clients: Clients, name: str, vpc: str, tags: Mapping[str, str]) -> str:
+    try:
+        with explain_errors():
+            made = clients.ec2.create_security_group(
+                GroupName=name,
+                Description="One cluster of jupyter_sky; goes with it",
+                VpcId=vpc,
+                TagSpecifications=tag_specification("security-group", tags),
+            )
+        return str(made["GroupId"])
+    except AWSError as error:
+        # The answer to a first attempt was lost.
+        if error.code != "InvalidGroup.Duplicate":
+            raise
+    filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
+    with explain_errors():
+        [found] = clients.ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
+    return str(found["GroupId"])
+
+
+def _allow(function: Callable[..., Any], group: str, rule: Mapping[str, Any]) -> None:
+    """Add a rule: one at a time, so that one that is there keeps no other from being added."""
+    try:
+        with explain_errors():
+            function(GroupId=group, IpPermissions=[rule])
+    except AWSError as error:
+        # The answer to a first attempt was lost.
+        if error.code != "InvalidPermission.Duplicate":
+            raise

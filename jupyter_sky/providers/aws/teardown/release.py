@@ -1,0 +1,230 @@
+"""Releasing what a cluster has rented, all of it.
+
+This is the one thing that must not fail half-way. Instances whose ids are known are ended first,
+looking comes after; each step is tried whatever became of the others, and only what was seen to be
+gone counts as gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jupyter_sky.providers.aws import rented
+from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
+from jupyter_sky.providers.aws.tags import REQUEST, name_of
+from jupyter_sky.providers.aws.teardown.resources import (
+    INSTANCES,
+    LIVING,
+    EC2Resources,
+    look,
+)
+
+GONE_WITHIN = 900.0
+"""Seconds for instances to be terminated; large ones with GPUs take minutes."""
+
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 15.0
+_PATIENCE = 4  # refusals, each of which was tried several times
+# Refusals that end by themselves when something else is gone.
+_LATER = ("DependencyViolation", "InvalidPlacementGroup.InUse", "VolumeInUse", "IncorrectState")
+_ENDED = ("shutting-down", "terminated")
+
+
+def release(clients: Clients, identity: str, report: Callable[[str], None]) -> None:
+    """Release everything that a cluster has, and return when it is seen to be gone.
+
+    Raises
+    ------
+    AWSError
+        When something may still be there; it says what, and what to do about it.
+    """
+    deadline = time.monotonic() + GONE_WITHIN
+    pause, refusals, told = _FIRST_PAUSE, 0, ""
+    known = rented.instances(identity)
+    while True:
+        # Known ones again as long as nobody can be asked about them: the answer is their state.
+        ending, troubles = end_instances(clients.ec2, known)
+        found, unseen = look(clients, identity)
+        resources = found[0] if found else EC2Resources(identity, clients.region)
+        left = f"{resources}" if found else f"cluster {identity} in {clients.region}"
+        more = [each for each in resources.instances if each not in known]
+        ending_more, trouble_more = end_instances(clients.ec2, more)
+        goes_on = bool(ending or ending_more) and not (troubles or trouble_more)
+        troubles += trouble_more
+        if INSTANCES not in unseen:
+            known = []
+        elif not troubles:
+            known = ending
+        step = _Step(clients.ec2)
+        resources = _with_unseen(resources, unseen)
+        step.release_early(resources)
+        if not resources.instances and not known:
+            step.release_rest(resources)
+        troubles += step.refused
+        troubles += [str(error) for kind, error in unseen.items() if kind in _SEEN_ONLY]
+        if not (found or known or step.waits or troubles):
+            keys_of(identity).remove()
+            rented.forget(identity)
+            return
+        if found and told != left:
+            report(f"waiting until it is gone: {left}")
+            told = left
+        # What is ending is waited for, also where something else is refused.
+        refusals += bool(troubles) and not goes_on
+        if refusals == _PATIENCE or time.monotonic() > deadline:
+            raise AWSError(
+                f"something may still be there and cost money ({left}), type `%sky gc` to try "
+                f"again: {troubles[0] if troubles else 'it takes very long.'}"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def terminate(clients: Clients, identity: str, instances: Sequence[str], request: str = "") -> None:
+    """Terminate some of a cluster's instances, and return when they are seen to be gone.
+
+    Parameters
+    ----------
+    request
+        Whatever was made for the request of this name goes as well, also where AWS's answer to it
+        was lost.
+
+    Raises
+    ------
+    AWSError
+        When one may still be there.
+    """
+    deadline = time.monotonic() + GONE_WITHIN
+    pause, left, refusals = _FIRST_PAUSE, list(instances), 0
+    while True:
+        # Before looking, which may not be allowed.
+        ending, troubles = end_instances(clients.ec2, left)
+        try:
+            left = _living(clients, left, request)
+        except AWSError as error:
+            left = left if troubles else ending
+            troubles = troubles or ([str(error)] if not left and request else [])
+        if not left and not troubles:
+            rented.forget(identity, instances)
+            return
+        refusals += bool(troubles)
+        if refusals == _PATIENCE or time.monotonic() > deadline:
+            what = ", ".join(left) or "what was asked for last"
+            raise AWSError(
+                f"{what} in {clients.location} may still be there and cost money: "
+                f"type `%sky down` to end the whole cluster{_because(troubles)}"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def end_instances(ec2: Any, ids: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Have AWS end instances; return which of them are not gone yet, and what was refused."""
+    if not ids:
+        return [], []
+    try:
+        with explain_errors():
+            answer = ec2.terminate_instances(InstanceIds=list(ids))
+    except AWSError as error:
+        if len(ids) == 1:
+            return ([], []) if _is_gone(error) else (list(ids), [str(error)])
+        # One that AWS does not know any more is enough for it to end none of them.
+        each_alone = [end_instances(ec2, [each]) for each in ids]
+        return (
+            [one for ending, _ in each_alone for one in ending],
+            [one for _, trouble in each_alone for one in trouble],
+        )
+    states = {
+        each["InstanceId"]: each["CurrentState"]["Name"] for each in answer["TerminatingInstances"]
+    }
+    return [each for each in ids if states.get(each) != "terminated"], []
+
+
+# Kinds of which something may be there that nobody has written down. The others are given back by
+# their name or id where they cannot be looked for.
+_SEEN_ONLY = (INSTANCES, "spot_requests", "volumes")
+
+
+def _with_unseen(resources: EC2Resources, unseen: Mapping[str, AWSError]) -> EC2Resources:
+    """Fill in what cannot be looked for and is known all the same."""
+    name = name_of(resources.id)
+    if "keys" in unseen:
+        resources.keys = [name]
+    if "placements" in unseen:
+        resources.placements = [name]
+    if "groups" in unseen:
+        resources.groups = rented.groups(resources.id)
+    return resources
+
+
+class _Step:
+    """Attempts, each of which is made whatever became of the others.
+
+    Attributes
+    ----------
+    refused
+        What may never be granted.
+    waits
+        Whether something goes later, when what depends on it is gone.
+    """
+
+    def __init__(self, ec2: Any) -> None:
+        self._ec2 = ec2
+        self.refused: list[str] = []
+        self.waits = False
+
+    def release_early(self, resources: EC2Resources) -> None:
+        """Release what need not wait for the end of instances."""
+        if resources.spot_requests:
+            ids = resources.spot_requests
+            self._attempt(self._ec2.cancel_spot_instance_requests, SpotInstanceRequestIds=ids)
+        for name in resources.keys:
+            self._attempt(self._ec2.delete_key_pair, KeyName=name)
+
+    def release_rest(self, resources: EC2Resources) -> None:
+        """Release what instances use, when they have ended."""
+        for name in resources.volumes:
+            self._attempt(self._ec2.delete_volume, VolumeId=name)
+        for name in resources.groups:
+            self._attempt(self._ec2.delete_security_group, GroupId=name)
+        for name in resources.placements:
+            self._attempt(self._ec2.delete_placement_group, GroupName=name)
+
+    def _attempt(self, function: Callable[..., Any], **arguments: Any) -> None:
+        try:
+            with explain_errors():
+                function(**arguments)
+        except AWSError as error:
+            if error.code in _LATER:
+                self.waits = True
+            elif not _is_gone(error):
+                self.refused.append(str(error))
+
+
+def _is_gone(error: AWSError) -> bool:
+    return "NotFound" in error.code or "Unknown" in error.code
+
+
+def _living(clients: Clients, ids: Sequence[str], request: str) -> list[str]:
+    """Return which of some instances are there, and those that a request has made."""
+    living = {"Name": "instance-state-name", "Values": list(LIVING)}
+    wanted = [{"Name": "instance-id", "Values": list(ids)}] * bool(ids)
+    filters = [[each, living] for each in wanted]
+    if request:
+        filters.append([{"Name": f"tag:{REQUEST}", "Values": [request]}, living])
+    with explain_errors():
+        found = [
+            each["InstanceId"]
+            for one in filters
+            for page in clients.ec2.get_paginator("describe_instances").paginate(Filters=one)
+            for reservation in page["Reservations"]
+            for each in reservation["Instances"]
+        ]
+    return list(dict.fromkeys(found))
+
+
+def _because(troubles: Sequence[str]) -> str:
+    return f" ({troubles[0].rstrip('.')})." if troubles else "."

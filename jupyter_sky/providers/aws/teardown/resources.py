@@ -1,0 +1,162 @@
+"""The EC2 resources of clusters, found by their tags: each kind for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_sky.formatting import format_count
+from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.tags import BY, ID, NAME, OWNER, tags_of
+
+LIVING = ("pending", "running", "shutting-down", "stopping", "stopped")
+"""States of instances that may still be there."""
+
+INSTANCES = "instances"
+"""The kind that costs most; see `EC2Resources`."""
+
+
+@dataclass
+class EC2Resources:
+    """What a cluster has in a region.
+
+    Attributes
+    ----------
+    id, region, name
+        The cluster, and where it is.
+    owner, started_by
+        The id of the registry that it belongs to, and user and computer, as far as tags tell.
+    instances, volumes, spot_requests, groups, keys, placements
+        The ids of instances, disks, requests and security groups; names of key pairs and
+        placement groups.
+    """
+
+    id: str
+    region: str
+    name: str = ""
+    owner: str = ""
+    started_by: str = ""
+    instances: list[str] = field(default_factory=list)
+    volumes: list[str] = field(default_factory=list)
+    spot_requests: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    placements: list[str] = field(default_factory=list)
+
+    @property
+    def what(self) -> str:
+        """What it is, in words."""
+        parts = [
+            format_count(len(found), word)
+            for word, found in (
+                ("instance", self.instances),
+                ("disk", self.volumes),
+                ("spot request", self.spot_requests),
+                ("security group", self.groups),
+                ("key pair", self.keys),
+                ("placement group", self.placements),
+            )
+            if found
+        ]
+        return ", ".join(parts)
+
+    def __str__(self) -> str:
+        return f"{self.name or self.id}: {self.what} in {self.region}"
+
+
+def look(
+    clients: Clients, identity: str | None = None
+) -> tuple[list[EC2Resources], dict[str, AWSError]]:
+    """Return what clusters have in a region, and which kinds could not be looked for, and why.
+
+    Parameters
+    ----------
+    identity
+        The cluster that is looked for; ``None`` looks for all.
+    """
+    found: dict[str, EC2Resources] = {}
+    unseen: dict[str, AWSError] = {}
+    ours = {"Name": f"tag:{ID}", "Values": [identity or "*"]}
+    for kind, described in _KINDS.items():
+        try:
+            with explain_errors():
+                each_of_kind = list(described(clients.ec2, ours))
+        except AWSError as error:
+            unseen[kind] = error
+            continue
+        for name, each in each_of_kind:
+            tags = tags_of(each)
+            resources = found.setdefault(tags[ID], EC2Resources(tags[ID], clients.region))
+            resources.name = resources.name or tags.get(NAME, "")
+            resources.owner = resources.owner or tags.get(OWNER, "")
+            resources.started_by = resources.started_by or tags.get(BY, "")
+            getattr(resources, kind).append(name)
+    return list(found.values()), unseen
+
+
+def find_resources(clients: Clients, identity: str | None = None) -> list[EC2Resources]:
+    """Return what clusters have in a region, where all kinds can be looked for.
+
+    Raises
+    ------
+    AWSError
+        When one cannot.
+    """
+    found, unseen = look(clients, identity)
+    for error in unseen.values():
+        raise error
+    return found
+
+
+_Filter = dict[str, Any]
+_Found = Iterator[tuple[str, dict[str, Any]]]
+
+
+def _instances(ec2: Any, ours: _Filter) -> _Found:
+    living = {"Name": "instance-state-name", "Values": list(LIVING)}
+    for page in ec2.get_paginator("describe_instances").paginate(Filters=[ours, living]):
+        for reservation in page["Reservations"]:
+            for each in reservation["Instances"]:
+                yield each["InstanceId"], each
+
+
+def _spot_requests(ec2: Any, ours: _Filter) -> _Found:
+    open_ones = {"Name": "state", "Values": ["open", "active"]}
+    pages = ec2.get_paginator("describe_spot_instance_requests").paginate(Filters=[ours, open_ones])
+    for page in pages:
+        for each in page["SpotInstanceRequests"]:
+            yield each["SpotInstanceRequestId"], each
+
+
+def _volumes(ec2: Any, ours: _Filter) -> _Found:
+    for page in ec2.get_paginator("describe_volumes").paginate(Filters=[ours]):
+        for each in page["Volumes"]:
+            yield each["VolumeId"], each
+
+
+def _groups(ec2: Any, ours: _Filter) -> _Found:
+    for page in ec2.get_paginator("describe_security_groups").paginate(Filters=[ours]):
+        for each in page["SecurityGroups"]:
+            yield each["GroupId"], each
+
+
+def _keys(ec2: Any, ours: _Filter) -> _Found:
+    for each in ec2.describe_key_pairs(Filters=[ours])["KeyPairs"]:
+        yield each["KeyName"], each
+
+
+def _placements(ec2: Any, ours: _Filter) -> _Found:
+    for each in ec2.describe_placement_groups(Filters=[ours])["PlacementGroups"]:
+        if each.get("State") != "deleted":
+            yield each["GroupName"], each
+
+
+_KINDS: Mapping[str, Callable[[Any, _Filter], _Found]] = {
+    INSTANCES: _instances,
+    "spot_requests": _spot_requests,
+    "volumes": _volumes,
+    "groups": _groups,
+    "keys": _keys,
+    "placements": _placements,
+}

@@ -1,0 +1,137 @@
+"""Whoever may not look may still end: instances whose ids are known go first."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jupyter_sky.cluster.inventory import cloud_resources, registry
+from jupyter_sky.errors import SkyError
+from jupyter_sky.paths import home
+from jupyter_sky.providers.aws.clients import Clients
+from tests.providers.aws.conftest import Start
+from tests.providers.aws.stand_in.account import Account, Answer, Call, denying, refusal
+from tests.providers.aws.starting import SPEC, provider, start
+
+Left = Callable[[], list[str]]
+
+LOOKS = {
+    "DescribeSpotInstanceRequests": True,
+    "DescribeVolumes": True,
+    "DescribeInstances": True,
+    "DescribeSecurityGroups": False,
+    "DescribeKeyPairs": False,
+    "DescribePlacementGroups": False,
+}
+"""What is looked for, and whether something could be left that is known by no name."""
+
+
+@pytest.fixture
+def ready(account: Account, subnet: str) -> str:
+    provider(subnet).check(SPEC, [])
+    account.calls.clear()
+    return subnet
+
+
+@pytest.fixture
+def clean(clients: Clients) -> Iterator[None]:
+    yield
+    import asyncio
+
+    for held in cloud_resources.find()[0]:
+        asyncio.run(provider("").release_cluster(held.resources.id, None, lambda text: None))
+
+
+def running(clients: Clients) -> int:
+    alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    found = clients.ec2.describe_instances(Filters=alive)["Reservations"]
+    return sum(len(each["Instances"]) for each in found)
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize(("action", "may_be_left"), LOOKS.items())
+def test_no_look_that_is_denied_keeps_instances(
+    account: Account, ready: str, clients: Clients, left: Left, action: str, may_be_left: bool
+) -> None:
+    # Everything after `RunInstances` is refused that only looks for this.
+    account.fault = denying(action)
+    with pytest.raises(SkyError) as caught:
+        start(ready)
+    account.fault = None
+    assert account.actions.count("RunInstances") == 1
+    ended = account.actions.index("TerminateInstances")
+    assert not [each for each in account.actions[ended + 1 :] if each == "RunInstances"]
+    assert running(clients) == 0
+    if may_be_left:
+        assert f"your AWS user may not do ec2:{action}" in str(caught.value)
+        assert registry.find("train") is not None, "what may be there is not forgotten"
+        account.fault = denying(action)
+        _, trouble = cloud_resources.find()
+        assert any(f"ec2:{action}" in sentence for sentence in trouble)
+        account.fault = None
+        for rental in cloud_resources.find()[0]:
+            rental.remove()
+    assert left() == []
+    assert registry.find("train") is None
+    assert not (home() / "aws" / "rented").is_dir() or not [*(home() / "aws" / "rented").iterdir()]
+
+
+@pytest.mark.usefixtures("clean")
+def test_gc_ends_what_is_known_where_it_may_not_look(
+    account: Account, ready: str, clients: Clients, left: Left
+) -> None:
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "TerminateInstances":
+            return refusal("InternalError", "it does not work", "400 Bad Request")
+        return carry_out()
+
+    account.fault = refuse
+    with pytest.raises(SkyError, match="something may still be there and cost money"):
+        start(ready)
+    assert running(clients) == 4
+    account.fault = denying("DescribeInstances")
+    [rental], _ = cloud_resources.find()
+    with pytest.raises(SkyError, match="your AWS user may not do ec2:DescribeInstances"):
+        rental.remove()
+    account.fault = None
+    assert running(clients) == 0
+
+
+def test_one_that_aws_does_not_know_any_more_keeps_no_other(
+    account: Account, ready: str, clients: Clients, left: Left
+) -> None:
+    from jupyter_sky.providers.aws import rented
+
+    note = rented.note
+    rented_before: list[str] = []
+
+    def with_another(identity: str, ids: list[str]) -> None:
+        rented_before.append(identity)
+        note(identity, ["i-0123456789abcdef0", *ids])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rented, "note", with_another)
+        with pytest.raises(SkyError):
+            start(ready)
+    assert rented_before
+    assert running(clients) == 0
+    assert left() == []
+
+
+def test_down_goes_on_where_the_registry_cannot_be_written(
+    start: Start, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = start(1, framework=False)
+    monkeypatch.setattr(registry, "WAIT", 0.1)
+    other = sqlite3.connect(home() / "registry.sqlite")
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(SkyError, match="was ended, but it is still in the registry"):
+            cells.cluster.down()
+        assert running(clients) == 0
+    finally:
+        other.close()
+    cells.cluster.down()
+    assert registry.find(cells.cluster.name) is None
