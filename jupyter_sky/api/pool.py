@@ -169,7 +169,8 @@ class ComputePool:
         tried = [Candidate(self.provider, self.spec)]
         refused: list[str] = []
         if self._candidates:
-            tried, refused = in_order(self._candidates, self._selection)
+            found, refused = in_order(self._candidates, self._selection)
+            tried = [each for each, _ in found]
         for each in tried:
             self.provider, self.spec = each.provider, each.spec
             spec, runtime_env = assemble(each.spec, self.plugins)

@@ -104,7 +104,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., LiveNotebook]]:
     """Open notebooks of a name; their kernels and clusters end with the test."""
     notebooks: list[LiveNotebook] = []
 
-    def open_notebook(name: str = "notebook", **env: Any) -> LiveNotebook:
+    def open_notebook(name: str = "notebook", **env: str) -> LiveNotebook:
         notebook = LiveNotebook(tmp_path / f"{name}.ipynb", **env)
         notebooks.append(notebook)
         notebook.succeed("%load_ext jupyter_sky")

@@ -116,14 +116,12 @@ class LiveNotebook:
         Environment variables of the kernel beyond those of the tests.
     """
 
-    def __init__(
-        self, path: Path, encryption: str = "auto", runtime: Path | None = None, **env: str
-    ) -> None:
+    def __init__(self, path: Path, encryption: str = "auto", runtime: str = "", **env: str) -> None:
         self.path = path
         config = Config({"KernelManager": {"transport_encryption": encryption}})
         self._manager = KernelManager(kernel_name="python3", config=config)
         if runtime:
-            self._manager.connection_file = str(runtime / f"kernel-{path.stem}.json")
+            self._manager.connection_file = f"{runtime}/kernel-{path.stem}.json"
         # Jupyter Server tells its kernels in this way which notebook they belong to.
         env = {**os.environ, "JPY_SESSION_NAME": str(path), **env}
         self._manager.start_kernel(cwd=str(path.parent), env=env)

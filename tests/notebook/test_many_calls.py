@@ -31,7 +31,7 @@ CALLS = "pool.map(time.sleep, [0.02] * 200)"
 def test_a_cell_shows_how_far_its_calls_are(
     opened: Callable[..., LiveNotebook], tmp_path: Path
 ) -> None:
-    notebook = opened(runtime=tmp_path)
+    notebook = opened(runtime=str(tmp_path))
     notebook.succeed(POOL)
     try:
         cell = notebook.start(CALLS)

@@ -20,6 +20,7 @@ from jupyter_sky.errors import UsageError
 _SWITCHES = ("on", "off", "status")
 _PROVIDERS = ("local", "ssh", "aws")
 _DISPLAYS = ("rich", "safe")
+_SELECTIONS = ("cheapest", "first")
 _IPYTHON_NAMES = {"In", "Out", "exit", "get_ipython", "open", "quit"}
 
 
@@ -194,6 +195,12 @@ def _provider(text: str) -> str:
     return text
 
 
+def _selection(text: str) -> str:
+    if text not in _SELECTIONS:
+        raise ValueError(text)
+    return text
+
+
 def _display(text: str) -> str:
     if text not in _DISPLAYS:
         raise ValueError(text)
@@ -334,6 +341,13 @@ GPU = OptionType(
     "the name of a GPU, with :COUNT behind it for more than one", _gpu, completions=_gpu_names
 )
 PROVIDER = OptionType("local, ssh or aws", _provider, completions=lambda context: _PROVIDERS)
+PROVIDERS = replace(
+    PROVIDER,
+    description="local, ssh or aws, with commas between several",
+    many=True,
+    combine=lambda names: ",".join(_distinct(names)),
+)
+SELECTION = OptionType("cheapest or first", _selection, completions=lambda context: _SELECTIONS)
 DISPLAY = OptionType("rich or safe", _display, completions=lambda context: _DISPLAYS)
 HOSTS = OptionType("names of machines", _host, many=True, combine=_distinct)
 PACKAGES = OptionType(
