@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from jupyter_sky import plugins
     from jupyter_sky.api import accelerators
+    from jupyter_sky.api.calls.worker import Worker
     from jupyter_sky.api.checkpoints.checkpoint import load, save
     from jupyter_sky.api.compute import compute, function, gather
     from jupyter_sky.api.instance import InstanceInfo, instance_info
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from jupyter_sky.api.plugin import Plugin
     from jupyter_sky.api.pool import Compute, ComputePool
     from jupyter_sky.api.shard import shard
-    from jupyter_sky.api.worker import Worker
     from jupyter_sky.cluster.errors import RemoteError
     from jupyter_sky.errors import ClusterLost, SkyError, UsageError
     from jupyter_sky.plugins import integrations
@@ -86,7 +86,7 @@ _HOMES = {
     "SkyError": "jupyter_sky.errors:SkyError",
     "Spec": "jupyter_sky.providers.choice:Spec",
     "UsageError": "jupyter_sky.errors:UsageError",
-    "Worker": "jupyter_sky.api.worker:Worker",
+    "Worker": "jupyter_sky.api.calls.worker:Worker",
     "accelerators": "jupyter_sky.api.accelerators",
     "compute": "jupyter_sky.api.compute:compute",
     "function": "jupyter_sky.api.compute:function",

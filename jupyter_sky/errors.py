@@ -7,6 +7,7 @@ of all exceptions, each with its file::
         SkyError             errors.py: one sentence for the user
             UsageError       errors.py: what was typed cannot be done
                 InvalidCell  notebook/errors.py: the cell does not compile
+                Declined     errors.py: the user was asked, and said no
             ScriptFailed     errors.py: a script ended with an exit status that is not 0
             ClusterLost      errors.py: the cluster, or a part of it, is gone
             NoConnection     errors.py: a node cannot be reached now, and may be there
@@ -53,6 +54,10 @@ class SkyError(Exception):
 
 class UsageError(SkyError, ValueError):
     """What was typed cannot be done; the sentence says what to type instead."""
+
+
+class Declined(UsageError):
+    """The user was asked whether to start something, and said no."""
 
 
 class ScriptFailed(SkyError):

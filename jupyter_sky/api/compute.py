@@ -98,6 +98,10 @@ def compute(
     >>> for loss in steps() >> pool: ...
     >>> for rank, loss in steps() @ pool: ...
     >>> means = running_mean(iter(readings)) >> pool
+
+    One of several calls (``gather``, ``&``, ``map`` and ``>``) gives what its generator yields as a
+    list, when it is done: only so can it be tried again elsewhere when its rank is lost, and no
+    rank waits for a reader.
     """
     _check_limits(timeout, retries)
     if function is None:

@@ -13,16 +13,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from weakref import WeakSet
 
-from jupyter_sky.api import accelerators
+from jupyter_sky.api import accelerators, pools_up
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.calls import streams
 from jupyter_sky.api.calls.batches import Batches
 from jupyter_sky.api.calls.futures import Futures
 from jupyter_sky.api.calls.streams import Feeder, Stream
+from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, compute, gather
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.api.plugin import Plugin, check_plugins, decorators_of
-from jupyter_sky.api.worker import Worker
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.runs.task import Task
@@ -150,6 +150,7 @@ class ComputePool:
         if self._cluster is not None:
             raise SkyError("this pool is already up.")
         self._cluster = self._start()
+        pools_up.begin(self._cluster)
         self._batches = Batches(self._cluster, self.plugins, self.worker, _write)
         self._futures = Futures(self._batches)
         for sentence in self._cluster.warnings:
@@ -168,7 +169,8 @@ class ComputePool:
         tried = [Candidate(self.provider, self.spec)]
         refused: list[str] = []
         if self._candidates:
-            tried, refused = in_order(self._candidates, self._selection)
+            found, refused = in_order(self._candidates, self._selection)
+            tried = [each for each, _ in found]
         for each in tried:
             self.provider, self.spec = each.provider, each.spec
             spec, runtime_env = assemble(each.spec, self.plugins)
@@ -202,7 +204,10 @@ class ComputePool:
             self._futures.close()
         cluster, self._cluster = self._cluster, None
         self._batches = self._futures = None
-        if cluster is not None and (untold := cluster.down()):
+        if cluster is None:
+            return
+        pools_up.end(cluster)
+        if untold := cluster.down():
             sentence = owed_ends.sentence(untold, cluster.spec.unattended)
             warnings.warn(f"{cluster.name} was ended, but {sentence}", stacklevel=3)
 

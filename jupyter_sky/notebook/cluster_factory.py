@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
@@ -17,6 +18,7 @@ from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.choice import Candidate
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.providers.ssh import SSH
@@ -34,12 +36,29 @@ _AWS_OPTIONS = (
     "max_cost",
 )
 
+_ONLY_AWS = (*_AWS_OPTIONS, "spot_or_on_demand")
 _MEANINGLESS = {
-    "local": ("hosts", *_AWS_OPTIONS),
-    "ssh": _AWS_OPTIONS,
+    "local": ("hosts", *_ONLY_AWS),
+    "ssh": _ONLY_AWS,
     "aws": ("hosts",),
 }
 """The options that a provider has no use for; they are refused rather than ignored."""
+
+
+@dataclass(frozen=True)
+class Place(Candidate):
+    """A place where a cluster could come from, and what it starts with there.
+
+    Attributes
+    ----------
+    runtime_env
+        What its ranks enter before the first run.
+    options
+        The options that lead to this place.
+    """
+
+    runtime_env: RuntimeEnv
+    options: CellOptions
 
 
 class ClusterFactory:
@@ -73,9 +92,29 @@ class ClusterFactory:
         check_provider_options(options, completed)
         return completed
 
+    def places(self, name: str, choices: Sequence[CellOptions]) -> list[Place]:
+        """Return the places where a new cluster could come from, in the order of the options.
+
+        Parameters
+        ----------
+        name
+            The name of the cluster.
+        choices
+            Completed options, of which one is enough.
+        """
+        found = []
+        for each in choices:
+            for provider_name in _provider_names(each):
+                chosen = _for_provider(each, provider_name)
+                for spot in (True, False) if chosen.spot_or_on_demand else (chosen.spot,):
+                    provider = self.provider(replace(chosen, spot=spot))
+                    spec, runtime_env = self.new_spec(name, chosen, provider)
+                    found.append(Place(provider, spec, runtime_env, chosen))
+        return found
+
     def provider(self, options: CellOptions) -> Provider:
         """Return the provider that completed options name."""
-        name = _provider_name(options)
+        name = _provider_names(options)[0]
         if name == "local":
             return Local(grace=self._settings.grace)
         if name == "aws":
@@ -156,15 +195,18 @@ def check_provider_options(options: CellOptions, completed: CellOptions) -> None
     UsageError
         When an option has no meaning, or when there is no such provider.
     """
-    provider = _provider_name(completed)
-    if provider not in _MEANINGLESS:
-        raise UsageError(
-            f"there is no provider {provider}: this version has {' and '.join(_MEANINGLESS)}."
-        )
-    for field in _MEANINGLESS[provider]:
-        if getattr(options, field):
+    named = _provider_names(completed)
+    for provider in named:
+        if provider not in _MEANINGLESS:
+            raise UsageError(
+                f"there is no provider {provider}: this version has {' and '.join(_MEANINGLESS)}."
+            )
+    for field in _MEANINGLESS[named[0]]:
+        if getattr(options, field) and all(field in _MEANINGLESS[each] for each in named):
             option = f"--{field.replace('_', '-')}"
-            raise UsageError(f"{option} does not apply to {provider} nodes: leave it out.")
+            raise UsageError(
+                f"{option} does not apply to {' or '.join(named)} nodes: leave it out."
+            )
 
 
 # A cluster that is up already: what its row in the registry says it was started with
@@ -235,5 +277,19 @@ def _attached_plugins(row: registry.Row) -> tuple[str, ...]:
     return typed if plugin_names(typed) == names else names
 
 
-def _provider_name(options: CellOptions) -> str:
-    return options.provider or ("ssh" if options.hosts else "local")
+def of_provider(options: CellOptions, name: str) -> CellOptions:
+    """Return what options say of a cluster of a provider, if that is one of theirs."""
+    return _for_provider(options, name) if name in _provider_names(options) else options
+
+
+def _for_provider(options: CellOptions, name: str) -> CellOptions:
+    """Return options without those of other providers among which they leave the choice."""
+    if options.provider is None or options.provider == name:
+        return options
+    defaults = CellOptions()
+    others = {field: getattr(defaults, field) for field in _MEANINGLESS[name]}
+    return replace(options, provider=name, **others)
+
+
+def _provider_names(options: CellOptions) -> list[str]:
+    return (options.provider or ("ssh" if options.hosts else "local")).split(",")

@@ -104,6 +104,7 @@ class Sky(Configurable):
     """
 
     provider = _option("--provider")
+    selection = _option("--selection")
     nodes = _option("--nodes")
     gpu = _option("--gpu")
     cpus = _option("--cpus")
@@ -114,6 +115,7 @@ class Sky(Configurable):
     zone = _option("--zone")
     image_id = _option("--image-id")
     spot = _option("--spot")
+    spot_or_on_demand = _option("--spot-or-on-demand")
     plugin = _option("--plugin")
     pip = _option("--pip")
     procs_per_node = _option("--procs-per-node")

@@ -6,6 +6,7 @@ import atexit
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.api import pools_up
 from jupyter_sky.notebook.client_plugins import ClientPlugins
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
@@ -34,6 +35,7 @@ class Extension:
         self._shell = shell
         self._settings = Sky(parent=shell)
         self._publisher = StatePublisher(shell)
+        pools_up.observe(self._publisher)
         self._plugins = ClientPlugins()
         self._session = Session(shell, self._settings, [self._publisher, self._plugins])
         self._auto = AutoCells(shell)
@@ -67,6 +69,7 @@ class Extension:
         atexit.unregister(self._close)
 
     def _close(self) -> None:
+        pools_up.leave(self._publisher)
         self._publisher.close()
         self._plugins.close()
         self._session.close()

@@ -23,6 +23,7 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.output.progress import ProgressLine
 from jupyter_sky.notebook.panel.manager import PanelManager
+from jupyter_sky.notebook.places import start_at_one
 from jupyter_sky.notebook.validation import check_fit
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Progress
@@ -76,8 +77,15 @@ class Session:
         self._clusters: dict[str, Cluster] = {}
         self._current: str | None = None
 
-    def cluster(self, options: CellOptions) -> Cluster:
+    def cluster(self, options: CellOptions, *others: CellOptions) -> Cluster:
         """Return the cluster that a cell means; start it if it is not up.
+
+        Parameters
+        ----------
+        options
+            The options of the cell.
+        *others
+            Options that are as good, where a task file leaves the choice.
 
         Raises
         ------
@@ -87,9 +95,10 @@ class Session:
         name = options.cluster or self.current_name
         cluster = self.find(name)
         if cluster is None:
-            cluster = self._start(name, self._start_options(name, options))
+            wanted = [self._start_options(name, each) for each in (options, *others)]
+            cluster = self._start(name, wanted)
         else:
-            check_fit(cluster, options, self.settings.expand_groups(options.hosts))
+            self._check_fit(cluster, [options, *others])
         self._current = name
         return cluster
 
@@ -149,7 +158,7 @@ class Session:
         else:
             print(self.down(known.name))
             self.started[known.name] = options
-        return self._start(known.name, options)
+        return self._start(known.name, [options])
 
     def connected(self, name: str | None = None) -> Cluster | None:
         """Return a cluster, by default the current one, if this notebook is connected to it."""
@@ -236,23 +245,34 @@ class Session:
             return completed
         return self.factory.complete(options)
 
-    def _start(self, name: str, options: CellOptions) -> Cluster:
-        provider = self.factory.provider(options)
-        spec, runtime_env = self.factory.new_spec(name, options, provider)
+    def _start(self, name: str, choices: Sequence[CellOptions]) -> Cluster:
+        places = self.factory.places(name, choices)
         self.panels.prepare()
+        timeouts = self.settings.timeouts()
         with ProgressLine(self._shell, name) as progress:
             try:
-                cluster = Cluster.start(
-                    spec, provider, runtime_env, progress.update, self.settings.timeouts()
+                place, cluster = start_at_one(
+                    places, choices[0].selection, timeouts, progress.update
                 )
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"the start of {name} was stopped; nothing is left running."
                 ) from None
             progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
-        registry.record_line(cluster.id, as_line(options))
-        self._connect(cluster, options, is_new=True)
+        registry.record_line(cluster.id, as_line(place.options))
+        self._connect(cluster, place.options, is_new=True)
         return cluster
+
+    def _check_fit(self, cluster: Cluster, choices: Sequence[CellOptions]) -> None:
+        """Refuse options none of which describes a cluster that is up."""
+        refused = []
+        for each in choices:
+            fitting = cluster_factory.of_provider(each, cluster.provider.name)
+            try:
+                return check_fit(cluster, fitting, self.settings.expand_groups(fitting.hosts))
+            except UsageError as error:
+                refused.append(error)
+        raise refused[0]
 
     def _attach(self, name: str) -> Cluster | None:
         row = registry.find(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.base import Provider
@@ -107,6 +107,9 @@ class Candidate:
         return self.provider.name + " spot" * bool(getattr(self.provider, "spot", False))
 
 
+C = TypeVar("C", bound=Candidate)
+
+
 @runtime_checkable
 class Priced(Protocol):
     """A provider that costs money."""
@@ -122,9 +125,9 @@ class Priced(Protocol):
 
 
 def in_order(
-    candidates: Sequence[Candidate], selection: Selection
-) -> tuple[list[Candidate], list[str]]:
-    """Return the places to try, in order, and why others cannot be one.
+    candidates: Sequence[C], selection: Selection
+) -> tuple[list[tuple[C, float | None]], list[str]]:
+    """Return the places to try, in order, each with its price, and why others cannot be one.
 
     Prices are asked for, and nothing is started.
 
@@ -135,6 +138,14 @@ def in_order(
     selection
         ``"cheapest"`` compares their prices, ``"first"`` takes them as they come.
 
+    Returns
+    -------
+    list of tuple
+        The places with what all nodes cost there, in dollars an hour; ``None`` if that is not
+        known.
+    list of str
+        Why others cannot be one, a sentence each.
+
     Raises
     ------
     UsageError
@@ -142,21 +153,20 @@ def in_order(
     """
     if selection not in ("cheapest", "first"):
         raise UsageError(f"selection={selection!r}: type 'cheapest' or 'first'.")
-    found: list[tuple[float, Candidate]] = []
+    found: list[tuple[C, float | None]] = []
     refused: list[str] = []
     for each in candidates:
         try:
-            found.append((_price(each), each))
+            found.append((each, _price(each)))
         except SkyError as error:
             refused.append(f"{each.name}: {error}")
     if selection == "cheapest":
-        found.sort(key=lambda entry: entry[0])
+        found.sort(key=lambda entry: math.inf if entry[1] is None else entry[1])
     if not found:
         raise UsageError(f"none of these has what is wanted: {'; '.join(refused)}")
-    return [candidate for _, candidate in found], refused
+    return found, refused
 
 
-def _price(candidate: Candidate) -> float:
+def _price(candidate: Candidate) -> float | None:
     provider: object = candidate.provider
-    price = provider.price_of(candidate.spec) if isinstance(provider, Priced) else 0.0
-    return math.inf if price is None else price
+    return provider.price_of(candidate.spec) if isinstance(provider, Priced) else 0.0

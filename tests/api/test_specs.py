@@ -32,7 +32,8 @@ class Rented:
 
 def order(*specs: sky.Spec, selection: Any = "cheapest") -> list[Candidate]:
     common = ClusterSpec(name="test", memory="4+")
-    return in_order([each for spec in specs for each in spec.candidates(common)], selection)[0]
+    candidates = [each for spec in specs for each in spec.candidates(common)]
+    return [each for each, _ in in_order(candidates, selection)[0]]
 
 
 def rented(usual: float | None, spot: float | None = None, **options: Any) -> sky.Spec:

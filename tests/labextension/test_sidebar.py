@@ -79,6 +79,22 @@ def test_two_notebooks_and_a_kernel_that_dies(open_notebook: Open, shots: Path) 
     one.card("first", "idle").wait_for()
 
 
+def test_the_calls_of_a_pool_are_followed_and_stopped(open_notebook: Open, shots: Path) -> None:
+    user = open_notebook("lab", "calls")
+    user.run(f"{LOAD}\nimport time\nimport jupyter_sky as sky")
+    user.run("pool = sky.ComputePool(nodes=2, name='calls')\npool.__enter__()")
+    cell = user.start("pool.map(time.sleep, [0.1] * 5_000)")
+    cell.get_by_text("5000 calls of sleep").wait_for()
+    card = user.opened("calls")
+    card.get_by_text(re.compile("[1-9][0-9]*/5000")).first.wait_for()
+    user.page.screenshot(path=shots / "sidebar-calls.png")
+    card.get_by_role("button", name="Stop", exact=True).click()
+    cell.get_by_text("the calls were stopped").first.wait_for()
+    user.run("print(pool.map(abs, [-1]))").get_by_text("[1]").wait_for()
+    user.run("pool.__exit__(None, None, None)")
+    card.wait_for(state="detached")
+
+
 def test_a_page_that_is_loaded_again_shows_what_still_runs(open_notebook: Open) -> None:
     user = open_notebook("lab", "reload")
     user.run(LOAD)

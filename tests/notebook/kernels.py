@@ -110,14 +110,18 @@ class LiveNotebook:
     encryption
         Of the way to the kernel. From version 7.4 on ipykernel warns where there is none; before,
         it cannot have any.
+    runtime
+        Where a Jupyter server would look for the kernel, if there is one.
     env
         Environment variables of the kernel beyond those of the tests.
     """
 
-    def __init__(self, path: Path, encryption: str = "auto", **env: str) -> None:
+    def __init__(self, path: Path, encryption: str = "auto", runtime: str = "", **env: str) -> None:
         self.path = path
         config = Config({"KernelManager": {"transport_encryption": encryption}})
         self._manager = KernelManager(kernel_name="python3", config=config)
+        if runtime:
+            self._manager.connection_file = f"{runtime}/kernel-{path.stem}.json"
         # Jupyter Server tells its kernels in this way which notebook they belong to.
         env = {**os.environ, "JPY_SESSION_NAME": str(path), **env}
         self._manager.start_kernel(cwd=str(path.parent), env=env)
@@ -137,10 +141,10 @@ class LiveNotebook:
             assert not cell.idle, f"the cell ended before: {cell}"
             self._read(cell)
 
-    def finish(self, cell: Cell) -> Cell:
-        """Read what comes back until the cell has ended."""
+    def finish(self, cell: Cell, *others: Cell) -> Cell:
+        """Read what comes back until the cell has ended, also for cells that have ended before."""
         while not cell.idle:
-            self._read(cell)
+            self._read(cell, *others)
         self._client.get_shell_msg(timeout=PATIENCE)
         return cell
 
@@ -202,10 +206,11 @@ class LiveNotebook:
         self._client.start_channels()
         self._client.wait_for_ready(timeout=PATIENCE)
 
-    def _read(self, cell: Cell) -> None:
+    def _read(self, *cells: Cell) -> None:
         message = self._client.get_iopub_msg(timeout=PATIENCE)
-        if message["parent_header"].get("msg_id") == cell.id:
-            cell.take(message["msg_type"], message["content"])
+        for cell in cells:
+            if message["parent_header"].get("msg_id") == cell.id:
+                cell.take(message["msg_type"], message["content"])
 
 
 def without_colours(text: str) -> str:

@@ -102,3 +102,23 @@ def test_a_page_is_answered_while_a_cell_runs(
     notebook.until(cell, lambda cell: cell.said_busy == 2)
     (tmp_path / "go").touch()
     assert notebook.finish(cell).error is None
+
+
+def test_what_a_call_prints_for_a_future_is_in_the_cell_that_made_the_call(
+    notebook: LiveNotebook, gate: Callable[[], str], tmp_path: Path
+) -> None:
+    notebook.succeed("import os, time\nimport jupyter_sky as sky")
+    notebook.succeed("pool = sky.ComputePool(name='futures')\npool.__enter__()")
+    try:
+        notebook.succeed("(sky.compute(print)('at once') > pool).result()")
+        first = notebook.succeed(
+            f"def late():\n    print('begun', flush=True)\n    {gate()}\n    print('late')\n"
+            "future = sky.compute(late)() > pool\nprint('made')"
+        )
+        second = notebook.start("print('of the other cell')\nfuture.result()")
+        (tmp_path / "go").touch()
+        notebook.finish(second, first)
+        assert second.stdout == "of the other cell\n"
+        assert "made\n" in first.stdout and first.stdout.endswith("late\n")
+    finally:
+        notebook.succeed("pool.__exit__(None, None, None)")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from jupyter_sky.api.calls.progress import ProgressBar
+from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.api.plugin import Plugin, decorators_of
-from jupyter_sky.api.worker import Worker
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, remote_error
 from jupyter_sky.cluster.runs.task import Answer, Batch, PackedCall

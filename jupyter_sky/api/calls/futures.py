@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextvars
 import queue
 import threading
 from typing import Any, TypeVar
@@ -52,7 +53,7 @@ class Futures:
         while entry := self._events.get():
             submitted, event = entry
             if not isinstance(event, Answer):
-                self._batches.write(event)
+                submitted.context.run(self._batches.write, event)
                 continue
             future = submitted.future
             if not future.set_running_or_notify_cancel():
@@ -69,3 +70,5 @@ class _Submitted:
     def __init__(self, pending: PendingCompute[Any], future: CallFuture[Any]) -> None:
         self.pending = pending
         self.future = future
+        # It says in which cell this is: what is printed goes there, whichever runs by then.
+        self.context = contextvars.copy_context()

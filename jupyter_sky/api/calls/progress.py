@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 
@@ -12,7 +13,7 @@ _AFTER = 1.0
 
 _EVERY = 0.1
 _FEWEST = 3
-_WIDTH = 30
+_WIDTH, _LEAST = 30, 5
 
 
 class ProgressBar:
@@ -42,12 +43,13 @@ class ProgressBar:
         if self._is_wanted and now > self._shown + _EVERY:
             self._shown = now
             left = (now - self._began) * (self._total - self._done) / self._done
-            full = _WIDTH * self._done // self._total
-            bar = "█" * full + " " * (_WIDTH - full)
-            self._write(
-                f"{self._title} {100 * self._done // self._total:3}%|{bar}| "
-                f"{self._done}/{self._total}, {format_duration(left)} left"
-            )
+            done = f"{100 * self._done // self._total:3}%"
+            count = f"{self._done}/{self._total}, {format_duration(left)} left"
+            room = _columns() - len(self._title) - len(done) - len(count) - 5
+            width = max(_LEAST, min(_WIDTH, room))
+            full = width * self._done // self._total
+            bar = "█" * full + " " * (width - full)
+            self._write(f"{self._title} {done}|{bar}| {count}")
 
     def clear(self) -> None:
         """Remove the line, so that something else can be printed."""
@@ -67,8 +69,15 @@ class ProgressBar:
 
     def _write(self, text: str) -> None:
         self._is_there = True
+        if not text.endswith("\n"):
+            text = text[-_columns() :]  # what takes two lines of a terminal cannot be taken back
         sys.stderr.write(f"\r\x1b[2K{text}")
         sys.stderr.flush()
+
+
+def _columns() -> int:
+    """Return how many characters a line of the terminal has room for."""
+    return shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else 1000
 
 
 def _is_read() -> bool:

@@ -39,6 +39,7 @@ from jupyter_sky.transport.protocol.events import (
     RankExited,
 )
 from jupyter_sky.transport.protocol.messages import Welcome
+from jupyter_sky.transport.protocol.topology import Topology
 from jupyter_sky.transport.tasks import BackgroundTasks
 
 
@@ -112,6 +113,8 @@ class Controller(ConnectionListener):
         Held while a group is formed.
     form_errors
         What keeps ranks from joining it.
+    topology
+        The one with which this kernel has formed the present group, if it has.
     observers
         Called, without arguments, after every change.
     """
@@ -140,6 +143,7 @@ class Controller(ConnectionListener):
         self.loss = ClusterLost(f"cluster {self.spec.name} is gone.")
         self.forming = asyncio.Lock()
         self.form_errors: dict[int, ErrorReport] = {}
+        self.topology: Topology | None = None
         self.observers: list[Callable[[], None]] = []
         self._links = LinkMonitor(self.spawn, self.notify, self._on_unreached)
         self._faults = NodeFaults(self.notify)
@@ -206,6 +210,10 @@ class Controller(ConnectionListener):
     def host(self, rank: int) -> str:
         """Return what the user calls the node of a rank."""
         return self.node(rank).host
+
+    def is_idle(self, rank: int) -> bool:
+        """Return whether a rank is there, and has nothing to do."""
+        return any(r.rank == rank and r.phase is RankPhase.IDLE for r in self.state.ranks)
 
     # Which machines belong to it
 

@@ -45,6 +45,34 @@ async def ensure_formed(controller: Controller) -> None:
         await form(controller)
 
 
+def can_return(controller: Controller) -> bool:
+    """Return whether a rank with a new process can enter the present group without the others.
+
+    It can where no framework connects the ranks: then they only know of each other.
+    """
+    topology = controller.topology
+    is_present = topology and topology["generation"] == controller.state.generation
+    return bool(is_present) and not controller.runtime_env.together
+
+
+async def let_return(controller: Controller, rank: int) -> None:
+    """Let a rank with a new process enter the present group, while the others are busy.
+
+    Raises
+    ------
+    SkyError
+        When it does not come to that.
+    """
+    assert controller.topology is not None
+    async with controller.forming:
+        controller.form_errors.pop(rank, None)
+        try:
+            await _enter(controller, controller.topology, (rank,))
+        except BaseException:
+            await asyncio.shield(_abort(controller, patience=0.0))
+            raise
+
+
 async def form(controller: Controller) -> None:
     """Form a group of a new generation from all ranks of a cluster.
 
@@ -86,9 +114,14 @@ async def _form(controller: Controller) -> None:
     generation = controller.state.generation + 1
     controller.state = replace(controller.state, generation=generation)
     controller.form_errors.clear()
-    runtime_env, sync = controller.runtime_env, controller.sync
     topology = await _topology(controller, generation)
-    ranks = controller.ranks
+    await _enter(controller, topology, controller.ranks)
+    controller.topology = topology
+
+
+async def _enter(controller: Controller, topology: Topology, ranks: tuple[int, ...]) -> None:
+    """Let ranks enter the group of a topology, and return when they have."""
+    runtime_env, sync = controller.runtime_env, controller.sync
     # In a thread: what the plugins' hooks need is pickled, and the user's thread may be at it too.
     update = await asyncio.to_thread(
         partial(sync.update, runtime_env.needs, main_namespace(), ranks, at_once=True)
@@ -96,8 +129,13 @@ async def _form(controller: Controller) -> None:
     update.outdated.clear()  # ranks are not told of that here
     assert runtime_env.life is not None
     names: list[Any] = update.groups
-    request: FormRequest = {"topology": topology, "life": runtime_env.life, "names": names}
-    connections = list(controller.connections)
+    request: FormRequest = {
+        "ranks": list(ranks),
+        "topology": topology,
+        "life": runtime_env.life,
+        "names": names,
+    }
+    connections = [each for each in controller.connections if each.ranks.intersection(ranks)]
     sync.sent(update)
     try:
         await broadcast.send({**update.blobs, **runtime_env.blobs}, connections)
@@ -105,13 +143,16 @@ async def _form(controller: Controller) -> None:
         try:
             async with asyncio.timeout(controller.timeouts.form):
                 await controller.until(
-                    lambda: controller.state.group or bool(controller.form_errors)
+                    lambda: (
+                        not _outside(controller, ranks)
+                        or not controller.form_errors.keys().isdisjoint(ranks)
+                    )
                 )
         except TimeoutError:
-            raise SkyError(_not_entered(controller)) from None
-        if controller.form_errors:
-            rank, error = min(controller.form_errors.items())
-            raise SkyError(f"rank {rank} could not join the group: {_first_line(error)}")
+            raise SkyError(_not_entered(controller, ranks)) from None
+        for rank in ranks:
+            if error := controller.form_errors.get(rank):
+                raise SkyError(f"rank {rank} could not join the group: {_first_line(error)}")
     except BaseException:
         sync.lost(update)
         raise
@@ -119,10 +160,19 @@ async def _form(controller: Controller) -> None:
         sync.ran(update, rank, {}, well=True)
 
 
-def _not_entered(controller: Controller) -> str:
+def _outside(controller: Controller, ranks: Collection[int]) -> list[int]:
+    """Return those of these ranks that are not in the present group."""
+    state = controller.state
+    return [
+        rank.rank
+        for rank in state.ranks
+        if rank.rank in ranks and rank.generation != state.generation
+    ]
+
+
+def _not_entered(controller: Controller, ranks: Collection[int]) -> str:
     """Return the sentence that says which ranks did not enter the group, and what to look at."""
-    state, plugins = controller.state, controller.runtime_env.plugins
-    late = [rank.rank for rank in state.ranks if rank.generation != state.generation]
+    plugins, late = controller.runtime_env.plugins, _outside(controller, ranks)
     hooks = f"a hook of {', '.join(plugins)} may hang there, or " if plugins else ""
     return (
         f"{format_ranks(late)} did not enter the process group within "

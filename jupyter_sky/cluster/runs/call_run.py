@@ -6,13 +6,17 @@ It ends when there is no call left. All of it belongs to the background loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from typing import cast
 
+from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.errors import Failure, RankLost
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
+from jupyter_sky.cluster.runs.dispatch import dispatch
 from jupyter_sky.cluster.runs.run import rank_lost
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import tell
@@ -62,7 +66,8 @@ class CallRun:
         self._order: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._late: set[int] = set()
         self._joining: list[NamespaceUpdate] = []
-        self._has_begun = self._is_closed = False
+        self._has_begun = self._is_closed = self._is_ending = False
+        self._beginning: set[int] = set()
         ranks = self._controller.ranks
         task = Task(
             ranks=ranks,
@@ -87,19 +92,18 @@ class CallRun:
 
     def takes(self, batch: Batch) -> bool:
         """Return whether a batch can join it."""
-        is_ending = self._is_closed or self.run.finished or self.run.done
+        closing = self._is_closed or self._is_ending
+        is_ending = closing or self.run.finished or self.run.done
         return not is_ending and batch.serving == self._serving
 
     async def join(self, batch: Batch, calls: Sequence[BatchedCall]) -> None:
         """Carry out calls of another batch too."""
-        update, sync = batch.update, self._controller.sync
+        update = batch.update
         self._joining.append(update)
         try:
             if update.blobs:
                 await broadcast.send(update.blobs, self._controller.connections)
-            while sync.is_outdated(update):
-                await sync.refresh(update)
-                await broadcast.send(update.blobs, self._controller.connections)
+            await self._refresh([update])
         except SkyError as trouble:
             for _, number in calls:
                 batch.sink(Answer(number, None, trouble=trouble))
@@ -163,6 +167,8 @@ class CallRun:
             if key not in self._late:
                 self._lose(call, rank, rank_lost(event, self._controller.runtime_env.reforms))
         self._fill(without=event.rank)
+        if event.again and not self._is_closed:
+            self._controller.spawn(self._take_back(event.rank))
         return True
 
     def _lose(self, call: BatchedCall, rank: int, error: ErrorReport) -> None:
@@ -178,19 +184,86 @@ class CallRun:
         self._answered += 1
         batch.sink(answer)
 
+    # Ranks that were lost, and are there again
+
+    async def _take_back(self, rank: int) -> None:
+        """Let a rank take calls again as soon as it has a new process."""
+        controller = self._controller
+        with contextlib.suppress(SkyError):  # which the next run meets, and says
+            while not self._is_closed:
+                await controller.until(lambda: self._is_closed or controller.is_idle(rank))
+                try:
+                    await self._begin_on(rank)
+                    return
+                except SkyError:
+                    if controller.is_idle(rank):
+                        raise  # it is there, and does not come to take part
+
+    async def _begin_on(self, rank: int) -> None:
+        """Let a rank begin with this run, as the others have."""
+        controller = self._controller
+        if self._is_closed:
+            return
+        if not process_group.can_return(controller):
+            self._end_for_group()
+            return
+        await process_group.let_return(controller, rank)
+        await self._refresh([self.run.task.update, *self._joining])
+        if self._is_closed or self.run.finished:
+            return
+        self._names[rank] = [
+            cast(NameGroup, group)
+            for update in self._joining
+            for group in update.groups
+            if rank in group["ranks"]
+        ]
+        self.run.take_back(rank)
+        self._beginning.add(rank)
+        try:
+            await dispatch(controller, self.run, (rank,))
+        except SkyError:
+            self.run.leave_out(rank)
+            raise
+        finally:
+            self._beginning.discard(rank)
+        self._scheduler.monitor.on_rank_back(self.run.id, rank)
+        if self._is_closed:
+            await self._tell(rank, "end")
+        self._fill()
+
+    def _end_for_group(self) -> None:
+        """End this run, for one in which all ranks take part, if that is worth the wait.
+
+        Only all ranks together can form the group that a framework wants: the others would wait for
+        the longest of their present calls.
+        """
+        there = len(self.run.waiting)
+        lost = len(self.run.task.ranks) - there
+        if len(self._waiting) * lost > there * (there + lost):
+            self._is_ending = True
+            self._fill()
+
+    async def _refresh(self, updates: Sequence[NamespaceUpdate]) -> None:
+        """Add to what ranks were sent what they have lost since, and send the large parts of it."""
+        sync, connections = self._controller.sync, self._controller.connections
+        while outdated := [each for each in updates if sync.is_outdated(each)]:
+            for update in outdated:
+                await sync.refresh(update)
+                await broadcast.send(update.blobs, connections)
+
     # Who gets which call
 
     def _fill(self, without: int | None = None) -> None:
         """Give calls to the ranks that are free; close the run when there is none left."""
         if not self._has_begun or self._is_closed:
             return
-        ranks = self.run.waiting - {without}
+        ranks = self.run.waiting - {without} - self._beginning
         busy = dict.fromkeys(ranks, 0)
         for _, rank in self._given.values():
             if rank in busy:
                 busy[rank] += 1
         slots = self._serving["concurrency"] + self._ahead
-        while self._waiting and busy:
+        while self._waiting and busy and not self._is_ending:
             freest = min(busy, key=lambda rank: (busy[rank], rank))
             if busy[freest] >= slots:
                 return
@@ -198,7 +271,7 @@ class CallRun:
             if call[1] not in call[0].cancelled:
                 busy[freest] += 1
                 self._give(call, freest)
-        if not self._waiting and not self._given:
+        if not self._given and (self._is_ending or not self._waiting):
             self._is_closed = True
             for rank in ranks:
                 self._controller.spawn(self._tell(rank, "end"))

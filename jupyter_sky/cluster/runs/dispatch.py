@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
@@ -36,14 +36,25 @@ def check_ranks(controller: Controller, task: Task) -> None:
         )
 
 
-async def dispatch(controller: Controller, run: Run) -> None:
-    """Send the request of a run to every agent that has ranks of it."""
+async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) -> None:
+    """Send the request of a run to every agent that has ranks of it.
+
+    Parameters
+    ----------
+    controller
+        The controller of the cluster.
+    run
+        The run.
+    ranks
+        Those of its ranks that are to begin; all, if none are given.
+    """
     task = run.task
+    ranks = ranks or task.ranks
     update = task.update
     names: list[Any] = update.groups
     asked = {name.partition(":")[0] for each in task.values.values() for name in each}
     script = await _with_port(controller, task)
-    controller.state = running(controller.state, task.ranks, run.id)
+    controller.state = running(controller.state, ranks, run.id)
     request: RunRequest = {
         "run": run.id,
         "code": task.code,
@@ -58,7 +69,7 @@ async def dispatch(controller: Controller, run: Run) -> None:
         "show": list(task.show),
         "title": task.title,
         "everyone": list(task.ranks),
-        "ranks": list(task.ranks),
+        "ranks": list(ranks),
         "together": fail_together(controller, task),
         "serves": task.serves,
         "talks": task.talks,

@@ -93,6 +93,11 @@ class Monitor:
         else:
             self._restarted.add(event.rank)
 
+    def on_rank_back(self, run: str, rank: int) -> None:
+        """Record that a rank takes part in a run again, with a new process."""
+        if recorder := self._recorders.get(run):
+            recorder.on_rank_back(rank)
+
     def shown_rank(self, run: str | None = None) -> int:
         """Return the rank whose output a snapshot has; of a run, or of the present one."""
         record = self._record(run or self._current)

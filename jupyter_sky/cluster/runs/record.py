@@ -176,6 +176,10 @@ class RunRecorder:
         self.restarted.add(event.rank)
         self._add(event.rank, RankOutcome.LOST, _in_a_line(event.reason), event.tail, None)
 
+    def on_rank_back(self, rank: int) -> None:
+        """Record that a rank takes part again, with a new process."""
+        self._ranks.pop(rank, None)
+
     def record(self) -> RunRecord:
         """Return the record as it is at this moment."""
         ends = {rank: tail.end(_LAST) for rank, tail in self._output.items()}

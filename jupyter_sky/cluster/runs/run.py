@@ -188,6 +188,14 @@ class Run:
             self._fail(event.rank, rank_lost(event, self._reforms))
         self._settle(event.rank)
 
+    def take_back(self, rank: int) -> None:
+        """Count on a rank again whose process is new."""
+        self._waiting.add(rank)
+
+    def leave_out(self, rank: int) -> None:
+        """Count on such a rank no longer: it has not begun."""
+        self._settle(rank)
+
     def on_transfer(self, progress: TransferProgress) -> None:
         """Handle that more of its data has arrived."""
         if not self._sink:

@@ -68,7 +68,9 @@ class EventPublisher:
             self._idle.update()
 
     def publish_run(self, event: RunBegan) -> None:
-        """Publish that a run has begun."""
+        """Publish that a run has begun; a rank that takes part again begins no other."""
+        if self._latest_run and self._latest_run["run"] == event.run:
+            return
         self.publish(event.message())
         self._latest_run = {"n": self._journal.last, **event.message()}
 

@@ -19,6 +19,7 @@ from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.messages import FormRequest, NameGroup, RankStatus, RunRequest
 from jupyter_sky.transport.protocol.rank_messages import (
     Displayed,
+    FormCommand,
     RankCommand,
     RunCommand,
     SideCommand,
@@ -203,8 +204,9 @@ class RankProcess:
         """Let the rank enter a process group."""
         self.forming = request["topology"]["generation"]
         names = self._names_for_it(request["names"])
-        topology, life = request["topology"], request["life"]
-        self.send({"op": "form", "topology": topology, "life": life, "names": names})
+        self.send(
+            cast(FormCommand, {**request, "op": "form", "ranks": [self.rank], "names": names})
+        )
 
     def send(self, command: RankCommand | Displayed) -> None:
         """Tell the rank's main thread what to do after all that it was told before."""

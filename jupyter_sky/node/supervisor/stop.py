@@ -89,8 +89,8 @@ class Stopper:
         self._other_nodes = sorted({node["addr"] for node in elsewhere})
 
     def was_stopped(self, run: str) -> bool:
-        """Return whether a run was stopped before it began on this node."""
-        return run in self._stopped_early
+        """Return whether a run was stopped, so that no rank of this node begins with it."""
+        return run in self._stopped_early or run in self._stopping
 
     # Runs
 

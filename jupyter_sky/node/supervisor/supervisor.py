@@ -207,11 +207,12 @@ class Supervisor:
         return await self._reserved
 
     def form(self, request: FormRequest) -> None:
-        """Let all ranks enter a process group."""
+        """Let ranks enter a process group."""
         self.stopper.group_forms(request["topology"])
         self._nodes = [node["ranks"] for node in request["topology"]["nodes"]]
-        for process in self.ranks.values():
-            process.send_form(request)
+        for rank in request["ranks"]:
+            if rank in self.ranks:
+                self.ranks[rank].send_form(request)
 
     def announce_leaving(self, message: Message) -> None:
         """Tell all ranks that a node is about to be taken away.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,8 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | None:
     folder = find_folder(workdir) if workdir else None
     for key in task.not_used:
         print(f"{line.file}: {key} is not used here", file=sys.stderr)
-    options = _combined(task, line.options)
-    cluster = _cluster(context, options)
+    choices = _combined(task, line.options)
+    cluster, options = _cluster(context, choices), choices[0]
     session = context.session
     ranks = choose_nodes(cluster, "num_nodes", str(options.nodes or ""))
     options = replace(options, ranks=ranks)
@@ -67,25 +68,28 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | None:
     return run_script(context.shell, session, cluster, options, made(task.run, task.name))
 
 
-def _combined(task: TaskFile, line: CellOptions) -> CellOptions:
-    """Return the options of a task file, and those of the line in their place."""
+def _combined(task: TaskFile, line: CellOptions) -> list[CellOptions]:
+    """Return the options of a task file, one of which is enough, with those of the line."""
     typed: dict[str, Any] = {
         each.name: getattr(line, each.name)
         for each in fields(CellOptions)
         if getattr(line, each.name) != getattr(_NO_OPTIONS, each.name)
     }
-    of_file = dict(task.options)
-    if "provider" in typed or "hosts" in typed:
-        # What the file says of a place is about its own provider.
-        for name in ("provider", "region", "zone", "instance_type", "image_id", "spot"):
-            of_file.pop(name, None)
-    if "hosts" not in typed:
-        of_file.setdefault("nodes", 1)  # as for SkyPilot, whatever the cluster has
-    return CellOptions(**{**of_file, **typed})
+    found = []
+    for options in task.options:
+        of_file = dict(options)
+        if "provider" in typed or "hosts" in typed:
+            # What the file says of a place is about its own provider.
+            for name in ("provider", "region", "zone", "instance_type", "image_id", "spot"):
+                of_file.pop(name, None)
+        if "hosts" not in typed:
+            of_file.setdefault("nodes", 1)  # as for SkyPilot, whatever the cluster has
+        found.append(CellOptions(**{**of_file, **typed}))
+    return list(dict.fromkeys(found))
 
 
-def _cluster(context: CommandContext, options: CellOptions) -> Cluster:
+def _cluster(context: CommandContext, choices: Sequence[CellOptions]) -> Cluster:
     """Return the cluster of a task; one that is up may have more nodes than the task needs."""
-    if context.session.find(options.cluster) is not None:
-        options = replace(options, nodes=None)
-    return context.session.cluster(options)
+    if context.session.find(choices[0].cluster) is not None:
+        choices = [replace(each, nodes=None) for each in choices]
+    return context.session.cluster(*choices)

@@ -27,7 +27,20 @@ CLUSTER_OPTIONS = tuple(
             "32+",
             "memory of each node; with +, at least that much",
         ),
-        (("--provider",), "NAME", types.PROVIDER, "aws", "where nodes come from (local)"),
+        (
+            ("--provider",),
+            "NAME",
+            types.PROVIDERS,
+            "aws",
+            "where nodes come from; of several, the cheapest that has them (local)",
+        ),
+        (
+            ("--selection",),
+            "WHICH",
+            types.SELECTION,
+            "first",
+            "which of several to try first: the cheapest, or the first (cheapest)",
+        ),
         (("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "hosts to reach over SSH"),
         (("--region",), "NAME", types.WORD, "us-east-1", "AWS region"),
         (
@@ -46,6 +59,13 @@ CLUSTER_OPTIONS = tuple(
             "AWS machine image (newest Ubuntu)",
         ),
         (("--spot", "--use-spot"), "", None, "", "cheaper instances that AWS may take back"),
+        (
+            ("--spot-or-on-demand",),
+            "",
+            None,
+            "",
+            "such instances where there are any, and others where not",
+        ),
         (
             ("--cluster", "-c"),
             "NAME",
@@ -254,6 +274,8 @@ class CellOptions:
 
     Attributes
     ----------
+    provider
+        Several have commas between them.
     stdout
         None means the head, or the first rank of a run without the head.
     plugin
@@ -273,12 +295,14 @@ class CellOptions:
     cpus: str | None = None
     memory: str | None = None
     provider: str | None = None
+    selection: Literal["cheapest", "first"] | None = None
     hosts: tuple[str, ...] = ()
     region: str | None = None
     instance_type: str | None = None
     zone: str | None = None
     image_id: str | None = None
     spot: bool = False
+    spot_or_on_demand: bool = False
     cluster: str | None = None
     plugin: tuple[str, ...] | None = None
     pip: tuple[str, ...] = ()

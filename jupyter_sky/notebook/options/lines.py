@@ -114,7 +114,7 @@ def _as_text(value: Any) -> str:
 
 def _cell_options(values: Mapping[str, Any], defaults: CellOptions = _NO_OPTIONS) -> CellOptions:
     options = replace(defaults, **values)
-    if options.hosts and options.provider not in (None, "ssh"):
+    if options.hosts and options.provider and "ssh" not in options.provider.split(","):
         raise UsageError(
             f"--hosts are machines to reach over SSH, but the provider is {options.provider}: "
             "type `--provider ssh`, or leave out --hosts."

@@ -20,6 +20,7 @@ from jupyter_sky.errors import UsageError
 _SWITCHES = ("on", "off", "status")
 _PROVIDERS = ("local", "ssh", "aws")
 _DISPLAYS = ("rich", "safe")
+_SELECTIONS = ("cheapest", "first")
 _IPYTHON_NAMES = {"In", "Out", "exit", "get_ipython", "open", "quit"}
 
 
@@ -188,16 +189,13 @@ def _package(text: str) -> str:
     return _matching(r"[\w.~/].*", text)[0]
 
 
-def _provider(text: str) -> str:
-    if text not in _PROVIDERS:
-        raise ValueError(text)
-    return text
+def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(text)
+        return text
 
-
-def _display(text: str) -> str:
-    if text not in _DISPLAYS:
-        raise ValueError(text)
-    return text
+    return parse
 
 
 def _variable(text: str) -> str:
@@ -248,12 +246,6 @@ def _distinct_or_none(names: list[str]) -> tuple[str, ...]:
     return _distinct(names)
 
 
-def _switch(text: str) -> str:
-    if text not in _SWITCHES:
-        raise ValueError(text)
-    return text
-
-
 def _gpu_names(context: CompletionContext) -> Iterable[str]:
     return accelerators.names()
 
@@ -300,7 +292,9 @@ def _rank_lists(context: CompletionContext) -> Iterator[str]:
 
 WHOLE = OptionType("a whole number of at least 1", _whole)
 NODES = OptionType("a whole number of at least 1 (`%sky down` ends the cluster)", _whole)
-SWITCH = OptionType("`on`, `off` or `status`", _switch, completions=lambda context: _SWITCHES)
+SWITCH = OptionType(
+    "`on`, `off` or `status`", _one_of(_SWITCHES), completions=lambda context: _SWITCHES
+)
 AMOUNT = OptionType('a number, with a + for "or more"', _amount)
 TIME = OptionType("a time in seconds, or with s, m, h or d behind it", _seconds)
 SIZE = OptionType("a size in bytes, or with MB or GB behind it", _bytes)
@@ -333,8 +327,19 @@ CLUSTER = replace(WORD, completions=lambda context: context.clusters)
 GPU = OptionType(
     "the name of a GPU, with :COUNT behind it for more than one", _gpu, completions=_gpu_names
 )
-PROVIDER = OptionType("local, ssh or aws", _provider, completions=lambda context: _PROVIDERS)
-DISPLAY = OptionType("rich or safe", _display, completions=lambda context: _DISPLAYS)
+PROVIDER = OptionType(
+    "local, ssh or aws", _one_of(_PROVIDERS), completions=lambda context: _PROVIDERS
+)
+PROVIDERS = replace(
+    PROVIDER,
+    description="local, ssh or aws, with commas between several",
+    many=True,
+    combine=lambda names: ",".join(_distinct(names)),
+)
+SELECTION = OptionType(
+    "cheapest or first", _one_of(_SELECTIONS), completions=lambda context: _SELECTIONS
+)
+DISPLAY = OptionType("rich or safe", _one_of(_DISPLAYS), completions=lambda context: _DISPLAYS)
 HOSTS = OptionType("names of machines", _host, many=True, combine=_distinct)
 PACKAGES = OptionType(
     "packages as pip writes them",

@@ -26,16 +26,15 @@ _NOT_USED = (
     "service",
     "volumes",
 )
+_CHOICES = ("any_of", "ordered")
 _RESOURCES_NOT_USED = (
     "_cluster_config_overrides",
     "accelerator_args",
-    "any_of",
     "disk_size",
     "disk_tier",
     "job_recovery",
     "labels",
     "network_tier",
-    "ordered",
     "ports",
     "priority",
     "volumes",
@@ -51,7 +50,7 @@ class TaskFile:
     name
         What the task is called.
     options
-        Its resources, as options of a cell.
+        Its resources, as options of a cell: several, where it leaves the choice.
     setup, run
         Its scripts; empty if it has none.
     env
@@ -65,7 +64,7 @@ class TaskFile:
     """
 
     name: str
-    options: dict[str, Any]
+    options: tuple[dict[str, Any], ...]
     setup: str
     run: str
     env: dict[str, str]
@@ -92,19 +91,24 @@ def read_task(path: Path, given: Mapping[str, str]) -> TaskFile:
     said = _load(path)
     resources = _mapping(path, said, "resources")
     _check_keys(path, "", said, (*_KEYS, *_NOT_USED))
-    _check_keys(path, "resources.", resources, (*_RESOURCES, *_RESOURCES_NOT_USED))
-    options: dict[str, Any] = {}
+    nodes: dict[str, Any] = {}
     if said.get("num_nodes") is not None:
-        options["nodes"] = _convert(path, "num_nodes", types.WHOLE, said["num_nodes"])
-    for key, read in _RESOURCES.items():
-        if resources.get(key) is not None:
-            options.update(read(path, f"resources.{key}", resources[key]))
+        nodes["nodes"] = _convert(path, "num_nodes", types.WHOLE, said["num_nodes"])
+    choices, selection = _choices(path, resources)
+    options = [
+        {**nodes, **selection, **_options(path, each, _where(resources, at))}
+        for at, each in enumerate(choices)
+    ]
     env = _variables(path, said, given)
     not_used = [key for key in said if key in _NOT_USED]
-    not_used += [f"resources.{key}" for key in resources if key in _RESOURCES_NOT_USED]
+    not_used += [
+        f"resources.{key}"
+        for key in dict.fromkeys(key for each in choices for key in each)
+        if key in _RESOURCES_NOT_USED
+    ]
     return TaskFile(
         name=str(said.get("name") or path.stem),
-        options=options,
+        options=tuple(options),
         setup=_text(path, said, "setup"),
         run=_text(path, said, "run"),
         env=env,
@@ -191,6 +195,60 @@ def _replaced(text: str, env: Mapping[str, str]) -> str:
     return re.sub(r"\$\{(\w+)\}", lambda match: env.get(match[1], match[0]), text)
 
 
+# Resources of which one is enough
+
+
+def _choices(
+    path: Path, resources: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return all resources that a task leaves to choose from, and which to try first.
+
+    With ``any_of`` the cheapest is wanted, with ``ordered`` the first; what stands beside them
+    holds for each. Several accelerators are such a choice too: a list has an order, and keys have
+    none.
+    """
+    keys = [key for key in _CHOICES if resources.get(key) is not None]
+    common = {key: value for key, value in resources.items() if key not in _CHOICES}
+    gpus = common.get("accelerators")
+    if isinstance(gpus, list | dict) and len(gpus) > 1:
+        keys.append("accelerators")
+    if len(keys) > 1:
+        raise UsageError(f"{path}: resources has {' and '.join(keys)}: keep one of them.")
+    if not keys:
+        return [common], {}
+    given, [key] = resources[keys[0]], keys
+    if key == "accelerators":
+        given = given if isinstance(given, list) else [{name: n} for name, n in given.items()]
+        choices = [{**common, key: each} for each in given]
+        is_ordered = isinstance(resources[key], list)
+    else:
+        if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+            raise UsageError(
+                f"{path}: resources.{key} should be a list of resources, like `- infra: aws`."
+            )
+        choices = [{**common, **each} for each in given]
+        is_ordered = key == "ordered"
+    if not choices:
+        raise UsageError(f"{path}: resources.{key} is empty: name resources, or leave it out.")
+    return choices, {"selection": "first" if is_ordered else "cheapest"}
+
+
+def _where(resources: Mapping[str, Any], at: int) -> str:
+    """Return where in the file one of the resources stands, for errors."""
+    key = next((key for key in _CHOICES if resources.get(key) is not None), "")
+    return f"resources.{key}[{at}]." if key else "resources."
+
+
+def _options(path: Path, resources: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return resources as options of a cell."""
+    _check_keys(path, where, resources, (*_RESOURCES, *_RESOURCES_NOT_USED))
+    options: dict[str, Any] = {}
+    for key, read in _RESOURCES.items():
+        if resources.get(key) is not None:
+            options.update(read(path, f"{where}{key}", resources[key]))
+    return options
+
+
 # Resources, each as options of a cell
 
 _Reader = Callable[[Path, str, Any], dict[str, Any]]
@@ -214,11 +272,13 @@ def _spot(path: Path, key: str, value: Any) -> dict[str, Any]:
 
 
 def _accelerators(path: Path, key: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, list) and len(value) == 1:
+        [value] = value
     if isinstance(value, dict) and len(value) == 1:
         ((name, count),) = value.items()
         value = f"{name}:{count}"
     if not isinstance(value, str):
-        raise UsageError(f"{path}: {key} names several to choose from: name one, like A100:8.")
+        raise UsageError(f"{path}: {key} should be the name of a GPU, like A100:8.")
     return {"gpu": _convert(path, key, types.GPU, value)}
 
 

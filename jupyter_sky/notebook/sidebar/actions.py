@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Literal, NotRequired, TypedDict
 
+from jupyter_sky.api import pools_up
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.commands.control import interrupt_runs, restart_ranks, scale_cluster
@@ -83,6 +84,8 @@ class SidebarActions:
             case {"action": "restart", "ranks": list() | None as ranks}:
                 _check_alive(cluster)
                 return restart_ranks(cluster, ranks)
+            case {"action": "scale" | "down" as action} if cluster in pools_up.clusters():
+                raise UsageError(_of_pool(cluster, action))
             case {"action": "scale", "nodes": int() as nodes}:
                 _check_alive(cluster)
                 return f"{cluster.name}: {scale_cluster(self._session, cluster, nodes)}"
@@ -91,7 +94,7 @@ class SidebarActions:
         raise UsageError(f"this version of jupyter_sky does not know {request.get('action')!r}.")
 
     def _cluster(self, identity: object) -> Cluster:
-        for cluster in self._session.connected_clusters():
+        for cluster in [*self._session.connected_clusters(), *pools_up.clusters()]:
             if cluster.id == identity:
                 return cluster
         raise SkyError("this notebook is no longer connected to that cluster.")
@@ -105,6 +108,15 @@ def _record(cluster: Cluster, run: str) -> str:
     bundle = record_bundle(snapshot, is_open=False)
     record = {"snapshot": snapshot, "html": bundle["text/html"], "plain": bundle["text/plain"]}
     return json.dumps({**record, "text": cluster.run_output(run)})
+
+
+def _of_pool(cluster: Cluster, action: str) -> str:
+    if action == "scale":
+        return f"{cluster.name} is of a pool in this notebook: scale it with `pool.scale(nodes)`."
+    return (
+        f"{cluster.name} is of a pool in this notebook, and ends with its `with` block: stop the "
+        "cell, or restart the kernel."
+    )
 
 
 def _check_alive(cluster: Cluster) -> None:

@@ -347,16 +347,19 @@ class ReserveRequest(TypedDict):
 
 
 class FormRequest(TypedDict):
-    """``form``: enter a process group, with all ranks of this node.
+    """``form``: enter a process group.
 
     Attributes
     ----------
+    ranks
+        The ranks that do; those of other nodes are told by their own agents.
     life
         The plugins' hooks, pickled.
     names
         The names that those need.
     """
 
+    ranks: list[int]
     topology: Topology
     life: Packed
     names: list[NameGroup]

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.api.worker import Worker
+from jupyter_sky.api.calls.worker import Worker
+from tests.waiting import until
 
 
 @sky.compute
@@ -167,6 +168,46 @@ def test_a_call_whose_rank_is_lost_is_tried_again(pool: sky.ComputePool, tmp_pat
     error: Any = caught.value
     assert error.index == 1
     assert pool.map(double, range(3)) == [0, 2, 4]
+
+
+def test_a_rank_that_was_lost_takes_calls_again(pool: sky.ComputePool, tmp_path: Path) -> None:
+    said = "a name that only the notebook has"
+    (tmp_path / "met").mkdir()
+
+    def call(name: str) -> tuple[int, str]:
+        if name == "dies" and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return meet.local(tmp_path / "met", name, 1), said
+
+    # The other rank is busy until the call that is tried again has begun elsewhere.
+    found = pool.map(call, ["waits", "dies"], timeout=60)
+    assert sorted(found) == [(0, said), (1, said)]
+    assert pool.map(double, range(9)) == list(range(0, 18, 2))
+    assert rank() @ pool == [0, 1]
+
+
+def test_a_rank_returns_with_the_whole_group_where_there_is_one(tmp_path: Path) -> None:
+    def around(info: Any) -> Iterator[None]:
+        os.environ["GROUP"] = str(info.generation)
+        yield
+
+    def call(name: str) -> tuple[int, str]:
+        return meet.local(tmp_path / "met", name, 1), os.environ["GROUP"]
+
+    (tmp_path / "met").mkdir()
+    meeting = [sky.compute(call)(name) for name in ("one", "other")]
+    calls = [die_once(tmp_path / "died", 1), wait_for(tmp_path / "now"), *meeting, double(1)]
+    with sky.ComputePool(nodes=2, plugins=[sky.Plugin("group", around_app=around)]) as pool:
+        stream = sky.gather(*calls, stream=True, ordered=True, timeout=60) >> pool
+        state = pool.cluster.state
+        until(lambda: any(rank.phase == "gone" for rank in pool.cluster.state.ranks))
+        until(lambda: any(rank.phase == "idle" for rank in pool.cluster.state.ranks))
+        (tmp_path / "now").touch()
+        found: list[Any] = list(stream)
+        assert sorted(found[2:4]) == [(0, "2"), (1, "2")]
+        assert (found[:2], found[4]) == ([1, "now"], 2)
+        assert state.generation == 1
 
 
 def test_calls_go_on_when_all_ranks_are_lost(pool: sky.ComputePool, tmp_path: Path) -> None:

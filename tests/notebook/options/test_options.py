@@ -108,7 +108,7 @@ TIMES = "a time in seconds, or with s, m, h or d behind it, as in `--timeout 10m
         ("--pip >=2", '">=2" is not one.'),
         ("--gpu A1000", "did you mean A100"),
         ("--gpu L4:four", 'type "L4:4"'),
-        ("--provider gcp", '--provider takes local, ssh or aws, as in `--provider aws`; "gcp"'),
+        ("--provider gcp", 'with commas between several, as in `--provider aws`; "gcp" is not'),
         ("--hosts gpu1 --provider aws", "type `--provider ssh`, or leave out --hosts."),
         ("--cpus many", 'as in `--cpus 8+`; "many" is not one.'),
         ("--memory 0", '"0" is not one.'),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_sky.errors import ScriptFailed, UsageError
+from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.scripts.task_file import read_task
 from tests.notebook.conftest import Notebook
 
@@ -75,20 +76,65 @@ def test_resources_are_options_of_a_cell(tmp_path: Path) -> None:
         "service: {replicas: 2}\n"
     )
     task = read_task(file, {})
-    assert task.options == {
-        "provider": "aws",
-        "region": "us-east-1",
-        "zone": "us-east-1b",
-        "gpu": "A100:8",
-        "cpus": "8+",
-        "memory": "64",
-        "spot": True,
-        "idle_timeout": 600.0,
-        "max_price": 12.5,
-        "nodes": 4,
-    }
+    assert task.options == (
+        {
+            "provider": "aws",
+            "region": "us-east-1",
+            "zone": "us-east-1b",
+            "gpu": "A100:8",
+            "cpus": "8+",
+            "memory": "64",
+            "spot": True,
+            "idle_timeout": 600.0,
+            "max_price": 12.5,
+            "nodes": 4,
+        },
+    )
     assert task.not_used == ("service", "resources.ports")
     assert task.name == "task"
+
+
+@pytest.mark.parametrize(
+    ("resources", "options"),
+    [
+        (
+            "cpus: 4+\n  any_of: [{infra: local}, {infra: aws, use_spot: true}]",
+            [("cheapest", "local", None, False), ("cheapest", "aws", None, True)],
+        ),
+        (
+            "ordered:\n  - {infra: ssh}\n  - {infra: aws, accelerators: L4}",
+            [("first", "ssh", None, False), ("first", "aws", "L4", False)],
+        ),
+        (
+            "accelerators: {A100: 8, H100: 4}",
+            [("cheapest", None, "A100:8", False), ("cheapest", None, "H100:4", False)],
+        ),
+        (
+            "infra: aws\n  accelerators: ['L4:1', 'T4:1']",
+            [("first", "aws", "L4:1", False), ("first", "aws", "T4:1", False)],
+        ),
+    ],
+)
+def test_resources_to_choose_from(
+    tmp_path: Path, resources: str, options: list[tuple[str, str | None, str | None, bool]]
+) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text(f"num_nodes: 2\nresources:\n  {resources}\n")
+    found = [CellOptions(**each) for each in read_task(file, {}).options]
+    assert [(each.selection, each.provider, each.gpu, each.spot) for each in found] == options
+    assert {each.nodes for each in found} == {2}
+
+
+def test_a_task_runs_on_the_resources_that_are_there(notebook: Notebook, tmp_path: Path) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text(
+        "resources:\n  ordered:\n    - {infra: local, memory: 100000+}\n    - {infra: local}\n"
+        "run: echo it runs\n"
+    )
+    said = notebook.run(f"%sky launch {file}")
+    assert "not local: " in said and "now local, which costs nothing" in said
+    assert said.endswith("it runs\n")
+    assert notebook.run(f"%sky launch {file}") == "it runs\n"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +145,14 @@ def test_resources_are_options_of_a_cell(tmp_path: Path) -> None:
         ("run: [a]", "run should be text"),
         ("num_nodes: many", 'num_nodes takes a whole number of at least 1; "many" is not one'),
         ("resources: {infra: moon}", 'resources.infra takes local, ssh or aws; "moon" is not one'),
-        ("resources: {accelerators: [A100, H100]}", "names several to choose from: name one"),
+        ("resources: {accelerators: 8}", "should be the name of a GPU, like A100:8"),
+        ("resources: {any_of: {infra: aws}}", "any_of should be a list of resources"),
+        ("resources: {ordered: []}", "resources.ordered is empty: name resources, or leave"),
+        ("resources: {ordered: [{infra: mars}]}", r"resources.ordered\[0\].infra takes local, ssh"),
+        (
+            "resources: {any_of: [{infra: aws}], ordered: [{infra: ssh}]}",
+            "resources has any_of and ordered: keep one of them",
+        ),
         ("envs: {A: null}", "leaves A without a value: set it here and add `--env A`"),
         ("file_mounts: {/data: 's3://bucket'}", "buckets are not mounted"),
         ("a: [", "line 1: this is no YAML"),

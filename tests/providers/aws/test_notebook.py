@@ -12,7 +12,7 @@ import pytest
 from jupyter_sky.providers.aws.clients import Clients
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
-from tests.providers.aws.stand_in.account import Account
+from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.machines import Machines
 
 
@@ -72,6 +72,35 @@ def test_a_cell_on_instances(
     assert "ended; nothing is left running" in notebook.succeed("%sky down").stdout
     assert left() == []
     assert not any(host.is_up for host in machines.hosts.values())
+
+
+def test_spot_or_on_demand_after_prices_were_compared(
+    notebook: LiveNotebook, account: Account, left: Callable[[], list[str]]
+) -> None:
+    def refuse_spot(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "RunInstances" and "InstanceMarketOptions.MarketType" in call.params:
+            return refusal("InsufficientInstanceCapacity", "We have no sufficient capacity.")
+        return carry_out()
+
+    account.fault = refuse_spot
+    cell = notebook.succeed(
+        "%%sky --provider ssh,aws --hosts 127.0.0.1:1 --nodes 2 --cpus 4+ --spot-or-on-demand\n"
+        "print('on demand')"
+    )
+    compared, no_ssh, then_spot, no_spot, then_usual, printed = cell.stdout.splitlines()
+    assert compared == ("ssh costs nothing; aws spot costs $0.13 an hour; aws costs $0.40 an hour")
+    assert no_ssh.startswith("not ssh: ")
+    assert then_spot == "now aws spot, which costs $0.13 an hour"
+    assert no_spot.startswith("not aws spot: ") and "capacity" in no_spot
+    assert then_usual == "now aws, which costs $0.40 an hour"
+    assert printed == "on demand"
+    assert any("2 aws nodes, 2 ranks on CPU, $0.40 an hour" in text for text in cell.shown)
+    notebook.succeed("%sky down")
+    # Who is asked and says no, is not asked again for something else.
+    cell = notebook.start("%%sky --provider aws,ssh --gpu A100 --nodes 2 --selection first\npass")
+    assert "for $41.60 an hour? [y/N]" in notebook.answer("n")
+    assert "nothing was started" in notebook.finish(cell).sentence
+    assert left() == []
 
 
 def test_stop_while_machines_boot_leaves_nothing(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import Declined, UsageError
 from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.transport import event_loop
@@ -47,7 +47,7 @@ def confirm_price(
             f"{what} {cost} is more than ${ask_above:g}, and there is nobody to ask: {otherwise}."
         ) from None
     if answer.strip().lower() not in ("y", "yes"):
-        raise UsageError(f"nothing was started; to start without a question, {otherwise}.")
+        raise Declined(f"nothing was started; to start without a question, {otherwise}.")
 
 
 def check_max_price(max_price: float, nodes: int, before: int, offer: InstanceOffer) -> None:

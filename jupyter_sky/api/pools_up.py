@@ -1,0 +1,50 @@
+"""The pools of this process that are up, for what shows them to the user."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from jupyter_sky.cluster.cluster import Cluster
+
+
+class PoolObserver(Protocol):
+    """What wants to know of the clusters of pools; called in the thread that uses the pool."""
+
+    def connected(self, cluster: Cluster, is_new: bool) -> None:
+        """Handle that a pool has its cluster."""
+
+    def disconnected(self, cluster: Cluster) -> None:
+        """Handle that a pool is about to end its cluster."""
+
+
+_clusters: list[Cluster] = []
+_observers: list[PoolObserver] = []
+
+
+def clusters() -> list[Cluster]:
+    """Return the clusters of all pools that are up."""
+    return list(_clusters)
+
+
+def observe(observer: PoolObserver) -> None:
+    """Tell an observer of every pool that comes up, until `leave`."""
+    _observers.append(observer)
+
+
+def leave(observer: PoolObserver) -> None:
+    """Tell an observer of no pool any more."""
+    _observers.remove(observer)
+
+
+def begin(cluster: Cluster) -> None:
+    """Report that a pool has its cluster."""
+    _clusters.append(cluster)
+    for observer in list(_observers):
+        observer.connected(cluster, is_new=True)
+
+
+def end(cluster: Cluster) -> None:
+    """Report that a pool is about to end its cluster."""
+    _clusters.remove(cluster)
+    for observer in list(_observers):
+        observer.disconnected(cluster)

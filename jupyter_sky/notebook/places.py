@@ -1,0 +1,68 @@
+"""Starts a cluster at one of several places: prices are compared first, and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.runtime_env import Timeouts
+from jupyter_sky.errors import Declined, SkyError
+from jupyter_sky.formatting import format_dollars
+from jupyter_sky.notebook.cluster_factory import Place
+from jupyter_sky.providers.base import Progress
+from jupyter_sky.providers.choice import Selection, in_order
+
+
+def start_at_one(
+    places: Sequence[Place],
+    selection: Selection | None,
+    timeouts: Timeouts,
+    progress: Progress,
+) -> tuple[Place, Cluster]:
+    """Start a cluster at the first place that has nodes for it, and return both.
+
+    Parameters
+    ----------
+    places
+        Where it could come from.
+    selection
+        Where to look first; by default where it is cheapest.
+    timeouts
+        How long things may take.
+    progress
+        Called with what is going on.
+
+    Raises
+    ------
+    SkyError
+        When it starts nowhere; nothing is left running then.
+    """
+    if len(places) == 1:
+        return places[0], _start(places[0], timeouts, progress)
+    progress("comparing prices")
+    found, refused = in_order(places, selection or "cheapest")
+    print("; ".join(f"{each.name} {_cost(price)}" for each, price in found))
+    for reason in refused:
+        print(f"not {reason}")
+    for at, (place, price) in enumerate(found):
+        if at:
+            print(f"now {place.name}, which {_cost(price)}")
+        try:
+            return place, _start(place, timeouts, progress)
+        except Declined:
+            raise
+        except SkyError as error:
+            # Below its first line an error may have details, like each type that AWS lacks.
+            refused.append(f"{place.name}: {str(error).splitlines()[0]}")
+            print(f"not {refused[-1]}")
+    raise SkyError(f"no nodes at any of {len(places)} places: {'; '.join(refused)}")
+
+
+def _start(place: Place, timeouts: Timeouts, progress: Progress) -> Cluster:
+    return Cluster.start(place.spec, place.provider, place.runtime_env, progress, timeouts)
+
+
+def _cost(price: float | None) -> str:
+    if price is None:
+        return "has an unknown price"
+    return f"costs {format_dollars(price)} an hour" if price else "costs nothing"

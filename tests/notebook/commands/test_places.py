@@ -1,0 +1,39 @@
+"""Clusters that could come from several places: ``--provider ssh,local``, and what is said."""
+
+from __future__ import annotations
+
+import pytest
+
+import jupyter_sky as sky
+from tests.notebook.conftest import Notebook
+
+
+def test_the_next_provider_is_taken_where_one_has_no_nodes(notebook: Notebook) -> None:
+    said = notebook.run("%%sky --provider ssh,local --hosts 127.0.0.1:1 --nodes 1\nprint('here')")
+    assert "ssh costs nothing; local costs nothing" in said
+    assert "not ssh: " in said and "now local, which costs nothing" in said
+    assert said.endswith("here\n")
+    # The options fit the cluster that is up, and other ones do not.
+    assert notebook.run("%%sky --provider ssh,local --hosts 127.0.0.1:1\nprint('again')")
+    with pytest.raises(sky.UsageError, match="is running with --provider local, and the cell asks"):
+        notebook.run("%%sky --provider ssh,aws\npass")
+    with pytest.raises(sky.UsageError, match="is running with --nodes 1, and the cell asks for 2"):
+        notebook.run("%%sky --provider ssh,local --nodes 2\npass")
+    assert "running locally" not in said
+    notebook.run("%sky scale 2")
+    assert notebook.run("%%sky --nodes 2\nprint('two')") == "two\n"
+
+
+def test_where_no_provider_has_nodes_each_says_why(notebook: Notebook) -> None:
+    with pytest.raises(sky.SkyError, match="no nodes at any of 2 places: ssh: .*; local: "):
+        notebook.run("%%sky --provider ssh,local --hosts 127.0.0.1:1 --memory 100000+\npass")
+    assert "No cluster" in notebook.run("%sky status")
+
+
+def test_options_that_none_of_them_has_a_use_for_are_refused(notebook: Notebook) -> None:
+    with pytest.raises(sky.UsageError, match="--spot-or-on-demand does not apply to local nodes"):
+        notebook.run("%%sky --nodes 2 --spot-or-on-demand\npass")
+    with pytest.raises(sky.UsageError, match="--region does not apply to local or ssh nodes"):
+        notebook.run("%%sky --provider local,ssh --region us-east-1\npass")
+    with pytest.raises(sky.UsageError, match="--hosts are machines to reach over SSH"):
+        notebook.run("%%sky --provider local,aws --hosts gpu1\npass")
