@@ -7,12 +7,14 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
 from jupyter_sky.cluster.control.listener import NoRuns
+from jupyter_sky.cluster.inspection.findings import Findings
+from jupyter_sky.cluster.inspection.inspect import inspect
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.network.forward import Forward
-from jupyter_sky.cluster.rank_log import LogPart
 from jupyter_sky.cluster.runs.calls import Calls
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler
@@ -271,7 +273,7 @@ class Cluster:
 
     def log(
         self, rank: int, tail: int | None = None, offset: int = 0, limit: int = _LOG_LIMIT
-    ) -> LogPart:
+    ) -> rank_log.LogPart:
         """Return a part of a rank's log.
 
         Parameters
@@ -281,12 +283,11 @@ class Cluster:
         offset, limit
             Where it begins, and bytes at most.
         """
-        connection = self._controller.connection(rank)
-        answer = wait(connection.request("log", rank=rank, tail=tail, offset=offset, limit=limit))
-        names = ("data", "start", "size", "pieces", "runs")
-        data, start, size, pieces, runs = (answer[name] for name in names)
-        dropped = start - offset if tail is None else 0
-        return LogPart(rank, data, start, size, pieces, runs, dropped)
+        return wait(rank_log.read(self._controller.connection(rank), rank, tail, offset, limit))
+
+    def where(self) -> Findings:
+        """Return where the ranks are, and which of them the others wait for."""
+        return wait(inspect(self._controller))
 
     def snapshot(self, rank: int | None = None, run: str | None = None) -> Snapshot:
         """Return what cell and sidebar show of it and of a run.

@@ -98,8 +98,16 @@ class TimedOut(SkyError, TimeoutError):
     """A run took longer than it was given."""
 
 
-def remote_error(failures: Sequence[Failure]) -> RemoteError:
-    """Return the exception for the failures of a run, in the order in which they were seen."""
+def remote_error(failures: Sequence[Failure], before: str = "") -> RemoteError:
+    """Return the exception for the failures of a run, in the order in which they were seen.
+
+    Parameters
+    ----------
+    failures
+        The failures.
+    before
+        Who waited for whom then, as a sentence: said where that is what went wrong.
+    """
     failures = sorted(failures, key=_remoteness)
     causes = [failure for failure in failures if _remoteness(failure) < _CONSEQUENCE]
     failures = causes or failures
@@ -114,7 +122,19 @@ def remote_error(failures: Sequence[Failure]) -> RemoteError:
             error.__dict__[name] = value
     for line in _summary(failures):
         error.add_note(line)
+    if before and _is_about_waiting(first):
+        error.advice = before
+        error.add_note(before)
     return error
+
+
+_TIME_IS_OVER = re.compile(r"timed? ?out", re.I)
+
+
+def _is_about_waiting(failure: Failure) -> bool:
+    """Return whether ranks have waited in vain: the time was over, or a rank is gone."""
+    text = failure.error["text"]
+    return _remoteness(failure) != 1 or _TIME_IS_OVER.search(text) is not None
 
 
 # What a collective raises on a rank whose peer has failed.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
 
@@ -93,3 +94,14 @@ class LogPart:
             data = self.data[begin - self.start : end - self.start]
             if data:
                 yield LogEntry(self.rank, written, data, stream)
+
+
+async def read(
+    connection: Connection, rank: int, tail: int | None, offset: int, limit: int
+) -> LogPart:
+    """Return a part of a rank's log, which its node has; see `Cluster.log`."""
+    answer = await connection.request("log", rank=rank, tail=tail, offset=offset, limit=limit)
+    names = ("data", "start", "size", "pieces", "runs")
+    data, start, size, pieces, runs = (answer[name] for name in names)
+    dropped = start - offset if tail is None else 0
+    return LogPart(rank, data, start, size, pieces, runs, dropped)

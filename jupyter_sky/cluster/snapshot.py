@@ -68,6 +68,7 @@ class RunView(TypedDict):
     epoch, ``seconds`` how long it has taken up to this snapshot, ``title`` a line of its code.
     ``cell`` is the id of the notebook's cell, and ``shown`` are the ranks whose output the cell
     shows. ``cost`` is in dollars, ``trouble`` why the cluster could not go on with the run.
+    ``where`` says where its ranks are, when some wait long for others or the user has asked.
     """
 
     id: str
@@ -82,6 +83,7 @@ class RunView(TypedDict):
     progress: ProgressView | None
     cost: float | None
     trouble: str | None
+    where: str | None
 
 
 class ProgressView(TypedDict):

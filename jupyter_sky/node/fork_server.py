@@ -44,8 +44,8 @@ PR_SET_CHILD_SUBREAPER = 36
 _RANK_PID = "JUPYTER_SKY_RANK_PID"
 """The variable that tells which rank a process descends from."""
 
-_DESCRIPTORS = 5
-"""Sockets and pipes that come with the request for a rank."""
+_DESCRIPTORS = 6
+"""Sockets, pipes and the file that come with the request for a rank."""
 
 _libc = ctypes.CDLL(None)
 
@@ -186,6 +186,7 @@ class ForkServer:
 
     def _become_rank(self, fork_server: int, request: ForkRequest, fds: list[int]) -> None:
         from jupyter_sky.node.rank import streams
+        from jupyter_sky.node.rank.inspection.inspector import Inspector
         from jupyter_sky.node.rank.worker import RankWorker
 
         os.setsid()
@@ -198,7 +199,7 @@ class ForkServer:
         self._wakeup.close()
         for fd in fds:
             os.set_inheritable(fd, False)
-        commands, side, out, err, log = fds
+        commands, side, out, err, log, stacks = fds
         streams.redirect(out, err)
         _libc.prctl(PR_SET_NAME, f"sky-rank-{request['rank']}".encode(), 0, 0, 0)
         # After a crash in C code, the last lines of the log say where it was.
@@ -211,6 +212,7 @@ class ForkServer:
             self._shell,
             socket.socket(fileno=commands),
             socket.socket(fileno=side),
+            Inspector(stacks),
             Path(self._spec.blobs),
         ).serve()
 

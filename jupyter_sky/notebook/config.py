@@ -134,6 +134,7 @@ class Sky(Configurable):
         "rich",
     )
     timeout = _option("--timeout")
+    hang_after = _option("--hang-after")
 
     groups = Dict(
         value_trait=List(Unicode()),
@@ -194,7 +195,12 @@ class Sky(Configurable):
 
     def run_defaults(self) -> CellOptions:
         """Return the options of a run that a cell leaves out."""
-        return CellOptions(stdout=self.stdout, display=self.display, timeout=self.timeout)
+        return CellOptions(
+            stdout=self.stdout,
+            display=self.display,
+            timeout=self.timeout,
+            hang_after=self.hang_after,
+        )
 
     def with_cluster_defaults(self, options: CellOptions) -> CellOptions:
         """Return ``options``, completed by the settings for a cluster that is about to start."""

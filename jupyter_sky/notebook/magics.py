@@ -15,7 +15,7 @@ from jupyter_sky.analysis.cell_title import cell_title
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.cluster.runs.task import CellPlace, Task
+from jupyter_sky.cluster.runs.task import HANG_AFTER, CellPlace, Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
@@ -112,6 +112,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
                 values=requested_names(ranks, options.out, options.gather),
                 show=shown,
                 title=_title(cell),
+                hang_after=options.hang_after or HANG_AFTER,
             )
         )
         bind_values = partial(self._bind, options, cluster, run)

@@ -38,6 +38,7 @@ export interface Run {
   progress: Progress | null;
   cost: number | null;
   trouble: string | null;
+  where: string | null;
 }
 
 export interface Progress {

@@ -53,7 +53,8 @@ export function sample(count = 4): Snapshot {
       cell: null,
       progress: null,
       cost: null,
-      trouble: null
+      trouble: null,
+      where: null
     },
     sent_bytes: 1_234_567,
     nodes: Array.from({ length: count / 2 }, (_, node) => ({ node, addr: '10.0.0.1', gpu: 'A100' })),

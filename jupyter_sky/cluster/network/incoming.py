@@ -9,11 +9,13 @@ from typing import Any, cast
 
 import jupyter_sky
 from jupyter_sky.transport.frames import Message, ProtocolError
+from jupyter_sky.transport.protocol.inspection import InspectAnswer, SeenRank
 from jupyter_sky.transport.protocol.messages import RankUsage, Welcome
 from jupyter_sky.transport.protocol.shape import check_for
 
 _is_welcome = check_for(Welcome)
 _is_report = check_for(list[RankUsage])
+_is_inspected = check_for(InspectAnswer)
 
 
 def welcome(message: Message) -> Welcome:
@@ -28,6 +30,11 @@ def report(usage: Any) -> list[dict[str, Any]]:
     if not _is_report(usage):
         raise ProtocolError("this is no report")
     return cast("list[dict[str, Any]]", usage)
+
+
+def inspected(answer: Message) -> list[SeenRank]:
+    """Return what the ranks of a node are doing; nothing where that cannot be read."""
+    return cast("list[SeenRank]", answer["seen"]) if _is_inspected(answer) else []
 
 
 def is_next(event: Message, last: int) -> bool:

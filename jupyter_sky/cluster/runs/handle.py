@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.cluster.errors import Interrupted, TimedOut, remote_error
+from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.run import Run, Sink
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import Message, Teller
-from jupyter_sky.cluster.runs.task import RunNotice, Task
+from jupyter_sky.cluster.runs.task import HangNotice, RunNotice, Task
 from jupyter_sky.cluster.runs.values import load
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
@@ -71,6 +72,7 @@ class RunHandle:
         notice: Callable[[str], object] = lambda text: None,
         is_leaving: Callable[[], bool] = lambda: False,
         told: Callable[[Told], object] = lambda event: None,
+        hang: Callable[[str], object] = lambda text: None,
     ) -> None:
         """Give what ranks print and display to ``show``, until the run is over.
 
@@ -92,6 +94,8 @@ class RunHandle:
             Called after Ctrl-C: whether it is this process that ends, and the run that goes on.
         told
             Called in this thread with what ranks tell in the middle of it.
+        hang
+            Called in this thread with where ranks are, when some wait long for others.
 
         Raises
         ------
@@ -100,7 +104,7 @@ class RunHandle:
         TimedOut
             When the time was over; every rank was told to stop.
         """
-        run, callbacks = self._run, _Callbacks(show, sending, notice, told)
+        run, callbacks = self._run, _Callbacks(show, sending, notice, told, hang)
         try:
             self.begin()
             begun()
@@ -130,7 +134,7 @@ class RunHandle:
                 continue
             if event is None:
                 return
-            if not isinstance(event, TransferProgress | RunNotice):
+            if not isinstance(event, TransferProgress | RunNotice | HangNotice):
                 yield event
 
     def tell(self, rank: int, kind: str, number: int, message: Message | None = None) -> None:
@@ -222,7 +226,7 @@ class RunHandle:
         if self._run.trouble:
             raise self._run.trouble
         if self._run.failures:
-            raise remote_error(self._run.failures)
+            raise remote_error(self._run.failures, _before(self._run.last_findings))
 
     @property
     def id(self) -> str:
@@ -330,7 +334,7 @@ class RunHandle:
                 f"; {format_ranks(waiting)} did not react yet: a rank that has not within "
                 f"{limit:g} s is ended, and its variables are lost"
             )
-        return text + "."
+        return f"{text}. {_before(self._run.findings)}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -341,8 +345,11 @@ class _Callbacks:
     sending: Callable[[TransferProgress], object]
     notice: Callable[[str], object]
     told: Callable[[Told], object]
+    hang: Callable[[str], object]
 
-    def call(self, event: Output | Display | Told | TransferProgress | RunNotice) -> None:
+    def call(
+        self, event: Output | Display | Told | TransferProgress | RunNotice | HangNotice
+    ) -> None:
         match event:
             case Told():
                 self.told(event)
@@ -350,8 +357,15 @@ class _Callbacks:
                 self.sending(event)
             case RunNotice():
                 self.notice(event.text)
+            case HangNotice():
+                self.hang(event.text)
             case _:
                 self.show(event)
+
+
+def _before(found: Findings | None) -> str:
+    """Return who waited for whom when a run came to its end; empty if nobody did."""
+    return f"Before that, {found.past}." if found else ""
 
 
 def _answer(question: Callable[[], bool]) -> bool:

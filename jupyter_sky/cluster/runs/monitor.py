@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.inspection.watch import watch
 from jupyter_sky.cluster.runs.progress_bars import find_progress
 from jupyter_sky.cluster.runs.record import RunRecord, RunRecorder
 from jupyter_sky.cluster.runs.run import Run
@@ -59,6 +60,8 @@ class Monitor:
         self._controller.forget_lines(run.task.ranks)
         self._restarted -= ranks
         self._current = run.id
+        if len(run.task.ranks) > 1 and not run.task.script and not run.task.serves:
+            self._controller.spawn(watch(self._controller, run, run.task.hang_after))
 
     def end(self, run: Run) -> None:
         """Keep the snapshot of a run that is over: it does not change any more."""

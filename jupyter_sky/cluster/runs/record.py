@@ -233,6 +233,7 @@ class RunRecorder:
             "progress": progress,
             "cost": None if self.price is None else self.price * seconds / 3600,
             "trouble": str(run.trouble) if run.trouble else None,
+            "where": run.where,
         }
 
     def _state(self) -> RunState:

@@ -16,12 +16,18 @@ from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster.errors import Failure, RankLost
+from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.talk import Talk
-from jupyter_sky.cluster.runs.task import RunNotice, Task
+from jupyter_sky.cluster.runs.task import HangNotice, RunNotice, Task
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited, Told
+
+_JUST_BEFORE = 6.0  # seconds
+
+Queued = Output | Display | Told | TransferProgress | RunNotice | HangNotice | None
+"""What the user's thread gets; ``None`` is the end."""
 
 Sink = Callable[[Output | Display], object]
 """Called with what ranks print and display."""
@@ -70,6 +76,10 @@ class Run:
         Set when all nodes were told of it, or it is over.
     over
         Set when it is over.
+    findings
+        Where its ranks are, while one waits for another.
+    where
+        The same in words, where the user should know or has asked.
     """
 
     def __init__(
@@ -85,8 +95,7 @@ class Run:
         self.task = task
         self.talk = talk
         self.started = self.began = time.monotonic()
-        self.queue: queue.SimpleQueue[Output | Display | Told | TransferProgress | RunNotice | None]
-        self.queue = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[Queued] = queue.SimpleQueue()
         self.done: dict[int, RankDone] = {}
         self.failures: list[Failure] = []
         self.trouble: SkyError | None = None
@@ -97,6 +106,10 @@ class Run:
         self.sent = False
         self.told = threading.Event()
         self.over = asyncio.Event()
+        self.findings: Findings | None = None
+        self.where: str | None = None
+        self._last_found: tuple[Findings, float] | None = None
+        self._told_hang = ("", 0.0)
         self._host_of = host_of
         self._on_finish = on_finish
         self._reforms = reforms
@@ -141,6 +154,22 @@ class Run:
     def failed(self) -> bool:
         """Whether some rank failed, or the cluster."""
         return bool(self.failures or self.trouble)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it was stopped, or some rank has failed."""
+        return self.stopped or self.failed
+
+    @property
+    def last_findings(self) -> Findings | None:
+        """Where its ranks were when one waited for another last, if that is not long ago.
+
+        An error comes some time after the wait that ended with it.
+        """
+        if self._last_found is None or self._ended is None:
+            return None
+        found, at = self._last_found
+        return found if self._ended - at < _JUST_BEFORE else None
 
     def redirect(self, sink: Sink, on_end: Callable[[], None]) -> None:
         """Give output to ``sink`` instead of the queue, and call ``on_end`` when the run ends."""
@@ -205,6 +234,27 @@ class Run:
         """Tell the user something beside the output."""
         if not self._sink:
             self.queue.put(RunNotice(text))
+
+    def on_where(self, found: Findings | None, is_long: bool) -> None:
+        """Handle where its ranks are while some wait for others; the cell shows long waits."""
+        before, self.findings = self.findings, found
+        if found:
+            self._last_found = (found, time.monotonic())
+        key, seconds = self._told_hang
+        if found and is_long:
+            self.where = found.sentence
+            # Not each second: a file or a terminal would fill with it.
+            if found.key != key or found.seconds > 2 * seconds:
+                self._told_hang = (found.key, found.seconds)
+                self._tell_hang(f"{found.sentence}: `%sky where` shows the stacks")
+        elif key:
+            self.where, self._told_hang = None, ("", 0.0)
+            past = f": {before.past}" if before else ""
+            self._tell_hang(f"the ranks have gone on{past}")
+
+    def _tell_hang(self, text: str) -> None:
+        if not self._sink:
+            self.queue.put(HangNotice(text))
 
     def end(self, trouble: SkyError | None = None) -> None:
         """End the run because the cluster cannot go on with it, or because its ranks are lost."""

@@ -13,6 +13,9 @@ from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.protocol.events import Display, Output
 from jupyter_sky.transport.protocol.messages import Packed, Script, Serving
 
+HANG_AFTER = 10.0
+"""Seconds of waiting for another rank, after which the user is told of it."""
+
 
 @dataclass(frozen=True)
 class CellPlace:
@@ -59,6 +62,8 @@ class Task:
         How ranks carry out calls that they are told one by one, if that is what they do.
     talks
         Whether ``call`` sends values while it runs, or asks for items.
+    hang_after
+        Seconds that ranks wait for others before it is said where all of them are.
     """
 
     ranks: tuple[int, ...]
@@ -74,6 +79,7 @@ class Task:
     title: str = ""
     serves: Serving | None = None
     talks: bool = False
+    hang_after: float = HANG_AFTER
 
     def asks(self, rank: int) -> bool:
         """Return whether a rank is asked for a value: only that of such a rank is unpickled."""
@@ -83,6 +89,13 @@ class Task:
 @dataclass(frozen=True)
 class RunNotice:
     """What the user should know while the run goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class HangNotice:
+    """Where ranks are of which some wait long for others, or that they have gone on."""
 
     text: str
 

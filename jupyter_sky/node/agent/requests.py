@@ -35,6 +35,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import RunBegan
+from jupyter_sky.transport.protocol.inspection import InspectAnswer, InspectRequest
 from jupyter_sky.transport.protocol.messages import (
     FormRequest,
     NameGroup,
@@ -104,6 +105,7 @@ class RequestHandlers:
             "add_ranks": self._on_add_ranks,
             "remove_ranks": self._on_remove_ranks,
             "log": self._on_log,
+            "inspect": self._on_inspect,
             # blobs
             "arrived": self._on_arrived,
             "pass_on": self._on_pass_on,
@@ -210,6 +212,12 @@ class RequestHandlers:
             "size": log.size,
             "pieces": log.index.pieces(start, end),
             "runs": log.index.runs(start, end),
+        }
+        return cast(Message, answer)
+
+    async def _on_inspect(self, request: InspectRequest) -> Message:
+        answer: InspectAnswer = {
+            "seen": await self._supervisor.inspection.inspect(request["after"])
         }
         return cast(Message, answer)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
+import contextlib
 import getpass
 import os
 import subprocess
@@ -12,6 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, cast
 
+from IPython.core.async_helpers import get_asyncio_loop
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
@@ -81,9 +84,13 @@ class _DisplayPublisher(DisplayPublisher):  # type: ignore[misc, unused-ignore]
 
 
 class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
-    """Names cells in tracebacks as the notebook does; ``title`` is that of the next."""
+    """Names cells in tracebacks as the notebook does; ``title`` is that of the next.
+
+    ``on_named`` is called when a cell has got its name, before it runs.
+    """
 
     title = ""
+    on_named: Callable[[], None] | None = None
 
     def format_code_name(self, name: str) -> tuple[str, str] | None:
         title = cell_sources.titles.get(name)
@@ -94,6 +101,8 @@ class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         name: str = super().get_code_name(raw_code, transformed_code, number)
         cell_sources.titles[name] = self.title
+        if self.on_named:
+            self.on_named()
         return name
 
 
@@ -252,6 +261,17 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         self._lines = self.InteractiveTB.structured_traceback(
             type(error), error, frames, tb_offset=0
         )
+
+
+def cancel_tasks() -> None:
+    """End what a cell has left on IPython's loop: it would go on in the next cell that awaits."""
+    loop = get_asyncio_loop()
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks and not loop.is_running():
+        with contextlib.suppress(BaseException):
+            loop.run_until_complete(asyncio.wait(tasks, timeout=0.2))
 
 
 def make_shell() -> RankShell:

@@ -6,7 +6,6 @@ reach the rank while the main thread is busy, perhaps inside of a collective.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import select
@@ -17,8 +16,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from IPython.core.async_helpers import get_asyncio_loop
-
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank import collective_abort, env_vars, preemption_hooks, scripts, streams
 from jupyter_sky.node.rank.calls.conversation import Conversation
@@ -26,9 +23,10 @@ from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.server import CallServer
 from jupyter_sky.node.rank.gathering import Gatherer
 from jupyter_sky.node.rank.inbox import Inbox
+from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
-from jupyter_sky.node.rank.shell import RankShell
+from jupyter_sky.node.rank.shell import RankShell, cancel_tasks
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport.frames import BlockingFrames
 from jupyter_sky.transport.protocol.events import Display, Event, Formed, Outcome, RankDone
@@ -75,6 +73,8 @@ class RankWorker:
         Socket of the main thread.
     side
         Socket of the side thread.
+    inspector
+        Tells what the rank is doing.
     folder
         Where the node's blobs are.
     """
@@ -85,6 +85,7 @@ class RankWorker:
         shell: RankShell,
         commands: socket.socket,
         side: socket.socket,
+        inspector: Inspector,
         folder: Path,
     ) -> None:
         self.rank = rank
@@ -109,6 +110,8 @@ class RankWorker:
         self._head: socket.socket | None = None
         self._topology: Topology | None = None
         self._begun_in = Path.cwd()
+        self._inspector = inspector
+        shell.compile.on_named = inspector.write_names
         shell.attach(self)
 
     def serve(self) -> None:
@@ -138,6 +141,7 @@ class RankWorker:
                 # So that a line without an end, like a prompt, is seen too.
                 with contextlib.suppress(Exception):
                     sys.stdout.flush()
+                    self._inspector.write_names()
                 continue
             message = self._side.receive()
             if message is None:
@@ -146,6 +150,8 @@ class RankWorker:
             match command["op"]:
                 case "break":
                     self._break_collective(command)
+                case "inspect":
+                    self._send(self._inspector.answer(command))
                 case "leaving":
                     preemption_hooks.run_hooks(self.rank, command, self._interrupts)
 
@@ -210,6 +216,7 @@ class RankWorker:
             plugins: PluginHooks = blobs.unpack(command["life"], self._folder)
             plugins.enter_process()
             self._plugins = plugins
+        self._inspector.group_formed()
         self._plugins.enter_app()
         self._was_broken = False
 
@@ -269,7 +276,7 @@ class RankWorker:
             error = self._shell.run(command["code"], *command["place"])
             if error is not None:
                 if isinstance(error, KeyboardInterrupt):
-                    _cancel_tasks()
+                    cancel_tasks()
                 raise error
             return None
         cell_sources.register(command["cells"])
@@ -385,14 +392,3 @@ def _call(command: RunCommand) -> Packed:
     if command["call"] is None:
         raise SkyError("a run without code or call")
     return command["call"]
-
-
-def _cancel_tasks() -> None:
-    """End what a cell has left on IPython's loop: it would go on in the next cell that awaits."""
-    loop = get_asyncio_loop()
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks and not loop.is_running():
-        with contextlib.suppress(BaseException):
-            loop.run_until_complete(asyncio.wait(tasks, timeout=0.2))

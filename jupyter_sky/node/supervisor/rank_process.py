@@ -58,6 +58,8 @@ class RankProcess:
         Its process id, also that of its process group; ``None`` until it is forked.
     run
         The run that it is busy with, if any.
+    ended
+        The run that it has come to the end of last, if any.
     run_began
         When it was told of its latest run, as the loop counts.
     run_offset
@@ -76,6 +78,8 @@ class RankProcess:
         The process group that it joined last.
     names
         The content digest of each name that it was sent last.
+    stacks
+        The file to which it writes its stacks on a signal; see `node.rank.inspection.stacks`.
     """
 
     def __init__(self, rank: int, log: LogFile, on_message: OnMessage, on_output: OnOutput) -> None:
@@ -83,6 +87,7 @@ class RankProcess:
         self.log = log
         self.pid: int | None = None
         self.run: str | None = None
+        self.ended: str | None = None
         self.run_began = 0.0
         self.run_offset = 0
         self.tail_limit = 0
@@ -102,6 +107,7 @@ class RankProcess:
         self._joiner = LineJoiner()
         self._link: Link | None = None
         self._side: socket.socket | None = None
+        self.stacks: int | None = None
 
     # Its life
 
@@ -132,6 +138,8 @@ class RankProcess:
             os.set_blocking(read, False)
             asyncio.get_running_loop().add_reader(read, self._on_readable)
             self._pipes[read], self._marks[read] = stream, MarkReader()
+        self.stacks = os.memfd_create("sky-stacks")
+        theirs.append(os.dup(self.stacks))
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the rank and the processes of its group."""
@@ -145,12 +153,15 @@ class RankProcess:
         for fd in list(self._pipes):
             self._close_pipe(fd)
         self._held, self._number = [], 0
+        if self.stacks is not None:
+            os.close(self.stacks)
+        self.stacks = None
         if self._link:
             self._link.close()
         if self._side:
             self._side.close()
         self._link = self._side = None
-        self.pid = self.run = None
+        self.pid = self.run = self.ended = None
         self.names = {}
         self.forming = None
         self.generation = 0

@@ -10,6 +10,7 @@ from typing import cast
 
 from jupyter_sky.node.supervisor.exit_reason import ExitReasons, last_lines
 from jupyter_sky.node.supervisor.fork_client import ForkClient
+from jupyter_sky.node.supervisor.inspection import Inspection
 from jupyter_sky.node.supervisor.log_file import RankLogs
 from jupyter_sky.node.supervisor.output_forwarder import OutputForwarder, Publish
 from jupyter_sky.node.supervisor.rank_process import RankProcess
@@ -57,8 +58,8 @@ class Supervisor:
         The ranks by number.
     versions
         The versions of what the fork server has imported; ``None`` until it has.
-    stopper
-        Stops what they do.
+    stopper, inspection
+        Stops what they do; looks what that is.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Supervisor:
         self.ranks: dict[int, RankProcess] = {}
         self.versions: dict[str, str] | None = None
         self.stopper = Stopper(self.ranks)
+        self.inspection = Inspection(self.ranks)
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self._fork_server = ForkClient(fork_server, self)
@@ -236,6 +238,9 @@ class Supervisor:
             if self._reserved and not self._reserved.done():
                 self._reserved.set_result(message["reserved"])
             return
+        if "inspected" in message:
+            self.inspection.on_answer(process, message)
+            return
         match message["event"]:
             case "rank_done":
                 self._on_done(process, message)
@@ -272,7 +277,7 @@ class Supervisor:
             process.log.index.add("stderr", process.log.append(text.encode(errors="replace")))
         message["tail"] = process.run_output(process.tail_limit)
         message["seconds"] = asyncio.get_running_loop().time() - process.run_began
-        process.run = None
+        process.run, process.ended = None, process.run
         if message["arrived"] is not None:
             process.confirm_names(message["arrived"])
         self._failed_starts.pop(process.rank, None)
@@ -362,6 +367,8 @@ def _speaks_for_itself(process: RankProcess, message: Message) -> bool:
     match message:
         case {"reserved": int()}:
             return process.rank == 0
+        case {"inspected": int(), "frames": list(), "collectives": list(), "recent": list()}:
+            return True
         case {"event": "rank_done" | "told", "rank": process.rank, "run": process.run}:
             return process.run is not None
         case {"event": "formed" | "display", "rank": process.rank}:

@@ -1,4 +1,4 @@
-"""``%sky interrupt``, ``restart`` and ``scale``; the sidebar's buttons do the same."""
+"""``%sky where``, ``interrupt``, ``restart`` and ``scale``; the sidebar's buttons do the same."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ _STOPPED_WITHIN = 8.0
 """Seconds for which a visitor stays connected, so that the ranks hear of the interrupt."""
 
 
+def where(context: CommandContext, options: Namespace) -> None:
+    """Print what each rank is doing, and which of them the others wait for."""
+    with context.visited_cluster(options.cluster) as cluster:
+        print(where_ranks_are(cluster))
+
+
 def interrupt(context: CommandContext, options: Namespace) -> None:
     """Stop what runs, and print whether it has stopped."""
     with context.visited_cluster(options.cluster) as cluster:
@@ -44,6 +50,11 @@ def scale(context: CommandContext, options: Namespace) -> None:
     with ProgressLine(context.shell, cluster.name) as progress:
         scaled = scale_cluster(context.session, cluster, options.nodes, hosts, progress.update)
         progress.update(f"{scaled}, in {progress.seconds:.1f} s")
+
+
+def where_ranks_are(cluster: Cluster) -> str:
+    """Return what each rank of a cluster is doing, and who waits for whom, in lines."""
+    return f"{cluster.name}: {cluster.where().text}"
 
 
 def interrupt_runs(cluster: Cluster, within: float = 0.0) -> str:

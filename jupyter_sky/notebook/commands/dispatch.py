@@ -37,6 +37,7 @@ HANDLERS: Mapping[str, Handler] = {
     "pull": variables.pull,
     "attach": lifecycle.attach,
     "panel": status.panel,
+    "where": control.where,
     "interrupt": control.interrupt,
     "restart": control.restart,
     "scale": control.scale,

@@ -157,6 +157,13 @@ RUN_OPTIONS = tuple(
         (("--workdir",), "FOLDER", types.FOLDER, ".", "send this folder and run the script in it"),
         (("--background",), "", None, "", "return at once; the run continues in the background"),
         (("--timeout",), "TIME", types.TIME, "10m", "stop the run after this long"),
+        (
+            ("--hang-after",),
+            "TIME",
+            types.TIME,
+            "1m",
+            "say where ranks are that wait this long for another (10s)",
+        ),
     ]
 )
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
@@ -237,6 +244,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "pull": ("bring variables back from the ranks", (_RESULTS, _SOURCE_RANKS)),
     "attach": ("connect to a cluster that is up", (_NAME,)),
     "panel": ("show the last run of a cluster here, live", (_NAME,)),
+    "where": ("show what each rank is doing, and which ranks the others wait for", (_CLUSTER,)),
     "interrupt": ("stop the current run", (_CLUSTER,)),
     "restart": ("restart ranks with empty namespaces", (_RANKS, _CLUSTER)),
     "scale": (
@@ -284,7 +292,7 @@ class CellOptions:
         Whether what ranks display may be all that a page can show.
     in_names
         Empty for ``none``; None for the names that the cell reads.
-    timeout, idle_timeout, patience
+    timeout, idle_timeout, patience, hang_after
         Seconds.
     max_price, max_cost
         Dollars an hour, and dollars.
@@ -323,3 +331,4 @@ class CellOptions:
     workdir: str | None = None
     background: bool = False
     timeout: float | None = None
+    hang_after: float | None = None

@@ -64,6 +64,7 @@ def follow(
             timeout=timeout,
             sending=sending.update if sending else _show_no_sending,
             notice=NoticeLine(shell, cluster.name).update,
+            hang=NoticeLine(shell, cluster.name).update,
             is_leaving=leaves_on_interrupt or partial(is_ending, shell),
         )
     finally:

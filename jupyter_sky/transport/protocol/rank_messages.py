@@ -10,6 +10,11 @@ from __future__ import annotations
 from typing import Literal, TypedDict, final
 
 from jupyter_sky.transport.protocol.calls import TellFields
+from jupyter_sky.transport.protocol.inspection import (
+    BegunCollective,
+    SeenCollective,
+    SeenFrame,
+)
 from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunFields
 
 # Agent and fork server
@@ -181,4 +186,29 @@ class LeavingCommand(TypedDict):
     ranks: list[int]
 
 
-SideCommand = BreakCommand | LeavingCommand
+class InspectCommand(TypedDict):
+    """Tell what the rank is doing; it answers with `Inspected`.
+
+    Attributes
+    ----------
+    number
+        Tells the answer from those to other questions.
+    brief
+        Whether nothing is asked for but what it waits for, and not even that while it gets on.
+    """
+
+    op: Literal["inspect"]
+    number: int
+    brief: bool
+
+
+class Inspected(TypedDict):
+    """What the rank is doing: the fields are those of `inspection.SeenRank`."""
+
+    inspected: int
+    frames: list[SeenFrame]
+    collectives: list[SeenCollective]
+    recent: list[BegunCollective]
+
+
+SideCommand = BreakCommand | LeavingCommand | InspectCommand

@@ -1,0 +1,261 @@
+"""What is wrong, from what each rank is doing: who waits for whom, said in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jupyter_sky.formatting import format_duration, format_list, format_ranks
+from jupyter_sky.transport.protocol.inspection import SeenCollective, SeenFrame, SeenRank
+
+_MOST_LINES = 12  # of a stack
+
+_ROOTED = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv")
+"""Operations in which the tensors of ranks may differ."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Where the ranks of a run are.
+
+    Attributes
+    ----------
+    sentence, past
+        Who waits for whom, and what is wrong; the same for when it is over.
+    key
+        What stays the same while nothing changes but the seconds.
+    seconds
+        For how long ranks have waited; 0 if none waits.
+    stacks
+        Where each rank is, in lines; equal ones once.
+    """
+
+    sentence: str
+    past: str
+    key: str
+    seconds: float
+    stacks: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """Everything, in lines."""
+        return "\n".join([f"{self.sentence}.", *self.stacks])
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Ranks that wait in the same collective, at the same line."""
+
+    ranks: tuple[int, ...]
+    collective: SeenCollective
+    place: str
+    seconds: float
+
+
+def findings(seen: Iterable[SeenRank], ranks: Sequence[int], silent: Mapping[int, str]) -> Findings:
+    """Return what there is to say of the ranks of a run.
+
+    Parameters
+    ----------
+    seen
+        What each rank is doing, as far as that is known.
+    ranks
+        The ranks of the run.
+    silent
+        Why nothing is known of others.
+    """
+    known = {each["rank"]: each for each in seen if each["rank"] in ranks}
+    waiting = _waiting(known)
+    return Findings(
+        _sentence(waiting, known, ranks, silent, _PRESENT),
+        _sentence(waiting, known, ranks, silent, _PAST),
+        _sentence(waiting, known, ranks, silent, _TIMELESS),
+        max((each.seconds for each in waiting), default=0.0),
+        tuple(_stacks(known, silent)),
+    )
+
+
+@dataclass(frozen=True)
+class _Tense:
+    """The verbs of a sentence, for one rank and for several."""
+
+    wait: tuple[str, str]
+    be: tuple[str, str]
+    have: tuple[str, str]
+    has_time: bool = True
+
+    def __call__(self, verb: tuple[str, str], ranks: Sequence[int]) -> str:
+        return f"{format_ranks(ranks)} {verb[len(ranks) > 1]}"
+
+
+_PRESENT = _Tense(("waits", "wait"), ("is", "are"), ("has", "have"))
+_PAST = _Tense(("waited", "waited"), ("was", "were"), ("had", "had"))
+_TIMELESS = _Tense(("waits", "wait"), ("is", "are"), ("has", "have"), has_time=False)
+
+
+def _waiting(known: Mapping[int, SeenRank]) -> list[_Waiting]:
+    """Return who waits in what, those whom most wait with first."""
+    groups: dict[tuple[str, int, str, str, str], list[int]] = {}
+    for rank, each in sorted(known.items()):
+        if each["collectives"]:
+            one = each["collectives"][0]
+            key = (one["group"], one["number"], one["operation"], one["shapes"], _line(each))
+            groups.setdefault(key, []).append(rank)
+    found = []
+    for key, ranks in groups.items():
+        waits = [known[rank]["collectives"][0] for rank in ranks]
+        seconds = max(each["seconds"] for each in waits)
+        found.append(_Waiting(tuple(ranks), waits[0], key[-1], seconds))
+    return sorted(found, key=lambda each: (-len(each.ranks), each.ranks))
+
+
+def _sentence(
+    waiting: Sequence[_Waiting],
+    known: Mapping[int, SeenRank],
+    ranks: Sequence[int],
+    silent: Mapping[int, str],
+    tense: _Tense,
+) -> str:
+    parts = []
+    for each in waiting:
+        seconds = f" for {format_duration(each.seconds)}" if tense.has_time else ""
+        where = f" ({each.place})" if each.place else ""
+        what = _name(each.collective)
+        parts.append(f"{tense(tense.wait, each.ranks)} in {what}{where}{seconds}")
+    waits = {rank for each in waiting for rank in each.ranks}
+    wanted = {rank for each in waiting for rank in each.collective["ranks"]} or set(ranks)
+    runs = {each["run"] for each in known.values()}
+    others: dict[str, list[int]] = {}
+    for rank in sorted((set(ranks) & wanted) - waits):
+        what = (
+            _doing(known[rank], runs, [each.collective for each in waiting])
+            if rank in known
+            else silent.get(rank, "")
+        )
+        others.setdefault(what or "{has} no process now", []).append(rank)
+    for what, group in others.items():
+        several = len(group) > 1
+        does = "do" if several else "does"
+        verbs = {"is": tense.be[several], "has": tense.have[several], "does": does}
+        parts.append(f"{format_ranks(group)} {what.format_map(verbs)}")
+    if not waiting and not others:
+        return "nothing is running"
+    parts += _wrong(waiting, known)
+    return "; ".join(parts) if waiting else f"no rank waits for another: {'; '.join(parts)}"
+
+
+def _wrong(waiting: Sequence[_Waiting], known: Mapping[int, SeenRank]) -> Iterator[str]:
+    """Say what cannot go well: other operations or shapes at the same number."""
+    told = set()
+    for each in waiting:
+        group, number = each.collective["group"], each.collective["number"]
+        if not number or (group, number) in told:
+            continue
+        told.add((group, number))
+        # Also those who are through with it: gloo lets some go on where the others cannot.
+        begun = {
+            rank: one
+            for rank, seen in sorted(known.items())
+            for one in [*seen["recent"], *seen["collectives"]]
+            if (one["group"], one["number"]) == (group, number)
+        }
+        operations = {one["operation"] for one in begun.values()}
+        if len(operations) > 1:
+            parts = _by({rank: one["operation"] for rank, one in begun.items()})
+            yield f"these do not belong together: #{number} is {format_list(parts)}"
+        elif len({one["shapes"] for one in begun.values()}) > 1 and not next(
+            iter(operations)
+        ).startswith(_ROOTED):
+            parts = _by({rank: one["shapes"] or "none" for rank, one in begun.items()})
+            yield f"the tensors of #{number} differ: {format_list(parts)}"
+
+
+def _by(said: Mapping[int, str]) -> list[str]:
+    groups: dict[str, list[int]] = {}
+    for rank, what in said.items():
+        groups.setdefault(what, []).append(rank)
+    return [f"{what} on {format_ranks(ranks)}" for what, ranks in groups.items()]
+
+
+def _name(collective: SeenCollective) -> str:
+    number = f" #{collective['number']}" if collective["number"] else ""
+    return f"{collective['operation']}{number}"
+
+
+def _doing(seen: SeenRank, runs: Collection[str | None], wanted: Sequence[SeenCollective]) -> str:
+    """Say what a rank does that is in no collective; the verbs are filled in later."""
+    if seen["answered"] == "nobody":
+        return "{does} not answer: the process is stopped, or the machine has no time for it"
+    if seen["run"] is None:
+        if seen["ended"] not in runs:
+            return "{is} not in the cell"
+        came = any(_is_begun(one, seen) for one in wanted)
+        return "{has} left the cell" if came or not wanted else "{has} left the cell without it"
+    stack = seen["frames"]
+    own = next((at for at, frame in enumerate(stack) if frame["own"]), None)
+    if own is None:
+        return "{is} in no line of the cell"
+    frame = stack[own]
+    place = f"{frame['place']}, line {frame['line']}"
+    if own:
+        what = f"{{is}} in {_escaped(stack[own - 1]['function'])} ({place})"
+    elif frame["text"]:
+        what = f"{{is}} at `{_escaped(frame['text'])}` ({place})"
+    elif frame["function"]:
+        what = f"{{is}} in {_escaped(frame['function'])} ({place})"
+    else:
+        what = f"{{is}} at {place}"
+    if seen["answered"] == "system":
+        what += ", inside a call into C that lets no other Python code run"
+    if own and seen["children"]:
+        one = len(seen["children"]) == 1
+        ended = "a process that it started has" if one else "processes that it started have"
+        what += f", and {ended} ended ({', '.join(map(str, seen['children']))})"
+    return what
+
+
+def _is_begun(collective: SeenCollective, seen: SeenRank) -> bool:
+    """Return whether a rank has come to a collective, as far as is known."""
+    group, number = collective["group"], collective["number"]
+    return not number or any(
+        each["group"] == group and each["number"] >= number for each in seen["recent"]
+    )
+
+
+def _line(seen: SeenRank) -> str:
+    frame = next((frame for frame in seen["frames"] if frame["own"]), None)
+    return f"{frame['place']}, line {frame['line']}" if frame else ""
+
+
+def _stacks(known: Mapping[int, SeenRank], silent: Mapping[int, str]) -> Iterator[str]:
+    """Yield where each rank is, in lines; equal ones once."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for rank, each in sorted(known.items()):
+        alike.setdefault(tuple(_lines(each)), []).append(rank)
+    for lines, ranks in alike.items():
+        if lines:
+            yield f"   {format_ranks(ranks)}"
+            yield from (f"      {line}" for line in lines)
+
+
+def _lines(seen: SeenRank) -> Iterator[str]:
+    for each in seen["collectives"][:3]:
+        shapes = f", {each['shapes']}" if each["shapes"] else ""
+        yield f"{_name(each)}{shapes}, of {format_ranks(each['ranks'])}"
+    own = next((at for at, frame in enumerate(seen["frames"]) if frame["own"]), 0)
+    frames = seen["frames"][max(0, own - 1) :]
+    shown = [frame for at, frame in enumerate(frames) if frame["own"] or not at]
+    for frame in shown[:_MOST_LINES]:
+        yield _frame(frame)
+    if len(shown) > _MOST_LINES:
+        yield f"… {len(shown) - _MOST_LINES} more"
+
+
+def _frame(frame: SeenFrame) -> str:
+    inside = f" in {frame['function']}" if frame["function"] else ""
+    text = f": {frame['text']}" if frame["text"] else ""
+    return f"{frame['place']}, line {frame['line']}{inside}{text}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")

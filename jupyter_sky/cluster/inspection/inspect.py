@@ -1,0 +1,47 @@
+"""Asks the nodes of a cluster what their ranks are doing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.inspection.findings import Findings, findings
+from jupyter_sky.cluster.network import incoming
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.protocol.inspection import SeenRank
+
+_ANSWER_WITHIN = 8.0
+_LINK_WITHIN = 2.0
+
+
+async def inspect(controller: Controller) -> Findings:
+    """Return where the ranks of a cluster are."""
+    connections = controller.connections
+    answers = await asyncio.gather(*(_ask(each, 0.0) for each in connections))
+    seen = [rank for answer in answers for rank in answer or ()]
+    silent = {
+        rank: f"{{is}} on {connection.name}, which does not answer"
+        for connection, answer in zip(connections, answers, strict=True)
+        if answer is None
+        for rank in connection.ranks
+    }
+    is_busy = any(rank.run for rank in controller.state.ranks) or any(each["run"] for each in seen)
+    return findings(seen, controller.ranks if is_busy else (), silent)
+
+
+async def inspect_waiting(controller: Controller, after: float) -> Findings | None:
+    """Return where the ranks are, if one of them has waited in a collective for so many seconds."""
+    found = await asyncio.gather(*(_ask(each, after) for each in controller.connections))
+    return await inspect(controller) if any(found) else None
+
+
+async def _ask(connection: Connection, after: float) -> list[SeenRank] | None:
+    """Return what the ranks of a node are doing; ``None`` if it does not say."""
+    try:
+        answer = await connection.request(
+            "inspect", within=_ANSWER_WITHIN, link_within=_LINK_WITHIN, after=after
+        )
+    except SkyError:
+        return None
+    return [each for each in incoming.inspected(answer) if each["rank"] in connection.ranks]

@@ -1,0 +1,146 @@
+"""The collectives that a rank has begun and not ended, as torch itself has recorded them.
+
+torch keeps a flight recorder: a ring in memory of each collective, of gloo and NCCL alike, also of
+those that C++ code begins, like the gradients of DDP. It is read here by the side thread, which it
+needs no lock of the main thread for. An older torch records those of NCCL alone; there the stack
+tells the operation, and the group its number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jupyter_sky.transport.protocol.inspection import BegunCollective, SeenCollective
+
+RECORDED = 512
+"""Collectives that are kept. What NCCL has been given and not begun has to find room."""
+
+_TYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
+_TYPES |= {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8"}
+_MOST_SHAPES = 3
+_RECENT = 8
+_IN_PYTHON = "torch/distributed/distributed_c10d.py"
+
+
+def prepare() -> None:
+    """Let torch record as many as we read, unless the user has chosen a number; before a group."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(RECORDED))
+
+
+class Recorded:
+    """Reads what torch has recorded of the groups that this process is in."""
+
+    def __init__(self) -> None:
+        self._since = 0
+        self._numbers: Mapping[str, int] = {}
+        self._called: tuple[str, int, float] | None = None
+
+    def begin(self) -> None:
+        """Forget the collectives of the group before: broken ones never count as ended."""
+        self._since = time.time_ns()
+        self._numbers = {}
+
+    def has_moved(self) -> bool:
+        """Return whether there were collectives since this was asked before."""
+        numbers = {name: _number(group) for name, group in _groups()}
+        before, self._numbers = self._numbers, numbers
+        return numbers != before
+
+    def read(self) -> tuple[list[SeenCollective], list[BegunCollective]]:
+        """Return what has begun and not ended, the oldest first, and what has begun last."""
+        groups = dict(_groups())
+        waiting: dict[str, SeenCollective] = {}
+        recent: deque[BegunCollective] = deque(maxlen=_RECENT)
+        for entry in _entries():
+            name = entry["process_group"][0]
+            if name not in groups or entry["time_created_ns"] < self._since or entry["is_p2p"]:
+                continue
+            begun: BegunCollective = {
+                "operation": entry["profiling_name"].partition(":")[2],
+                "number": entry["collective_seq_id"],
+                "shapes": _shapes(entry),
+                "group": name,
+            }
+            recent.append(begun)
+            if entry["retired"] or entry["state"] == "completed":
+                # Whatever came before it in its group and has not ended, never will.
+                waiting.pop(name, None)
+            elif name not in waiting:
+                seconds = max(0.0, (time.time_ns() - entry["time_created_ns"]) / 1e9)
+                waiting[name] = {**begun, "ranks": _ranks(groups[name]), "seconds": seconds}
+        found = list(waiting.values()) or list(self._called_from_python(groups))
+        return sorted(found, key=lambda each: -each["seconds"]), list(recent)
+
+    def _called_from_python(self, groups: Mapping[str, Any]) -> Iterator[SeenCollective]:
+        """Yield what the main thread has called, where torch does not record it, like ``recv``."""
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        if not groups or frame is None or not frame.f_code.co_filename.endswith(_IN_PYTHON):
+            self._called = None
+            return
+        operation, given = frame.f_code.co_name, frame.f_locals
+        if self._called is None or self._called[:2] != (operation, id(frame)):
+            self._called = (operation, id(frame), time.monotonic())
+        default = next(iter(groups))
+        group = next((name for name, each in groups.items() if each is given.get("group")), default)
+        ranks = _ranks(groups[group])
+        peer = given.get("src" if operation == "recv" else "dst")
+        is_between_two = operation in ("send", "recv")
+        if is_between_two and isinstance(peer, int):
+            ranks = sorted({sys.modules["torch.distributed"].get_rank(), peer})
+        yield {
+            "operation": operation,
+            "number": 0 if is_between_two else _number(groups[group]),
+            "shapes": "",
+            "group": group,
+            "ranks": ranks,
+            "seconds": time.monotonic() - self._called[2],
+        }
+
+
+def _groups() -> Iterator[tuple[str, Any]]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    world = distributed.distributed_c10d._world
+    for group, name in list(world.pg_names.items()):
+        yield name, group
+
+
+def _number(group: Any) -> int:
+    with contextlib.suppress(Exception):
+        return int(group._get_sequence_number_for_group())
+    return 0
+
+
+def _ranks(group: Any) -> list[int]:
+    world = sys.modules["torch.distributed"].distributed_c10d._world
+    return sorted(world.pg_group_ranks.get(group, {}))
+
+
+def _entries() -> list[dict[str, Any]]:
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
+    if dump is None:
+        return []
+    # It comes from this process itself. Without stacks: to look up their names takes seconds.
+    with contextlib.suppress(Exception):
+        return list(pickle.loads(dump(True, False, False)).get("entries", ()))
+    return []
+
+
+def _shapes(entry: Mapping[str, Any]) -> str:
+    sizes, types = entry["input_sizes"] or (), entry["input_dtypes"] or ()
+    shown = [
+        f"{_TYPES.get(kind, str(kind).lower())} {list(size)}"
+        for size, kind in zip(sizes, types, strict=False)
+    ]
+    more = [f"{len(shown) - _MOST_SHAPES} more"] if len(shown) > _MOST_SHAPES else []
+    return ", ".join([*shown[:_MOST_SHAPES], *more])

@@ -1,0 +1,125 @@
+"""What the ranks of a node are doing, also while no Python code runs in them.
+
+The side thread of a rank tells. A rank that does not answer is either stopped by the system, or a
+call into C keeps the interpreter to itself: then no thread's frames change, and it is safe to let
+it write its stacks on a signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+
+from jupyter_sky.node.rank.inspection import stacks
+from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.transport.protocol.inspection import SeenFrame, SeenRank
+from jupyter_sky.transport.protocol.rank_messages import InspectCommand, Inspected
+
+ANSWER_WITHIN = 1.0
+"""Seconds for the answer of a rank; others on its machine may have all processors."""
+
+_WRITTEN_WITHIN = 0.5
+_POLL_EVERY = 0.01
+
+
+class Inspection:
+    """Asks the ranks of a node what they are doing.
+
+    Parameters
+    ----------
+    ranks
+        The ranks by number; the supervisor's own table, which changes.
+    """
+
+    def __init__(self, ranks: Mapping[int, RankProcess]) -> None:
+        self._ranks = ranks
+        self._number = 0
+        self._asked: dict[tuple[int, int], asyncio.Future[Inspected]] = {}
+
+    def on_answer(self, process: RankProcess, message: Mapping[str, Any]) -> None:
+        """Take the answer of a rank."""
+        asked = self._asked.get((message["inspected"], process.rank))
+        if asked and not asked.done():
+            answer: Any = message
+            asked.set_result(answer)
+
+    async def inspect(self, after: float = 0.0) -> list[SeenRank]:
+        """Return what the ranks are doing that have a process.
+
+        Parameters
+        ----------
+        after
+            With more than 0, nothing is returned unless one of them has waited so many seconds.
+        """
+        there = [process for process in self._ranks.values() if process.pid]
+        if after > 0:
+            busy = [process for process in there if process.run and not process.runs_script]
+            found = await asyncio.gather(*(self._ask(process, brief=True) for process in busy))
+            waiting = [each["seconds"] for one in found if one for each in one["collectives"]]
+            if max(waiting, default=0.0) < after:
+                return []
+        return list(await asyncio.gather(*map(self._look, there)))
+
+    async def _look(self, process: RankProcess) -> SeenRank:
+        seen: SeenRank = {
+            "rank": process.rank,
+            "run": process.run,
+            "ended": process.ended,
+            "answered": "itself",
+            "frames": [],
+            "collectives": [],
+            "recent": [],
+            "children": _dead_children(process.pid),
+        }
+        said = await self._ask(process, brief=False)
+        if said is not None:
+            seen["frames"], seen["recent"] = said["frames"], said["recent"]
+            seen["collectives"] = said["collectives"]
+        else:
+            frames = await self._written_stack(process)
+            seen["answered"] = "nobody" if frames is None else "system"
+            seen["frames"] = frames or []
+        return seen
+
+    async def _ask(self, process: RankProcess, brief: bool) -> Inspected | None:
+        """Return the answer of a rank; ``None`` if none comes in time."""
+        self._number += 1
+        key = (self._number, process.rank)
+        self._asked[key] = asyncio.get_running_loop().create_future()
+        command: InspectCommand = {"op": "inspect", "number": self._number, "brief": brief}
+        process.send_aside(command)
+        try:
+            return await asyncio.wait_for(self._asked[key], ANSWER_WITHIN)
+        except TimeoutError:
+            return None
+        finally:
+            del self._asked[key]
+
+    async def _written_stack(self, process: RankProcess) -> list[SeenFrame] | None:
+        """Let the system write a rank's stacks; ``None`` if it does not even do that."""
+        file, pid = process.stacks, process.pid
+        if file is None or pid is None or os.fstat(file).st_size < stacks.NAMES_SIZE:
+            return None  # its process has only begun: the signal would end it
+        os.ftruncate(file, stacks.NAMES_SIZE)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, stacks.STACKS_SIGNAL)
+        until = asyncio.get_running_loop().time() + _WRITTEN_WITHIN
+        data = b""
+        while process.pid == pid and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(_POLL_EVERY)
+            data = os.pread(file, os.fstat(file).st_size, 0) if process.pid == pid else b""
+            if stacks.is_whole(data):
+                break
+        return stacks.parse_dump(data) if len(data) > stacks.NAMES_SIZE else None
+
+
+def _dead_children(pid: int | None) -> list[int]:
+    with contextlib.suppress(psutil.Error, OSError):
+        children = psutil.Process(pid).children()
+        return [each.pid for each in children if each.status() == psutil.STATUS_ZOMBIE]
+    return []

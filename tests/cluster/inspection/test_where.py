@@ -1,0 +1,188 @@
+"""Where ranks are that hang, and what is said of it: each way to hang has its sentence."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from jupyter_sky.cluster.errors import RankLost, RemoteError
+from jupyter_sky.cluster.inspection.findings import Findings
+from jupyter_sky.cluster.runs.task import CellPlace, Task
+from tests.cluster.conftest import Cells
+from tests.waiting import until
+
+
+def _hang(cells: Cells, code: str, sentence: str, title: str = "") -> Findings:
+    """Run a cell that hangs, until this is said of it, and stop it; return all that was said."""
+    run = cells.start(code, title=title)
+    said: list[Findings] = []
+
+    def is_said() -> bool:
+        assert not run.finished
+        said.append(cells.cluster.where())
+        return bool(re.fullmatch(sentence, said[-1].sentence))
+
+    try:
+        until(is_said, within=30)
+    except AssertionError:
+        text = said[-1].text if said else "nothing"
+        raise AssertionError(f"{text}\n\nis not\n\n{sentence}") from None
+    finally:
+        cells.cluster.interrupt_run(run.id)
+        run.follow()
+    return said[-1]
+
+
+def test_a_rank_that_skips_an_all_reduce(cells: Cells) -> None:
+    code = """t = torch.ones(4, 5)
+for step in range(3):
+    if not (rank == 2 and step == 2):
+        dist.all_reduce(t)"""
+    said = _hang(
+        cells,
+        code,
+        r"ranks 0-1, 3 wait in all_reduce #\d+ \(the cell, line 4\) for \d s; "
+        r"rank 2 has left the cell without it",
+    )
+    assert re.search(
+        r"   ranks 0-1, 3\n      all_reduce #\d+, float32 \[4, 5\], of ranks 0-3\n"
+        r"      distributed_c10d.py, line \d+ in all_reduce\n"
+        r"      the cell, line 4: dist.all_reduce\(t\)",
+        said.text,
+    ), said.text
+
+
+def test_tensors_of_different_shapes(cells: Cells) -> None:
+    # gloo lets the others go on: they had what they waited for.
+    _hang(
+        cells,
+        "dist.all_reduce(torch.ones(5 if rank == 2 else 4))",
+        r"rank 2 waits in all_reduce #(\d+) \(the cell, line 1\) for \d+ s; ranks 0-1, 3 have left "
+        r"the cell; the tensors of #\1 differ: float32 \[4\] on ranks 0-1, 3 and "
+        r"float32 \[5\] on rank 2",
+    )
+
+
+def test_a_rank_that_sleeps(cells: Cells) -> None:
+    code = "def step():\n    if rank == 2:\n        time.sleep(600)\n    dist.barrier()\nstep()"
+    _hang(
+        cells,
+        code,
+        r"ranks 0-1, 3 wait in barrier #\d+ \(the cell, line 4\) for \d+ s; "
+        r"rank 2 is at `time.sleep\(600\)` \(the cell, line 3\)",
+    )
+
+
+_ENDLESS = """import re
+def spin():
+    re.match("(a+)+$", 40 * "a" + "b")
+if rank == 2:
+    spin()
+dist.all_reduce(torch.ones(3))"""
+
+
+def test_a_rank_in_c_code_that_holds_the_interpreter(cells: Cells) -> None:
+    _hang(
+        cells,
+        _ENDLESS,
+        r"ranks 0-1, 3 wait in all_reduce #\d+ \(the cell, line 6\) for \d+ s; "
+        r"rank 2 is in match \(the cell, line 3\), inside a call into C that lets no other Python "
+        r"code run",
+    )
+
+
+def test_a_dataloader_that_waits_for_a_worker(cells: Cells) -> None:
+    code = """import torch.utils.data
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        if rank == 2:
+            time.sleep(600)
+        return index
+for batch in torch.utils.data.DataLoader(Data(), num_workers=1):
+    dist.all_reduce(torch.ones(3))"""
+    _hang(
+        cells,
+        code,
+        r"ranks 0-1, 3 wait in all_reduce #\d+ \(the cell, line 10\) for \d+ s; "
+        r"rank 2 is in DataLoader.__next__ \(the cell, line 9\)",
+    )
+
+
+def test_a_barrier_in_one_branch(cells: Cells) -> None:
+    code = "if rank == 0:\n    dist.barrier()\nprint('done')"
+    _hang(
+        cells,
+        code,
+        r"rank 0 waits in barrier #\d+ \(the cell, line 2\) for \d+ s; "
+        r"ranks 1-3 have left the cell without it",
+    )
+
+
+def test_other_operations_at_the_same_number(cells: Cells) -> None:
+    code = "t = torch.ones(3)\nif rank:\n    dist.all_reduce(t)\nelse:\n    dist.barrier()"
+    _hang(
+        cells,
+        code,
+        r"ranks 1-3 wait in all_reduce #(\d+) \(the cell, line 3\) for \d+ s; "
+        r"rank 0 waits in barrier #\1 \(the cell, line 5\) for \d+ s; "
+        r"these do not belong together: #\1 is barrier on rank 0 and all_reduce on ranks 1-3",
+    )
+
+
+def test_a_rank_that_waits_for_another_to_send(cells: Cells) -> None:
+    code = "if rank == 1:\n    dist.recv(torch.ones(3), 3)\nif rank == 3:\n    time.sleep(600)"
+    _hang(
+        cells,
+        code,
+        r"rank 1 waits in recv \(the cell, line 2\) for \d+ s; "
+        r"rank 3 is at `time.sleep\(600\)` \(the cell, line 4\)",
+    )
+
+
+def test_a_dataloader_whose_worker_has_died(cells: Cells) -> None:
+    code = """import torch.utils.data
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        if rank == 2:
+            os._exit(3)
+        return index
+for batch in torch.utils.data.DataLoader(Data(), num_workers=1):
+    dist.all_reduce(torch.ones(3))"""
+    with pytest.raises(RemoteError, match=r"DataLoader worker .* exited unexpectedly") as caught:
+        cells.run(code)
+    assert caught.value.rank == 2
+
+
+def test_a_rank_that_was_killed(cells: Cells) -> None:
+    code = "import signal\nif rank == 2:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()"
+    with pytest.raises(RankLost, match="rank 2 is lost: it was killed by SIGKILL"):
+        cells.run(code)
+    cells.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
+
+
+def test_where_nothing_runs(cells: Cells) -> None:
+    assert cells.cluster.where().text == "nothing is running."
+
+
+def test_cells_are_called_as_in_the_notebook(cells: Cells) -> None:
+    task = "if rank == 2:\n    time.sleep(600)\ndist.barrier()"
+    run = cells.cluster.run(
+        Task(cells.cluster.all_ranks, code=task, place=CellPlace("In[7]", above=1))
+    )
+    run.begin()
+    try:
+        until(lambda: "line 4" in cells.cluster.where().sentence)
+        said = cells.cluster.where()
+    finally:
+        cells.cluster.interrupt_run(run.id)
+        run.follow()
+    assert re.fullmatch(
+        r"ranks 0-1, 3 wait in barrier #\d+ \(cell \[7\], line 4\) for \d+ s; "
+        r"rank 2 is at `time.sleep\(600\)` \(cell \[7\], line 3\)",
+        said.sentence,
+    )
