@@ -31,6 +31,7 @@ of all exceptions, each with its file::
     OSError
         AgentGone            providers/base.py: the agent has ended
             MachineGone      providers/base.py: and its machine with it
+        NotLetIn             providers/base.py: a machine lets nobody in from here
     RuntimeError
         NoWaitingThread      transport/event_loop.py: the waiting thread was interrupted
     TypeError
