@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 
 from tests.labextension.sidebar import SidebarUser, end_clusters
 from tests.notebook.panel.conftest import CHROMIUM_ARGUMENTS
-from tests.notebook.panel.jupyter import serve
+from tests.notebook.panel.jupyter import Pages, serve
 from tests.paths import ROOT
 
 FOLDER = ROOT / "labextension" / "pictures"
@@ -70,7 +70,7 @@ def main(folder: Path) -> None:
         )
         with serve(Path(home)) as server, browser:
             cells = [nbformat.v4.new_code_cell(PREPARE), nbformat.v4.new_code_cell(TRAIN)]
-            user = SidebarUser(browser, server, "lab", "digits", *cells, **LOOK)
+            user = SidebarUser(Pages(browser, **LOOK), server, "lab", "digits", *cells)
             try:
                 picture_run(user, folder)
             finally:
