@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -19,8 +18,9 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.providers.local import Local
-from tests.cluster.conftest import Cells
+from tests.cluster.conftest import Cells, start
 from tests.cluster.control.test_lifecycle import everything
+from tests.waiting import until
 
 IMPORTS = "import json, os, jupyter_sky as sky"
 IN_A_GROUP = """
@@ -119,25 +119,37 @@ def test_nodes_of_several_ranks(new) -> None:
     assert cells.ask("dist.get_world_size()") == [4] * 4
 
 
-def test_further_agents_are_let_in(new) -> None:
+def test_further_agents_are_let_in_and_those_that_die_before_change_nothing(new) -> None:
     """Also by one that was alone: it had no certificate, and no door for others."""
     cells = new(nodes=1, provider=Local(machines=3))
+    cluster = cells.cluster
     prepare(cells)
-    for nodes in (2, 3):
-        cells.cluster.scale(nodes)
-        assert len(registry.find(cells.cluster.name).machines) == nodes
+    cluster.scale(2)
+    assert_is_whole(cells, 2, keep=[0, None])
+
+    for word in ("importing", "checking", "forming"):
+
+        def kill(text: str, word: str = word) -> None:
+            if text.startswith(word):
+                [new_one] = cluster._controller.connections[2:]
+                os.kill(new_one.machine.pid, signal.SIGKILL)
+
+        with pytest.raises(sky.SkyError, match="stays with 2 nodes: .*node 2"):
+            cluster.scale(3, progress=kill)
+        assert_is_whole(cells, 2, keep=[0, None])
+
+    cluster.scale(3)
+    assert len(registry.find(cluster.name).machines) == 3
     assert_is_whole(cells, 3, keep=[0, None, None])
     # Large data takes the way from agent to agent.
     import numpy as np
 
     cells.namespace["large"] = np.ones(3_000_000)
-    before = cells.cluster.sent_bytes
+    before = cluster.sent_bytes
     assert cells.ask("float(large.sum())", names=["large"]) == [3e6] * 3
-    assert cells.cluster.sent_bytes - before < 25_000_000
-    agents = [
-        psutil.Process(machine["pid"]) for machine in registry.find(cells.cluster.name).machines
-    ]
-    cells.cluster.scale(2)
+    assert cluster.sent_bytes - before < 25_000_000
+    agents = [psutil.Process(machine["pid"]) for machine in registry.find(cluster.name).machines]
+    cluster.scale(2)
     assert_is_whole(cells, 2, keep=[0, None])
     agents[2].wait(timeout=10)
 
@@ -182,24 +194,6 @@ def test_a_run_for_a_rank_that_has_left_says_so(new) -> None:
 
 
 # What goes wrong
-
-
-@pytest.mark.parametrize("word", ["importing", "checking", "forming"])
-def test_an_agent_that_is_killed_before_it_has_joined(new, word: str) -> None:
-    framework = word != "checking"  # each agent imports torch
-    cells = new(nodes=2, provider=Local(machines=3), framework=framework)
-    prepare(cells)
-
-    def kill(text: str) -> None:
-        if text.startswith(word):
-            [new_one] = cells.cluster._controller.connections[2:]
-            os.kill(new_one.machine.pid, signal.SIGKILL)
-
-    with pytest.raises(sky.SkyError, match="stays with 2 nodes: .*node 2"):
-        cells.cluster.scale(3, progress=kill)
-    assert_is_whole(cells, 2, keep=[0, 1], framework=framework)
-    cells.cluster.scale(3)
-    assert_is_whole(cells, 3, keep=[0, 1, None], framework=framework)
 
 
 def test_a_rank_that_dies_while_the_group_is_formed_does_not_hold_up_the_others(new) -> None:
@@ -274,31 +268,41 @@ def test_stop_at_any_change_leaves_the_old_cluster_or_the_new_one(new, machines:
     assert change > 5
 
 
-KILLED = """
-import faulthandler, os, signal, sys
-faulthandler.dump_traceback_later(200, exit=True)  # where it hangs, if it does
-import jupyter_sky as sky
-from tests.cluster.control import test_scaling
-from tests.cluster.conftest import start
-from jupyter_sky.providers.local import Local
+def scale_and_die(
+    variables: Mapping[str, str],
+    said: Path,
+    machines: int,
+    framework: bool,
+    change: int,
+    before: int,
+    after: int,
+) -> None:
+    """Scale a cluster as another kernel, which is killed at a change that the cluster goes through.
 
-machines = int(sys.argv[4])
-framework = bool(int(sys.argv[5]))
-cells = start(int(sys.argv[1]), provider=Local(machines=machines), framework=framework)
-test_scaling.prepare(cells)
-print(cells.cluster.name, flush=True)
-seen = 0
+    Parameters
+    ----------
+    variables
+        Those of the environment: who forks such processes may be there from an earlier test.
+    said
+        Gets the cluster's name.
+    """
+    os.environ.clear()
+    os.environ.update(variables)
+    faulthandler.dump_traceback_later(200, exit=True)  # where it hangs, if it does
+    cells = start(before, provider=Local(machines=machines), framework=framework)
+    prepare(cells)
+    said.write_text(cells.cluster.name)
+    seen = 0
 
-def look(text=""):
-    global seen
-    seen += 1
-    if seen == int(sys.argv[3]):
-        os.kill(os.getpid(), signal.SIGKILL)
+    def look(text: str = "") -> None:
+        nonlocal seen
+        seen += 1
+        if seen == change:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-cells.cluster.listen(look)
-cells.cluster.scale(int(sys.argv[2]), progress=look)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+    cells.cluster.listen(look)
+    cells.cluster.scale(after, progress=look)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 # Each cluster with a group imports torch twice: the moments in which it is formed are enough.
@@ -314,28 +318,28 @@ _DEATHS = [
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
 def test_another_kernel_finds_the_old_cluster_or_the_new_one(
     attached: Callable[..., Cells],
+    tmp_path: Path,
     machines: int,
     framework: bool,
     change: int,
     before: int,
     after: int,
 ) -> None:
-    numbers = map(str, (before, after, change, machines, int(framework)))
-    root = str(Path(sky.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, *numbers],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": root},
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload([__name__])
+    moment = (machines, framework, change, before, after)
+    kernel = forks.Process(
+        target=scale_and_die, args=(dict(os.environ), tmp_path / "name", *moment)
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    cells = attached(done.stdout.strip(), framework=framework)
+    kernel.start()
+    kernel.join()
+    assert kernel.exitcode == -signal.SIGKILL
+    cells = attached((tmp_path / "name").read_text(), framework=framework)
     nodes = len(cells.cluster.all_ranks)
     assert nodes in (before, after)
     keep = [0, 1, 2 if before == 3 else None][:nodes]
     assert_is_whole(cells, nodes, keep, framework=framework)
     assert len(everything(cells)) >= 2 + nodes if machines == 1 else True
     # One that was told to end before the kernel was killed may be at its last words.
-    while ranks_on_this_machine(cells) > nodes:
-        time.sleep(0.01)
+    until(lambda: ranks_on_this_machine(cells) <= nodes)
     assert ranks_on_this_machine(cells) == nodes
