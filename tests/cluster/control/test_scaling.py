@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import multiprocessing
+import itertools
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -18,8 +19,9 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.providers.local import Local
-from tests.cluster.conftest import Cells, start
+from tests.cluster.conftest import Cells, start, taken_up
 from tests.cluster.control.test_lifecycle import everything
+from tests.forks import forks_with
 from tests.waiting import until
 
 IMPORTS = "import json, os, jupyter_sky as sky"
@@ -268,78 +270,96 @@ def test_stop_at_any_change_leaves_the_old_cluster_or_the_new_one(new, machines:
     assert change > 5
 
 
-def scale_and_die(
-    variables: Mapping[str, str],
-    said: Path,
-    machines: int,
-    framework: bool,
-    change: int,
-    before: int,
-    after: int,
-) -> None:
-    """Scale a cluster as another kernel, which is killed at a change that the cluster goes through.
+@dataclass(frozen=True)
+class Death:
+    """A kernel that scales a cluster, and is killed at a change that the cluster goes through.
 
-    Parameters
+    Attributes
     ----------
-    variables
-        Those of the environment: who forks such processes may be there from an earlier test.
-    said
-        Gets the cluster's name.
+    name
+        Gets the cluster's name; where it has one already, that cluster is taken up.
     """
-    os.environ.clear()
-    os.environ.update(variables)
-    faulthandler.dump_traceback_later(200, exit=True)  # where it hangs, if it does
-    cells = start(before, provider=Local(machines=machines), framework=framework)
-    prepare(cells)
-    said.write_text(cells.cluster.name)
-    seen = 0
 
-    def look(text: str = "") -> None:
-        nonlocal seen
-        seen += 1
-        if seen == change:
-            os.kill(os.getpid(), signal.SIGKILL)
+    name: Path
+    machines: int
+    framework: bool
+    change: int
+    before: int
+    after: int
 
-    cells.cluster.listen(look)
-    cells.cluster.scale(after, progress=look)
-    os.kill(os.getpid(), signal.SIGKILL)
+    def die(self, variables: Mapping[str, str]) -> None:
+        """Be that kernel, in an environment with these variables."""
+        os.environ.clear()  # who forks such processes may be there from an earlier test
+        os.environ.update(variables)
+        faulthandler.dump_traceback_later(200, exit=True)  # where it hangs, if it does
+        cells = self._cells()
+        prepare(cells)
+        seen = 0
 
+        def look(text: str = "") -> None:
+            nonlocal seen
+            seen += 1
+            if seen == self.change:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-# Each cluster with a group imports torch twice: the moments in which it is formed are enough.
-_DEATHS = [
-    *((1, True, change) for change in (4, 12)),
-    *((1, False, change) for change in (2, 8, 100)),
-    *((3, False, change) for change in (2, 4, 8, 12, 100)),
-]
+        cells.cluster.listen(look)
+        cells.cluster.scale(self.after, progress=look)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def taken_up(self) -> Cells:
+        """Be another kernel, which takes the cluster up."""
+        provider = Local(machines=self.machines)
+        return taken_up(self.name.read_text(), provider=provider, framework=self.framework)
+
+    def _cells(self) -> Cells:
+        if self.name.exists():
+            cells = self.taken_up()
+            if len(cells.cluster.all_ranks) != self.before:
+                cells.cluster.scale(self.before)
+            return cells
+        provider = Local(machines=self.machines)
+        cells = start(self.before, provider=provider, framework=self.framework)
+        self.name.write_text(cells.cluster.name)
+        return cells
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("machines", "framework", "change"), _DEATHS)
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+@pytest.mark.parametrize(
+    ("machines", "framework", "changes"),
+    [
+        (1, True, (4, 12)),  # the moments in which the group is formed
+        (1, False, (2, 8, 100)),
+        (3, False, (2, 4, 8, 12, 100)),
+    ],
+)
 def test_another_kernel_finds_the_old_cluster_or_the_new_one(
-    attached: Callable[..., Cells],
-    tmp_path: Path,
-    machines: int,
-    framework: bool,
-    change: int,
-    before: int,
-    after: int,
+    tmp_path: Path, machines: int, framework: bool, changes: Sequence[int]
 ) -> None:
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload([__name__])
-    moment = (machines, framework, change, before, after)
-    kernel = forks.Process(
-        target=scale_and_die, args=(dict(os.environ), tmp_path / "name", *moment)
-    )
-    kernel.start()
-    kernel.join()
-    assert kernel.exitcode == -signal.SIGKILL
-    cells = attached((tmp_path / "name").read_text(), framework=framework)
+    name = tmp_path / "name"
+    moments = itertools.product(changes, [(2, 3), (3, 2)])
+    deaths = [Death(name, machines, framework, change, *counts) for change, counts in moments]
+    try:
+        for death in deaths:
+            kernel = forks_with(__name__).Process(target=death.die, args=(dict(os.environ),))
+            kernel.start()
+            kernel.join()
+            assert kernel.exitcode == -signal.SIGKILL
+            cells = death.taken_up()
+            try:
+                assert_is_one_or_the_other(cells, death)
+            finally:
+                cells.cluster.close()
+    finally:
+        if name.exists():
+            deaths[0].taken_up().cluster.down()
+
+
+def assert_is_one_or_the_other(cells: Cells, death: Death) -> None:
     nodes = len(cells.cluster.all_ranks)
-    assert nodes in (before, after)
-    keep = [0, 1, 2 if before == 3 else None][:nodes]
-    assert_is_whole(cells, nodes, keep, framework=framework)
-    assert len(everything(cells)) >= 2 + nodes if machines == 1 else True
+    assert nodes in (death.before, death.after)
+    keep = [0, 1, 2 if death.before == 3 else None][:nodes]
+    assert_is_whole(cells, nodes, keep, framework=death.framework)
+    assert len(everything(cells)) >= 2 + nodes if death.machines == 1 else True
     # One that was told to end before the kernel was killed may be at its last words.
     until(lambda: ranks_on_this_machine(cells) <= nodes)
     assert ranks_on_this_machine(cells) == nodes
