@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def violations(root: Path) -> list[str]:
             found.append(f"{place}:1: {room!r} is not a room; the rooms are {listed(MAY_IMPORT)}")
             continue
         is_package = path.name == "__init__.py"
-        for line, target in imports(ast.parse(path.read_bytes()), module, is_package):
+        for line, target in imports(parsed(path), module, is_package):
             if target not in FREE and room_of(target) not in MAY_IMPORT[room] | {room}:
                 allowed = listed(MAY_IMPORT[room]) or "no other room"
                 found.append(f"{place}:{line}: imports {target}; {room} may import {allowed}")
@@ -99,13 +100,19 @@ def home(package: str, name: str, modules: Collection[str] = ()) -> str:
     return jupyter_sky._HOMES.get(name, f"{package}.{name}").partition(":")[0]
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A file's code; most of these tests look at all files."""
+    return ast.parse(path.read_bytes())
+
+
+@cache
 def graph(root: Path) -> dict[str, set[str]]:
     """The modules below `root`, each with those that it imports, wherever it does."""
     modules = {module_name(path, root): path for path in root.rglob("*.py")}
     found: dict[str, set[str]] = {}
     for module, path in modules.items():
-        tree = ast.parse(path.read_bytes())
-        targets = imports(tree, module, path.name == "__init__.py", modules)
+        targets = imports(parsed(path), module, path.name == "__init__.py", modules)
         found[module] = {target for _, target in targets} & modules.keys() - {module}
     return found
 

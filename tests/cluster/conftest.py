@@ -147,19 +147,23 @@ def new_with() -> Iterator[Callable[..., Cells]]:
         cells.cluster.down()
 
 
+def taken_up(name: str, *, provider: Local | None = None, framework: bool = True) -> Cells:
+    """Take up a cluster that another kernel has left."""
+    row = registry.find(name)
+    assert row is not None
+    _, runtime_env = assemble(ClusterSpec(name=name), [sky.plugins.torch()] if framework else [])
+    cluster = Cluster.attach(row, provider or Local(), runtime_env, timeouts=Timeouts(stop=20))
+    assert cluster is not None
+    return Cells(cluster)
+
+
 @pytest.fixture
 def attached() -> Iterator[Callable[..., Cells]]:
     """Takes up clusters that another kernel has left, and ends them."""
     found: list[Cells] = []
 
     def attach(name: str, framework: bool = True) -> Cells:
-        row = registry.find(name)
-        assert row is not None
-        plugins = [sky.plugins.torch()] if framework else []
-        _, runtime_env = assemble(ClusterSpec(name=name), plugins)
-        cluster = Cluster.attach(row, Local(), runtime_env, timeouts=Timeouts(stop=20))
-        assert cluster is not None
-        found.append(Cells(cluster))
+        found.append(taken_up(name, framework=framework))
         return found[-1]
 
     yield attach

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 
@@ -26,10 +27,16 @@ def work(cells: Cells, count: int) -> None:
 
 
 def objects(cells: Cells) -> tuple[int, int]:
-    """Count the objects of this process and of the rank that could refer to others."""
+    """Count the objects of this process and of the rank that could refer to others.
+
+    A loop keeps timers that were cancelled, each with its context, until there are a hundred: those
+    come and go, and are not counted.
+    """
     gc.collect()
+    here = gc.get_objects()
+    cancelled = sum(type(each) is asyncio.TimerHandle and each.cancelled() for each in here)
     counted = "(__import__('gc').collect(), len(__import__('gc').get_objects()))[1]"
-    return len(gc.get_objects()), cells.ask(counted)[0]
+    return len(here) - 2 * cancelled, cells.ask(counted)[0]
 
 
 def megabytes(process: psutil.Process) -> float:
@@ -43,7 +50,7 @@ def test_cells_leave_nothing_behind(new) -> None:
     before, size, files = objects(cells), megabytes(agent), agent.num_fds() + kernel.num_fds()
     work(cells, CELLS)
     for there, then in zip(objects(cells), before, strict=True):
-        # A leak for each cell is as much, and other threads make and drop a few meanwhile.
-        assert there - then < CELLS * 0.9
+        # A leak is one for each cell or more; other threads make and drop a few meanwhile.
+        assert there - then < CELLS / 2
     assert megabytes(agent) - size < 1.5
     assert agent.num_fds() + kernel.num_fds() <= files

@@ -10,7 +10,7 @@ import pytest
 
 from tests.labextension.sidebar import SidebarUser, end_clusters
 from tests.notebook.panel.conftest import chromium, shots
-from tests.notebook.panel.jupyter import Server, serve
+from tests.notebook.panel.jupyter import Pages, Server, serve
 
 __all__ = ["chromium", "shots"]
 
@@ -21,15 +21,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def pages(chromium: Any) -> Pages:
+    return Pages(chromium)
+
+
 @pytest.fixture
 def open_notebook(
-    chromium: Any, server: Server, shots: Path
+    pages: Pages, server: Server, shots: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., SidebarUser]]:
     """Open notebooks with the sidebar beside them; clusters and kernels end with the test."""
     users: list[SidebarUser] = []
+    failed = request.session.testsfailed
 
     def open_notebook(place: str, name: str) -> SidebarUser:
-        users.append(SidebarUser(chromium, server, place, name))
+        users.append(SidebarUser(pages, server, place, name))
         return users[-1]
 
     yield open_notebook
@@ -38,5 +44,7 @@ def open_notebook(
     end_clusters(server)
     for user in users:
         user.leave()
+        if request.session.testsfailed > failed:
+            pages.forget()
         assert user.alerts == []
         assert user.trouble == []

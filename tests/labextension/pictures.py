@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 
 from tests.labextension.sidebar import SidebarUser, end_clusters
 from tests.notebook.panel.conftest import launch
-from tests.notebook.panel.jupyter import serve
+from tests.notebook.panel.jupyter import Pages, serve
 from tests.paths import ROOT
 
 FOLDER = ROOT / "labextension" / "pictures"
@@ -66,7 +66,7 @@ def main(folder: Path) -> None:
         os.environ["JUPYTER_SKY_HOME"] = str(Path(home) / "sky")
         with serve(Path(home)) as server, launch(playwright) as browser:
             cells = [nbformat.v4.new_code_cell(PREPARE), nbformat.v4.new_code_cell(TRAIN)]
-            user = SidebarUser(browser, server, "lab", "digits", *cells, **LOOK)
+            user = SidebarUser(Pages(browser, **LOOK), server, "lab", "digits", *cells)
             try:
                 picture_run(user, folder)
             finally:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.notebook.panel.jupyter import NotebookUser, Server
+from tests.notebook.panel.jupyter import NotebookUser, Pages, Server
 from tests.paths import ROOT
 
 _AXE = ROOT / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
@@ -61,10 +61,8 @@ def end_clusters(server: Server) -> None:
 class SidebarUser(NotebookUser):
     """A user who looks at clusters in the sidebar."""
 
-    def __init__(
-        self, browser: Any, server: Server, place: str, name: str, *cells: Any, **look: Any
-    ) -> None:
-        super().__init__(browser, server, place, name, *cells, **look)
+    def __init__(self, pages: Pages, server: Server, place: str, name: str, *cells: Any) -> None:
+        super().__init__(pages, server, place, name, *cells)
         self.trouble: list[str] = []
         self.page.on("pageerror", self._note)
         self.do("show")
@@ -124,8 +122,6 @@ class SidebarUser(NotebookUser):
         )
 
     def leave(self) -> None:
-        """End the kernel and close the page."""
-        self.page.evaluate(
-            "() => jupyterapp.shell.currentWidget?.sessionContext?.shutdown?.()",
-        )
-        self.page.close()
+        """End the kernel and close the notebook."""
+        self.page.remove_listener("pageerror", self._note)
+        self._leave()

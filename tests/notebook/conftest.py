@@ -16,6 +16,7 @@ from jupyter_client.manager import start_new_kernel
 from traitlets.config import Config
 
 from jupyter_sky.cluster.inventory import registry
+from tests.conftest import shared_registry
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
 
@@ -121,10 +122,13 @@ def others(opened: Callable[..., LiveNotebook], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("JPY_SESSION_NAME", str(opened("others").path))
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNotebook]:
+@pytest.fixture(scope="session")
+def pair(
+    tmp_path_factory: pytest.TempPathFactory, workplace: Path, checkout: None
+) -> Iterator[LiveNotebook]:
     """A notebook with a cluster of two nodes, for tests that leave both as they were."""
-    notebook = LiveNotebook(tmp_path_factory.mktemp("pair") / "pair.ipynb")
+    with shared_registry(workplace):
+        notebook = LiveNotebook(tmp_path_factory.mktemp("pair") / "pair.ipynb")
     try:
         notebook.succeed("%load_ext jupyter_sky")
         notebook.succeed(

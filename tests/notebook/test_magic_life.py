@@ -54,16 +54,16 @@ def test_notebooks_of_one_name_in_two_folders_have_two_clusters(opened, tmp_path
     other = tmp_path / "other"
     other.mkdir()
     here, there = opened("same"), opened("other/same")
-    here.succeed("%%sky --nodes 1\nmine = 1")
-    there.succeed("%%sky --nodes 1\nmine = 2")
+    here.succeed("%%sky --nodes 1 --plugin none\nmine = 1")
+    there.succeed("%%sky --nodes 1 --plugin none\nmine = 2")
     assert len(clusters("same-")) == 2
     assert here.succeed("%%sky\nprint(mine)").stdout == "1\n"
 
 
 def test_a_notebook_can_have_several_clusters(opened) -> None:
     notebook = opened("several")
-    notebook.succeed("%%sky --nodes 1\nmine = 'own'")
-    notebook.succeed("%%sky --cluster extra --nodes 2\nmine = 'extra'")
+    notebook.succeed("%%sky --nodes 1 --plugin none\nmine = 'own'")
+    notebook.succeed("%%sky --cluster extra --nodes 2 --plugin none\nmine = 'extra'")
     assert notebook.succeed("%%sky\nprint(mine)").stdout == "extra\n"
     notebook.succeed("%sky down extra")
     assert notebook.succeed("%%sky\nprint(mine)").stdout == "own\n"
@@ -80,7 +80,7 @@ def test_the_extension_can_be_loaded_twice(pair: LiveNotebook) -> None:
 def test_a_cluster_whose_agent_is_killed_is_lost_in_one_line_and_started_anew(opened) -> None:
     notebook = opened("killed")
     cell = notebook.start(
-        "%%sky --nodes 2\nimport time\nprint('started')\nwhile True: time.sleep(0.01)"
+        "%%sky --nodes 2 --plugin none\nimport time\nprint('started')\nwhile True: time.sleep(0.01)"
     )
     notebook.until(cell, lambda cell: cell.stdout)
     [name] = clusters("killed-")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import traceback
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import topology
+from tests.forks import forks_with
 
 Rank = Callable[..., Any]
 
@@ -23,10 +23,9 @@ def on_ranks() -> Callable[..., list[Any]]:
     ``join(generation)`` is what a rank does before its group is formed: it says where the head
     listens, and on the head it hands the listening socket over.
     """
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["torch", "torch.distributed"])
 
     def run(function: Rank, world_size: int, *args: Any, absent: tuple[int, ...] = ()) -> list[Any]:
+        forks = forks_with("torch", "torch.distributed")
         listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         ports = [each.getsockname()[1] for each in listening]
         results, processes = [], []

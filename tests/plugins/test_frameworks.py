@@ -22,6 +22,7 @@ def torch_pool() -> Iterator[sky.ComputePool]:
         sky.plugins.torch(),
         sky.plugins.accelerate({"mixed_precision": "bf16"}),
         sky.plugins.huggingface(token=TOKEN),
+        sky.plugins.keras(backend="torch"),
     ]
     with sky.ComputePool(nodes=2, plugins=plugins) as pool:
         yield pool
@@ -253,9 +254,7 @@ def test_keras_on_jax_is_data_parallel(jax_pool: sky.ComputePool) -> None:
     assert one["losses"][-1] < one["losses"][0]
 
 
-def test_keras_on_torch_trains_a_model_on_each_rank() -> None:
-    plugins = [sky.plugins.torch(), sky.plugins.keras(backend="torch")]
-    with sky.ComputePool(nodes=2, plugins=plugins) as pool:
-        for seen in fit_with_keras() @ pool:
-            assert seen["backend"] == "torch"
-            assert seen["losses"][-1] < seen["losses"][0]
+def test_keras_on_torch_trains_a_model_on_each_rank(torch_pool: sky.ComputePool) -> None:
+    for seen in fit_with_keras() @ torch_pool:
+        assert seen["backend"] == "torch"
+        assert seen["losses"][-1] < seen["losses"][0]

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections import deque
@@ -100,6 +101,7 @@ class Server:
             entry = self.clusters().get(name)
             if entry is not None and condition(entry):
                 return entry
+            time.sleep(0.05)  # to answer takes work, and what is waited for needs the processor
 
     def act(self, entry: dict[str, Any], action: str, body: Any = None) -> Answer:
         """Do something with a cluster."""

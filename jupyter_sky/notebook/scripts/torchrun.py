@@ -11,8 +11,11 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.scripts.run import NodeScript, find_folder
 
 # The head keeps the store at which nodes meet. Each says itself at which address others reach it:
-# what the system says of its name need not be true in this network.
+# what the system says of its name need not be true in this network. Processes that start again
+# get a store of their own: in the one that is shared with those before them, they find where those
+# were, connect to what has ended, and fail, so that one failure uses up several restarts.
 _MEET = """\
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE="${{TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-1}}"
 mapfile -t addresses <<< "$SKYPILOT_NODE_IPS"
 case $MASTER_ADDR in *:*) head="[$MASTER_ADDR]" ;; *) head=$MASTER_ADDR ;; esac
 meet=(

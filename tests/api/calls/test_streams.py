@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jupyter_sky as sky
+from tests.waiting import until
 
 
 @sky.compute
@@ -65,11 +66,6 @@ def first_of(data: Iterator[int], go_on: Path) -> int:
     return found
 
 
-def wait_for(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.005)
-
-
 def test_values_arrive_from_one_rank_and_with_their_rank_from_all(pool: sky.ComputePool) -> None:
     assert list(count(40) >> pool) == list(range(40))
     assert list(count_slowly(3) >> pool) == [0, 1, 2]
@@ -81,7 +77,7 @@ def test_a_value_arrives_before_the_next_is_made(pool: sky.ComputePool, tmp_path
     @sky.compute
     def two(go_on: Path) -> Iterator[str]:
         yield "first"
-        wait_for(go_on)
+        until(go_on.exists)
         yield "second"
 
     stream = two(tmp_path / "go") >> pool
@@ -95,7 +91,7 @@ def test_a_rank_does_not_run_ahead_of_who_reads(pool: sky.ComputePool, tmp_path:
         assert int((tmp_path / "made").read_text() or 0) <= value + 17
         if value == 60:
             break
-    wait_for(tmp_path / "closed")
+    until((tmp_path / "closed").exists)
 
 
 def test_large_values_are_few_at_a_time(pool: sky.ComputePool, tmp_path: Path) -> None:
@@ -114,7 +110,7 @@ def test_who_leaves_early_ends_it_on_the_rank(pool: sky.ComputePool, tmp_path: P
     stream: Any = endless(tmp_path) >> pool
     assert next(stream) == 0
     stream.close()
-    wait_for(tmp_path / "closed")
+    until((tmp_path / "closed").exists)
     assert list(stream) == []
     assert list(count(1) >> pool) == [0]
 
@@ -130,7 +126,7 @@ def test_one_that_never_yields_again_is_stopped(pool: sky.ComputePool, tmp_path:
 
     for _ in busy() >> pool:
         break
-    wait_for(tmp_path / "stopped")
+    until((tmp_path / "stopped").exists)
 
 
 def test_an_error_comes_after_the_values_before_it(pool: sky.ComputePool) -> None:
@@ -202,4 +198,4 @@ def test_a_stream_has_a_time_out(pool: sky.ComputePool, tmp_path: Path) -> None:
     with pytest.raises(TimeoutError, match="the stream took longer"):
         for _ in endless(tmp_path).with_timeout(0.05) >> pool:
             pass
-    wait_for(tmp_path / "closed")
+    until((tmp_path / "closed").exists)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import itertools
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -19,8 +19,10 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.providers.local import Local
-from tests.cluster.conftest import Cells
+from tests.cluster.conftest import Cells, start, taken_up
 from tests.cluster.control.test_lifecycle import everything
+from tests.forks import forks_with
+from tests.waiting import until
 
 IMPORTS = "import json, os, jupyter_sky as sky"
 IN_A_GROUP = """
@@ -119,25 +121,37 @@ def test_nodes_of_several_ranks(new) -> None:
     assert cells.ask("dist.get_world_size()") == [4] * 4
 
 
-def test_further_agents_are_let_in(new) -> None:
+def test_further_agents_are_let_in_and_those_that_die_before_change_nothing(new) -> None:
     """Also by one that was alone: it had no certificate, and no door for others."""
     cells = new(nodes=1, provider=Local(machines=3))
+    cluster = cells.cluster
     prepare(cells)
-    for nodes in (2, 3):
-        cells.cluster.scale(nodes)
-        assert len(registry.find(cells.cluster.name).machines) == nodes
+    cluster.scale(2)
+    assert_is_whole(cells, 2, keep=[0, None])
+
+    for word in ("importing", "checking", "forming"):
+
+        def kill(text: str, word: str = word) -> None:
+            if text.startswith(word):
+                [new_one] = cluster._controller.connections[2:]
+                os.kill(new_one.machine.pid, signal.SIGKILL)
+
+        with pytest.raises(sky.SkyError, match="stays with 2 nodes: .*node 2"):
+            cluster.scale(3, progress=kill)
+        assert_is_whole(cells, 2, keep=[0, None])
+
+    cluster.scale(3)
+    assert len(registry.find(cluster.name).machines) == 3
     assert_is_whole(cells, 3, keep=[0, None, None])
     # Large data takes the way from agent to agent.
     import numpy as np
 
     cells.namespace["large"] = np.ones(3_000_000)
-    before = cells.cluster.sent_bytes
+    before = cluster.sent_bytes
     assert cells.ask("float(large.sum())", names=["large"]) == [3e6] * 3
-    assert cells.cluster.sent_bytes - before < 25_000_000
-    agents = [
-        psutil.Process(machine["pid"]) for machine in registry.find(cells.cluster.name).machines
-    ]
-    cells.cluster.scale(2)
+    assert cluster.sent_bytes - before < 25_000_000
+    agents = [psutil.Process(machine["pid"]) for machine in registry.find(cluster.name).machines]
+    cluster.scale(2)
     assert_is_whole(cells, 2, keep=[0, None])
     agents[2].wait(timeout=10)
 
@@ -182,24 +196,6 @@ def test_a_run_for_a_rank_that_has_left_says_so(new) -> None:
 
 
 # What goes wrong
-
-
-@pytest.mark.parametrize("word", ["importing", "checking", "forming"])
-def test_an_agent_that_is_killed_before_it_has_joined(new, word: str) -> None:
-    framework = word != "checking"  # each agent imports torch
-    cells = new(nodes=2, provider=Local(machines=3), framework=framework)
-    prepare(cells)
-
-    def kill(text: str) -> None:
-        if text.startswith(word):
-            [new_one] = cells.cluster._controller.connections[2:]
-            os.kill(new_one.machine.pid, signal.SIGKILL)
-
-    with pytest.raises(sky.SkyError, match="stays with 2 nodes: .*node 2"):
-        cells.cluster.scale(3, progress=kill)
-    assert_is_whole(cells, 2, keep=[0, 1], framework=framework)
-    cells.cluster.scale(3)
-    assert_is_whole(cells, 3, keep=[0, 1, None], framework=framework)
 
 
 def test_a_rank_that_dies_while_the_group_is_formed_does_not_hold_up_the_others(new) -> None:
@@ -274,68 +270,96 @@ def test_stop_at_any_change_leaves_the_old_cluster_or_the_new_one(new, machines:
     assert change > 5
 
 
-KILLED = """
-import faulthandler, os, signal, sys
-faulthandler.dump_traceback_later(200, exit=True)  # where it hangs, if it does
-import jupyter_sky as sky
-from tests.cluster.control import test_scaling
-from tests.cluster.conftest import start
-from jupyter_sky.providers.local import Local
+@dataclass(frozen=True)
+class Death:
+    """A kernel that scales a cluster, and is killed at a change that the cluster goes through.
 
-machines = int(sys.argv[4])
-framework = bool(int(sys.argv[5]))
-cells = start(int(sys.argv[1]), provider=Local(machines=machines), framework=framework)
-test_scaling.prepare(cells)
-print(cells.cluster.name, flush=True)
-seen = 0
+    Attributes
+    ----------
+    name
+        Gets the cluster's name; where it has one already, that cluster is taken up.
+    """
 
-def look(text=""):
-    global seen
-    seen += 1
-    if seen == int(sys.argv[3]):
+    name: Path
+    machines: int
+    framework: bool
+    change: int
+    before: int
+    after: int
+
+    def die(self, variables: Mapping[str, str]) -> None:
+        """Be that kernel, in an environment with these variables."""
+        os.environ.clear()  # who forks such processes may be there from an earlier test
+        os.environ.update(variables)
+        faulthandler.dump_traceback_later(200, exit=True)  # where it hangs, if it does
+        cells = self._cells()
+        prepare(cells)
+        seen = 0
+
+        def look(text: str = "") -> None:
+            nonlocal seen
+            seen += 1
+            if seen == self.change:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        cells.cluster.listen(look)
+        cells.cluster.scale(self.after, progress=look)
         os.kill(os.getpid(), signal.SIGKILL)
 
-cells.cluster.listen(look)
-cells.cluster.scale(int(sys.argv[2]), progress=look)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+    def taken_up(self) -> Cells:
+        """Be another kernel, which takes the cluster up."""
+        provider = Local(machines=self.machines)
+        return taken_up(self.name.read_text(), provider=provider, framework=self.framework)
 
-
-# Each cluster with a group imports torch twice: the moments in which it is formed are enough.
-_DEATHS = [
-    *((1, True, change) for change in (4, 12)),
-    *((1, False, change) for change in (2, 8, 100)),
-    *((3, False, change) for change in (2, 4, 8, 12, 100)),
-]
+    def _cells(self) -> Cells:
+        if self.name.exists():
+            cells = self.taken_up()
+            if len(cells.cluster.all_ranks) != self.before:
+                cells.cluster.scale(self.before)
+            return cells
+        provider = Local(machines=self.machines)
+        cells = start(self.before, provider=provider, framework=self.framework)
+        self.name.write_text(cells.cluster.name)
+        return cells
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("machines", "framework", "change"), _DEATHS)
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+@pytest.mark.parametrize(
+    ("machines", "framework", "changes"),
+    [
+        (1, True, (4, 12)),  # the moments in which the group is formed
+        (1, False, (2, 8, 100)),
+        (3, False, (2, 4, 8, 12, 100)),
+    ],
+)
 def test_another_kernel_finds_the_old_cluster_or_the_new_one(
-    attached: Callable[..., Cells],
-    machines: int,
-    framework: bool,
-    change: int,
-    before: int,
-    after: int,
+    tmp_path: Path, machines: int, framework: bool, changes: Sequence[int]
 ) -> None:
-    numbers = map(str, (before, after, change, machines, int(framework)))
-    root = str(Path(sky.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, *numbers],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": root},
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    cells = attached(done.stdout.strip(), framework=framework)
+    name = tmp_path / "name"
+    moments = itertools.product(changes, [(2, 3), (3, 2)])
+    deaths = [Death(name, machines, framework, change, *counts) for change, counts in moments]
+    try:
+        for death in deaths:
+            kernel = forks_with(__name__).Process(target=death.die, args=(dict(os.environ),))
+            kernel.start()
+            kernel.join()
+            assert kernel.exitcode == -signal.SIGKILL
+            cells = death.taken_up()
+            try:
+                assert_is_one_or_the_other(cells, death)
+            finally:
+                cells.cluster.close()
+    finally:
+        if name.exists():
+            deaths[0].taken_up().cluster.down()
+
+
+def assert_is_one_or_the_other(cells: Cells, death: Death) -> None:
     nodes = len(cells.cluster.all_ranks)
-    assert nodes in (before, after)
-    keep = [0, 1, 2 if before == 3 else None][:nodes]
-    assert_is_whole(cells, nodes, keep, framework=framework)
-    assert len(everything(cells)) >= 2 + nodes if machines == 1 else True
+    assert nodes in (death.before, death.after)
+    keep = [0, 1, 2 if death.before == 3 else None][:nodes]
+    assert_is_whole(cells, nodes, keep, framework=death.framework)
+    assert len(everything(cells)) >= 2 + nodes if death.machines == 1 else True
     # One that was told to end before the kernel was killed may be at its last words.
-    while ranks_on_this_machine(cells) > nodes:
-        time.sleep(0.01)
+    until(lambda: ranks_on_this_machine(cells) <= nodes)
     assert ranks_on_this_machine(cells) == nodes

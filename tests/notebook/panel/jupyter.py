@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,15 @@ from tests.server.jupyter import said
 
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
 
-_READY = """() => {
-  const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
-  return context?.isReady && context.session?.kernel?.status === 'idle';
+_READY = """path => {
+  const current = window.jupyterapp?.shell.currentWidget;
+  const context = current?.sessionContext;
+  return current?.context?.path === path && context?.isReady
+    && context.session?.kernel?.status === 'idle';
 }"""
+# What a command returns is not for us: a notebook takes seconds to be written down.
+_OPEN = "path => void window.jupyterapp.commands.execute('docmanager:open', { path })"
+_CLOSE_ALL = "() => [...jupyterapp.shell.widgets('main')].forEach(widget => widget.dispose())"
 _CONNECTED = """() => {
   const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
   return context?.isReady && context.session?.kernel?.connectionStatus === 'connected';
@@ -89,13 +94,62 @@ def serve(home: Path) -> Iterator[Server]:
         process.wait(timeout=30)
 
 
+@dataclass
+class Pages:
+    """The pages of a browser, all of one size.
+
+    JupyterLab in a page is used again, for one notebook after the other: to load it takes longer
+    than most of what is done there.
+    """
+
+    browser: Any
+    width: int = 1280
+    height: int = 860
+    sharpness: float = 1  # pixels of a screenshot for each of the page
+    _loaded: list[Any] = field(default_factory=list)
+
+    def open(self, server: Server, place: str, notebook: Path) -> Any:
+        """Return a page that shows a notebook whose kernel is ready."""
+        if place == "lab" and self._loaded:
+            page = self._loaded.pop()
+            page.evaluate(_OPEN, notebook.name)
+        else:
+            page = self.browser.new_page(viewport=self._size, device_scale_factor=self.sharpness)
+            # Of a loaded machine; only a test that fails waits so long.
+            page.set_default_timeout(100_000)
+            page.goto(server.url(place, notebook))
+        page.wait_for_function(_READY, arg=notebook.name)
+        return page
+
+    def put_back(self, page: Any) -> None:
+        """Close what a page shows; it is for another notebook, if JupyterLab is in it."""
+        if "/lab" not in page.url:
+            page.close()
+            return
+        page.unroute_all()
+        while page.locator(".jp-Dialog").count():  # that a kernel has died, perhaps
+            page.keyboard.press("Escape")
+        page.evaluate(_CLOSE_ALL)
+        page.set_viewport_size(self._size)
+        self._loaded.append(page)
+
+    def forget(self) -> None:
+        """Close the pages that would be used again: nobody knows what a test left that failed."""
+        while self._loaded:
+            self._loaded.pop().close()
+
+    @property
+    def _size(self) -> dict[str, int]:
+        return {"width": self.width, "height": self.height}
+
+
 class NotebookUser:
     """A user with a notebook on their screen.
 
     Parameters
     ----------
-    browser
-        Chromium.
+    pages
+        Where the notebook is shown.
     server
         The server.
     place
@@ -104,36 +158,17 @@ class NotebookUser:
         What the notebook is called.
     cells
         What it has already, below its title.
-    width, height
-        Of the page, in pixels.
-    sharpness
-        Pixels of a screenshot for each of the page.
     """
 
-    def __init__(
-        self,
-        browser: Any,
-        server: Server,
-        place: str,
-        name: str,
-        *cells: Any,
-        width: int = 1280,
-        height: int = 860,
-        sharpness: float = 1,
-    ) -> None:
+    def __init__(self, pages: Pages, server: Server, place: str, name: str, *cells: Any) -> None:
         self.notebook = server.folder / f"{name}.ipynb"
         title = nbformat.v4.new_markdown_cell(f"# {name}")
         made = nbformat.v4.new_notebook(cells=[title, *cells], metadata=KERNEL)
         nbformat.write(made, self.notebook)
-        self.page = browser.new_page(
-            viewport={"width": width, "height": height}, device_scale_factor=sharpness
-        )
-        # Of a loaded machine; only a test that fails waits so long.
-        self.page.set_default_timeout(100_000)
         self.alerts: list[str] = []
+        self._pages = pages
+        self.page = pages.open(server, place, self.notebook)
         self.page.on("dialog", self._answer)
-        self.page.goto(server.url(place, self.notebook))
-        self.page.wait_for_function(_READY)
 
     def _answer(self, dialog: Any) -> None:
         if dialog.type != "beforeunload":
@@ -210,12 +245,19 @@ class NotebookUser:
         return nbformat.read(self.notebook, as_version=4)
 
     def close(self) -> None:
-        """Stop what runs, end the cluster and the kernel, and close the page."""
+        """Stop what runs, end the cluster and the kernel, and close the notebook."""
         self.page.evaluate(
             "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt()"
         )
         # What is sent before a cell has failed is not run.
         self.page.locator(".jp-InputPrompt", has_text="[*]").first.wait_for(state="detached")
         self.run("%sky down")
-        self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-        self.page.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """End the kernel and close the notebook."""
+        self.page.evaluate(
+            "() => jupyterapp.shell.currentWidget?.sessionContext?.shutdown?.()",
+        )
+        self.page.remove_listener("dialog", self._answer)
+        self._pages.put_back(self.page)

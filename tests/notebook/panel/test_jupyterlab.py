@@ -12,7 +12,7 @@ import pytest
 from jupyter_sky.notebook.panel.strip import MIME
 from tests.installed import skip_without
 from tests.notebook.panel.bench import LEGIBLE
-from tests.notebook.panel.jupyter import NotebookUser, Server, serve
+from tests.notebook.panel.jupyter import NotebookUser, Pages, Server, serve
 from tests.notebook.panel.samples import HOSTILE
 
 skip_without("jupyterlab", "notebook", "torch")
@@ -46,21 +46,29 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def pages(chromium: Any) -> Pages:
+    return Pages(chromium)
+
+
 @pytest.fixture
 def open_notebook(
-    chromium: Any, server: Server, shots: Path
+    pages: Pages, server: Server, shots: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., NotebookUser]]:
     """Open notebooks; their clusters end with the test, and none may have run what ranks print."""
     users: list[NotebookUser] = []
+    failed = request.session.testsfailed
 
     def open_notebook(place: str, name: str, *cells: Any) -> NotebookUser:
-        users.append(NotebookUser(chromium, server, place, name, *cells))
+        users.append(NotebookUser(pages, server, place, name, *cells))
         return users[-1]
 
     yield open_notebook
     for user in users:
         user.page.screenshot(path=shots / f"{user.notebook.stem}-end.png")
         user.close()
+        if request.session.testsfailed > failed:
+            pages.forget()
         assert user.alerts == []
 
 

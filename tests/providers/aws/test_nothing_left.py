@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients
+from tests.forks import forks_with
 from tests.providers.aws.stand_in.account import Account, Answer, Call, CutConnection, refusal
 from tests.providers.aws.starting import SPEC, Booting, provider, start, start_and_fail
 
@@ -151,8 +151,7 @@ def _moments() -> list[tuple[int, str]]:
 def test_a_kernel_killed_at_any_call_leaves_nothing_after_gc(
     account: Account, ready: str, left: Left, number: int, moment: str
 ) -> None:
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["tests.providers.aws.stand_in.warm"])
+    forks = forks_with("tests.providers.aws.stand_in.warm")
     kernel = forks.Process(target=start_and_fail, args=(ready, dict(os.environ)))
 
     def kill(call: Call, carry_out: Callable[[], Answer]) -> Answer:

@@ -23,15 +23,6 @@ from jupyter_sky.transport.frames import encode
 from tests.lab import Lab
 
 
-def test_several_ranks_on_a_host(start) -> None:
-    cells = start("lab1:2,lab2")
-    cells.run("import os, socket, torch, torch.distributed as dist")
-    places = cells.ask("(socket.gethostname(), os.environ['LOCAL_RANK'])")
-    assert places == [("lab1", "0"), ("lab1", "1"), ("lab2", "0")]
-    cells.run("x = torch.ones(1) * dist.get_rank()\ndist.all_reduce(x)")
-    assert cells.ask("x.item()") == [3.0] * 3
-
-
 def test_one_host_needs_no_network(lab: Lab, start) -> None:
     cells = start("lab1:2")
     cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
@@ -44,13 +35,16 @@ def test_one_host_needs_no_network(lab: Lab, start) -> None:
     assert listening <= {*own, "127.0.0.1", "[::ffff:127.0.0.1]", "*"}
 
 
-def test_clusters_on_the_same_hosts_do_not_meet(start) -> None:
-    both = [start("lab1,lab2"), start("lab1,lab2")]
+def test_clusters_on_the_same_hosts_do_not_meet_and_hosts_can_have_several_ranks(start) -> None:
+    both = [start("lab1:2,lab2"), start("lab1,lab2")]
     for number, cells in enumerate(both):
-        cells.run(f"import torch, torch.distributed as dist\nx = torch.ones(1) * {number + 1}")
-        cells.run("dist.all_reduce(x)")
+        cells.run("import os, socket, torch, torch.distributed as dist")
+        cells.run(f"x = torch.ones(1) * {number + 1} + dist.get_rank()\ndist.all_reduce(x)")
+    places = both[0].ask("(socket.gethostname(), os.environ['LOCAL_RANK'])")
+    assert places == [("lab1", "0"), ("lab1", "1"), ("lab2", "0")]
+    assert both[0].ask("x.item()") == [6.0] * 3
     both[0].cluster.down()
-    assert both[1].ask("x.item()") == [4.0] * 2
+    assert both[1].ask("x.item()") == [5.0] * 2
 
 
 def test_users_on_one_host_do_not_meet(lab: Lab, client: Path, shelf: Path) -> None:
