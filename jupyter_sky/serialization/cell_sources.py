@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 from collections.abc import Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 Cells = Mapping[str, tuple[str, str]]
@@ -36,11 +38,38 @@ def _source(file: str) -> str | None:
 
 
 titles: dict[str, str] = {}
-"""Titles of another process's cells, by the file name of their code."""
+"""Titles of another process's cells, by the file name of their code; the latest are last."""
+
+_KEPT = 500
+"""Cells whose source is kept whatever is left of them; of older ones, that of live functions."""
 
 
 def register(cells: Cells) -> None:
     """Add cells of another process to `linecache`, where tracebacks find them."""
     for file, (text, name) in cells.items():
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        titles[file] = name
+        remember(file, name)
+
+
+def remember(file: str, name: str) -> None:
+    """Remember the title of a cell, and forget old cells of which nothing is left."""
+    titles.pop(file, None)
+    titles[file] = name
+    if len(titles) > _enough:
+        _forget_old()
+
+
+_enough = 2 * _KEPT
+
+
+def _forget_old() -> None:
+    """Forget the sources that no traceback can need: neither a function nor a new cell has them."""
+    global _enough
+    # Not by `isinstance`, which would run code of objects that stand for others.
+    functions = (each for each in gc.get_objects() if type(each) is FunctionType)
+    used = {each.__code__.co_filename for each in functions}
+    for file in list(titles)[:-_KEPT]:
+        if file not in used:
+            del titles[file]
+            linecache.cache.pop(file, None)
+    _enough = len(titles) + _KEPT

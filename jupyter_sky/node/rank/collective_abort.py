@@ -13,9 +13,18 @@ Things that don't work:
 - Closing the group's file descriptors. A thread that polls a descriptor is not woken when another
   closes it, and the next file that is opened gets its number: gloo would read from that.
 
-Solution: another thread of the same process shuts the connections of the group down
-(``shutdown(SHUT_RDWR)``). For gloo this looks as if the peer had died: the collective raises in the
-main thread, and the group can be destroyed and formed anew.
+- Shutting the group's connections down for both directions, or letting gloo close them at once. A
+  peer that is about to send then has its write refused; gloo takes that for a full buffer and keeps
+  what it sends, and when it finds the connection closed it tells all who wait but this one
+  (``Pair::write`` and ``Pair::signalException`` in gloo/transport/tcp/pair.cc). That rank stays in
+  the collective for torch's time-out. It was one of a hundred, and most where a host had been cut
+  off and came back.
+
+Solution: another thread of the same process shuts the connections of the group down for reading
+(``shutdown(SHUT_RD)``). For gloo this looks as if the peer had died: the collective raises in the
+main thread, and the group can be destroyed and formed anew. A second descriptor of each keeps it
+open until then, so that whoever still sends to this rank may do so; the peers are told to break
+the collective on their own.
 
 torch does not say which sockets are the group's, so they are looked up in ``/proc``. The user's own
 connections have to stay: on this machine only those count whose other end is a socket of another
@@ -45,6 +54,9 @@ Endpoint = tuple[str, int]
 _TCP = (socket.AF_INET, socket.AF_INET6)
 _PAIR = struct.Struct("=q")  # what connects to gloo begins with the number of its pair
 _CONNECT_WITHIN = 1.0
+
+_broken: dict[str, socket.socket] = {}
+"""Connections of the group that were shut down, by inode."""
 
 
 def break_group(
@@ -76,18 +88,23 @@ def break_group(
     siblings_sockets = {inode for pid in siblings for _, inode in _sockets(pid)}
     owners = _owners()
     remote = set(addresses)
-    for fd, _ in _sockets(os.getpid()):
+    for fd, inode in _sockets(os.getpid()):
         with contextlib.suppress(OSError), _duplicate(fd) as sock:
-            if sock.family not in _TCP:
+            if sock.family not in _TCP or inode in _broken:
                 continue
             ours, theirs = _endpoint(sock.getsockname()), _endpoint(sock.getpeername())
-            if (
-                owners.get((theirs, ours)) in siblings_sockets
-                or theirs[0] in remote
-                or store in (theirs, ours)
-            ):
+            if store in (theirs, ours):
                 sock.shutdown(socket.SHUT_RDWR)
+            elif owners.get((theirs, ours)) in siblings_sockets or theirs[0] in remote:
+                sock.shutdown(socket.SHUT_RD)
+                _broken[inode] = sock.dup()
     return True
+
+
+def close_broken() -> None:
+    """Close what `break_group` has shut down: no rank is in that collective any more."""
+    while _broken:
+        _broken.popitem()[1].close()
 
 
 def listening_sockets() -> dict[str, int]:

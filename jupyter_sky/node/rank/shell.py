@@ -22,7 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from jupyter_sky.node.rank import widgets
+from jupyter_sky.node.rank import traceback_caches, widgets
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 
@@ -91,6 +91,7 @@ class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
 
     title = ""
     on_named: Callable[[], None] | None = None
+    _filename_map: dict[str, int]
 
     def format_code_name(self, name: str) -> tuple[str, str] | None:
         title = cell_sources.titles.get(name)
@@ -100,7 +101,10 @@ class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         name: str = super().get_code_name(raw_code, transformed_code, number)
-        cell_sources.titles[name] = self.title
+        cell_sources.remember(name, self.title)
+        if len(self._filename_map) > len(cell_sources.titles):
+            kept = self._filename_map.keys() & cell_sources.titles.keys()
+            self._filename_map = {each: self._filename_map[each] for each in kept}
         if self.on_named:
             self.on_named()
         return name
@@ -192,6 +196,11 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             self._showtraceback(type(error), error, _bare_lines(error))
         else:
             super().showtraceback(*args, **kwargs)
+            traceback_caches.drop_cells()
+
+    def _tee(self, channel: str) -> contextlib.AbstractContextManager[None]:
+        # IPython would keep all that is ever printed, for a history of outputs.
+        return contextlib.nullcontext()
 
     def init_prompts(self) -> None:
         # There are none: libraries take `sys.ps1` for a user at a keyboard, and Lightning then
@@ -261,6 +270,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         self._lines = self.InteractiveTB.structured_traceback(
             type(error), error, frames, tb_offset=0
         )
+        traceback_caches.drop_cells()
 
 
 def cancel_tasks() -> None:

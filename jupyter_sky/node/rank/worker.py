@@ -195,6 +195,7 @@ class RankWorker:
             # The former group is left as a whole, and not interruptibly: half of it would spoil the
             # next.
             self._leave()
+            collective_abort.close_broken()
             self._interrupts.run_interruptible(self._enter, command)
         except BaseException as problem:
             self._shell.record_traceback(problem, skip=2)

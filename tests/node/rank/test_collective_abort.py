@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from datetime import timedelta
 
+from jupyter_sky.node.rank import collective_abort
 from tests.paths import ROOT
+from tests.waiting import until
 
 RANKS = 4
 ROUNDS = 3  # which ranks wait for the killed one to connect, and which connect, is chance
@@ -25,6 +28,49 @@ def test_ranks_are_released_that_wait_for_one_which_told_its_address_and_was_kil
         timeout=100,
     )
     assert done.stdout.split() == ["released"] * (RANKS - 1) * ROUNDS, done.stderr
+
+
+_PEER = """
+import socket, sys, time
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+for line in sys.stdin:
+    try:
+        sock.sendall(b"x" * 1000)
+        print("sent", flush=True)
+    except OSError as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+def test_peers_may_send_to_a_rank_whose_collective_was_broken() -> None:
+    # gloo never lets a peer go whose write is refused, so none may be.
+    import torch.distributed  # noqa: F401 - nothing is broken where it is not used
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as left:
+        peer = subprocess.Popen(
+            [sys.executable, "-c", _PEER, str(listener.getsockname()[1])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        left.enter_context(peer)
+        left.callback(peer.kill)
+        ours, _ = listener.accept()
+
+        def send() -> str:
+            assert peer.stdin and peer.stdout
+            peer.stdin.write("\n")
+            peer.stdin.flush()
+            return peer.stdout.readline().strip()
+
+        assert send() == "sent"
+        assert collective_abort.break_group([peer.pid], [], store=("127.0.0.1", 1))
+        assert ours.recv(2_000) == b"x" * 1_000
+        assert ours.recv(2_000) == b""  # which lets gloo close it
+        ours.close()
+        assert [send() for _ in range(3)] == ["sent"] * 3
+        collective_abort.close_broken()
+        until(lambda: send() != "sent")
 
 
 def main() -> None:

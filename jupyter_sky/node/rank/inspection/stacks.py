@@ -54,7 +54,7 @@ class StackFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._known = 0
+        self._known: Mapping[str, str] = {}
         # What it writes stands behind what the agent has left there.
         stacks = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_APPEND)
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
@@ -63,11 +63,10 @@ class StackFile:
 
     def write_names(self) -> None:
         """Write what cells are called, if there are others than the last time."""
-        titles = cell_sources.titles
-        if len(titles) == self._known:
+        newest = dict(list(cell_sources.titles.items())[-200:])
+        if newest == self._known:
             return
-        self._known = len(titles)
-        newest = dict(list(titles.items())[-200:])
+        self._known = newest
         text = json.dumps(newest).encode()
         if len(text) < NAMES_SIZE:
             with contextlib.suppress(OSError):

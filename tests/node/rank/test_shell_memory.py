@@ -1,0 +1,79 @@
+"""What a rank's shell keeps of the cells that it ran: no output, no error, and not every source."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import linecache
+import re
+import subprocess
+import sys
+import tracemalloc
+
+from jupyter_sky.serialization import cell_sources
+from tests.paths import ROOT
+
+TIMES = 20
+TEXT = 4_000  # characters that a cell prints
+FAILS = f"print('x' * {TEXT})\ndef fail():\n    raise ValueError\nfail()"
+
+
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+
+
+def test_a_shell_keeps_neither_output_nor_errors_nor_every_source() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.node.rank.test_shell_memory"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.stdout.splitlines() == ["flat", "bounded", "Cell In[1]: kept", "new"], done.stderr
+
+
+def main() -> None:
+    """Run cells in a shell of this process, and print what it keeps of them."""
+    from jupyter_sky.node.rank.shell import make_shell
+
+    shell = make_shell()
+
+    def fails(code: str, title: str) -> list[str]:
+        """Run a cell that fails, and return its traceback."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            error = shell.run(code, title, 0)
+        assert error is not None
+        return [_COLOUR.sub("", line) for line in shell.report(error)["traceback"]]
+
+    def used() -> int:
+        for n in range(TIMES):
+            fails(f"{FAILS} # {n % 10}", "In[2]")
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    shell.run("def kept(x):\n    return 1 / x", "In[1]", 0)
+    used()
+    tracemalloc.start()
+    before = used()
+    grown = used() - before
+    print("flat" if grown < TIMES * 300 else f"{grown / TIMES:.0f} bytes for each cell")
+    tracemalloc.stop()
+
+    for n in range(1_050):
+        shell.run(f"n = {n}", f"In[{n}]", 0)
+    sources = len(cell_sources.titles)
+    is_bounded = sources < 600 and sources == sum("ipython-input" in one for one in _cached())
+    print("bounded" if is_bounded else f"{sources} sources")
+    # A function of the first cell is there still, and so is what it looks like.
+    lines = "\n".join(fails("kept(0)", "In[9]"))
+    print("Cell In[1]: kept" if "In[1]" in lines and "return 1 / x" in lines else lines)
+    print("new" if "In[9]" in lines else lines)
+
+
+def _cached() -> list[str]:
+    return list(linecache.cache)
+
+
+if __name__ == "__main__":
+    main()
