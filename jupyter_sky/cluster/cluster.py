@@ -41,15 +41,16 @@ class Cluster:
     ----------
     runtime_env
         What its ranks have entered before their first run.
-    sync, calls
-        What ranks were sent of the notebook's names; the calls that they take one by one.
+    sync, calls, pages
+        What ranks were sent of the notebook's names; the calls that they take one by one; what
+        nodes serve for the browser.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
         self._scheduler = Scheduler(config)
         self._controller = self._scheduler.controller
         self.runtime_env = config.runtime_env
-        self.sync = self._controller.sync
+        self.sync, self.pages = self._controller.sync, self._controller.pages
         self.calls = Calls(self._scheduler)
 
     @classmethod

@@ -36,7 +36,7 @@ class ClusterView(TypedDict):
 
     ``id`` is that of the registry. ``note`` says in words what it is doing, or is empty;
     ``generation`` is the number of its process group; ``price`` is in dollars an hour and ``cost``
-    in dollars so far, where it has one.
+    in dollars so far, where it has one; ``pages`` are those that its nodes serve for the browser.
     """
 
     id: str
@@ -49,6 +49,17 @@ class ClusterView(TypedDict):
     gpu: str | None
     price: float | None
     cost: float | None
+    pages: list[PageView]
+
+
+class PageView(TypedDict):
+    """A page of a node, which Jupyter's server passes on.
+
+    ``label`` is what it is called, ``path`` where it is below the server's own address.
+    """
+
+    label: str
+    path: str
 
 
 class RunState(StrEnum):

@@ -1,4 +1,7 @@
-"""The sidebar's routes, below ``{base_url}jupyter-sky/api/``; ``schema.json`` describes them."""
+"""The sidebar's routes, below ``{base_url}jupyter-sky/api/``, and the pages of nodes.
+
+``schema.json`` describes the sidebar's.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,16 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.server import cli_process, cluster_list, kernel_environment
 from jupyter_sky.server.cluster_list import NO_CLUSTER
 from jupyter_sky.server.context import ServerContext
+from jupyter_sky.server.forwarding import ForwardHandler
 from jupyter_sky.server.log_stream import LogStreamHandler
+from jupyter_sky.server.page_ways import PageWays
 from jupyter_sky.server.schema import Invalid, check
 
 RESOURCE = "jupyter_sky"
 """What an authorizer of the server is asked about."""
+
+PAGE = "([0-9A-Za-z-]{1,64})/([0-9A-Za-z-]{1,64})/(.*)"
+"""Below ``forward/``: a cluster's id, the name of one of its pages, and a path of that."""
 
 _TEXT = "text/plain; charset=utf-8"
 _FILE_CHUNK = 2**20
@@ -46,7 +54,11 @@ def add_routes(serverapp: Any) -> None:
         (r"offers", OffersHandler),
         (r".*", UnknownHandler),
     ]
-    rules = [(url_path_join(base, path), handler, {"context": context}) for path, handler in routes]
+    rules: list[tuple[str, type[RequestHandler], dict[str, Any]]] = [
+        (url_path_join(base, path), handler, {"context": context}) for path, handler in routes
+    ]
+    pages = url_path_join(serverapp.base_url, "jupyter-sky", "forward", PAGE)
+    rules.append((pages, ForwardHandler, {"context": context, "ways": PageWays()}))
     serverapp.web_app.add_handlers(".*$", rules)
 
 

@@ -23,6 +23,12 @@ export interface Cluster {
   gpu: string | null;
   price: number | null;
   cost: number | null;
+  pages: Page[];
+}
+
+export interface Page {
+  label: string;
+  path: string;
 }
 
 export interface Run {

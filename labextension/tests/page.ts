@@ -39,7 +39,8 @@ export function sample(count = 4): Snapshot {
       nodes: count / 2,
       gpu: 'A100',
       price: null,
-      cost: null
+      cost: null,
+      pages: []
     },
     run: {
       id: 'r1',

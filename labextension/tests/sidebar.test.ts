@@ -26,6 +26,7 @@ class Looker implements Page {
 
   act = (...done: unknown[]) => void this.did.push(done);
   go = (path: string) => void this.did.push(path);
+  address = (path: string) => `/user/ada/${path}`;
 
   follow = (cluster: string, ranks: string, onChunk: (chunk: LogChunk, isFirst: boolean) => void) => {
     const key = `${cluster}:${ranks}`;
@@ -75,6 +76,23 @@ test('a cluster says in few words what it is, who has it, what it costs and when
       .join(),
     'running · 2 nodes × A100 · aws'
   );
+});
+
+test('pages of nodes are links, as long as a kernel leads there', () => {
+  const { host, show } = bound(new Looker(sampleEntry()));
+  const links = () => [...host.querySelectorAll<HTMLAnchorElement>('.jsky-page')];
+  assert.equal(links().length, 0);
+  const snapshot = sample();
+  snapshot.cluster.pages = [{ label: 'Dask', path: 'jupyter-sky/forward/c1/dask/status' }];
+  show(sampleEntry({ snapshot }));
+  const [link] = links();
+  assert.equal(link!.textContent, 'Dask');
+  assert.equal(link!.getAttribute('href'), '/user/ada/jupyter-sky/forward/c1/dask/status');
+  assert.equal(link!.getAttribute('target'), '_blank');
+  assert.equal(link!.getAttribute('rel'), 'noopener');
+  assert.equal(touched(host, () => show(sampleEntry({ snapshot }))).size, 0);
+  show(sampleEntry({ snapshot, kernels: [] }));
+  assert.equal(links().length, 0);
 });
 
 test('the words for times and money', () => {

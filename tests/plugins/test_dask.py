@@ -86,6 +86,46 @@ def test_a_grid_search_finds_what_it_finds_here(pool: sky.ComputePool) -> None:
     assert there.best_score_ == pytest.approx(here.best_score_)
 
 
+def received(dask_worker: Any) -> int:
+    """The bytes of data that a worker has from others."""
+    return sum(each["total"] for each in dask_worker.transfer_incoming_log)
+
+
+def use(data: Any, at: int) -> float:
+    time.sleep(0.02)
+    return float(data[at])
+
+
+def test_data_is_sent_once_to_each_worker(
+    pool: sky.ComputePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import joblib
+    import numpy as np
+    from distributed.comm.tcp import TCP
+
+    sent: list[int] = []
+    write = TCP.write
+
+    async def counted(self: Any, *args: Any, **kwargs: Any) -> int:
+        sent.append(await write(self, *args, **kwargs))
+        return sent[-1]
+
+    data = np.arange(2_000_000, dtype=np.float64)
+    monkeypatch.setattr(TCP, "write", counted)
+    before = pool.dask().run(received)
+    # It takes longer than the time after which Dask looks for copies that nobody waits for.
+    found = joblib.Parallel(n_jobs=-1, batch_size=1)(
+        joblib.delayed(use)(data, at) for at in range(300)
+    )
+    assert found == list(range(300))
+    after = pool.dask().run(received)
+    assert data.nbytes <= sum(sent) < 1.2 * data.nbytes
+    got = [after[worker] - before[worker] for worker in after]
+    # One has it from the notebook, the other from that one.
+    assert max(got) < 1.2 * data.nbytes
+    assert sum(got) >= data.nbytes
+
+
 def test_an_error_of_a_task_is_raised_here(pool: sky.ComputePool) -> None:
     with pytest.raises(ZeroDivisionError):
         pool.dask().submit(lambda: 1 / 0).result()
@@ -98,8 +138,9 @@ def test_nobody_else_is_let_in(pool: sky.ComputePool) -> None:
         for place in each.net_connections("inet")
         if place.status == psutil.CONN_LISTEN
     ]
-    # One port each, at the cluster's address, which is that of this computer here.
-    assert len(listening) == len(dask_processes(pool)) == 3
+    # One port each, and one for the dashboard, at the cluster's address, which is this computer's.
+    assert len(dask_processes(pool)) == 3
+    assert len(listening) == 4
     for _, (addr, port) in listening:
         assert addr == "127.0.0.1"
         assert not answered(port)

@@ -83,6 +83,7 @@ def test_each_route_is_among_those_that_are_tried() -> None:
     )
     add_routes(MagicMock(base_url="/", web_app=web_app))
     tried = [f"/jupyter-sky/api/{path}" for path in (*GETS, *POSTS, "clusters/0a/live/0")]
+    tried.append("/jupyter-sky/forward/0a/demo/said")  # in test_forwarding.py
     first = {next(each for each in added if re.fullmatch(each, path)) for path in tried}
     assert first == set(added)
 

@@ -22,12 +22,14 @@ from jupyter_sky.cluster.namespace.sync import NamespaceSync
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.health import LinkMonitor
 from jupyter_sky.cluster.network.node_faults import NodeFaults
+from jupyter_sky.cluster.network.pages import Pages
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, reduce
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Machine, Node, Provider
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
 from jupyter_sky.transport.protocol.events import (
     Ending,
@@ -117,6 +119,8 @@ class Controller(ConnectionListener):
         The one with which this kernel has formed the present group, if it has.
     observers
         Called, without arguments, after every change.
+    pages
+        What its nodes serve for the browser.
     """
 
     def __init__(self, config: ClusterConfig, listener: ClusterListener) -> None:
@@ -145,6 +149,11 @@ class Controller(ConnectionListener):
         self.form_errors: dict[int, ErrorReport] = {}
         self.topology: Topology | None = None
         self.observers: list[Callable[[], None]] = []
+        self.pages = Pages(
+            self.id,
+            lambda rank: self.connection(rank).machine,
+            lambda: event_loop.call(self.wake),
+        )
         self._links = LinkMonitor(self.spawn, self.notify, self._on_unreached)
         self._faults = NodeFaults(self.notify)
         self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake)
@@ -269,6 +278,7 @@ class Controller(ConnectionListener):
 
     def close(self) -> None:
         """Close the connections to the agents; the agents go on."""
+        self.pages.close()
         for connection in self.connections:
             connection.close()
 

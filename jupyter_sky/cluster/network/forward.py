@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 
+from jupyter_sky.cluster.network import handshake
 from jupyter_sky.providers.base import Machine
 from jupyter_sky.transport.event_loop import call, wait
 
 _PIECE = 256 * 1024
 _PAUSE = 0.5  # seconds between two attempts to connect
 _BUFFER = 1024 * 1024  # bytes of a connection that are under way, after which its sender waits
+_HELLO_WITHIN = 10.0  # seconds
 
 
 class Forward:
     """A port of this computer's loopback interface, open until it is closed.
 
-    Whoever uses this computer can connect to it: what answers on the node has to ask who it is.
+    Whoever uses this computer can connect to it: what answers on the node has to ask who it is, or
+    there is a key, and nothing is carried for who does not know it.
 
     Parameters
     ----------
@@ -27,6 +31,10 @@ class Forward:
         Where connections lead to, as the machine reaches it.
     patience
         Seconds for something to listen there; whoever connects here waits as long.
+    key
+        What who connects has to know, as `handshake` says; empty if that is nothing.
+    secure
+        How the node's end is spoken to over TLS; what is carried here is plain then.
 
     Attributes
     ----------
@@ -34,10 +42,20 @@ class Forward:
         The port here.
     """
 
-    def __init__(self, machine: Machine, addr: str, port: int, patience: float = 0.0) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        addr: str,
+        port: int,
+        patience: float = 0.0,
+        key: bytes = b"",
+        secure: ssl.SSLContext | None = None,
+    ) -> None:
         self._machine = machine
         self._to = addr, port
         self._patience = patience
+        self._key = key
+        self._secure = secure
         self._open: set[asyncio.StreamWriter] = set()
         self._server = wait(self._listen())
         self.port: int = self._server.sockets[0].getsockname()[1]
@@ -65,11 +83,36 @@ class Forward:
                     raise
             await asyncio.sleep(_PAUSE)
 
+    async def _is_known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        if not self._key:
+            return True
+        try:
+            async with asyncio.timeout(_HELLO_WITHIN):
+                said = await reader.readexactly(handshake.HELLO)
+        except (TimeoutError, asyncio.IncompleteReadError):
+            return False
+        answer = handshake.answer(self._key, said)
+        if answer is not None:
+            writer.write(answer)
+        return answer is not None
+
+    async def _open_there(
+        self, sock: socket.socket
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._secure is None:
+            return await asyncio.open_connection(sock=sock, limit=_BUFFER)
+        # Certificates of a cluster are for its members, whatever their addresses are called.
+        return await asyncio.open_connection(
+            sock=sock, ssl=self._secure, server_hostname="", limit=_BUFFER
+        )
+
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
+            if not await self._is_known(reader, writer):
+                return
             sock = await self._connect()
-            there_reader, there_writer = await asyncio.open_connection(sock=sock, limit=_BUFFER)
+            there_reader, there_writer = await self._open_there(sock)
             self._open.add(there_writer)
             try:
                 await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))

@@ -170,6 +170,7 @@ class Monitor:
             "gpu": gpus[0] if gpus else None,
             "price": controller.price,
             "cost": controller.cost,
+            "pages": controller.pages.views(),
         }
 
     def _rank_view(self, rank: RankState, record: RunRecord | None) -> RankView:

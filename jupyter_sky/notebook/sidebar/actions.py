@@ -23,15 +23,18 @@ class ActionRequest(TypedDict):
         The cluster's id.
     run
         The id of the run whose record is asked for; with ``record``.
+    page
+        The name of the page to which the way is asked for; with ``page``.
     ranks
         The ranks to restart, all of them with None; with ``restart``.
     nodes
         How many nodes the cluster is to have; with ``scale``.
     """
 
-    action: Literal["interrupt", "restart", "scale", "down", "record"]
+    action: Literal["interrupt", "restart", "scale", "down", "record", "page"]
     cluster: str
     run: NotRequired[str]
+    page: NotRequired[str]
     ranks: NotRequired[list[int] | None]
     nodes: NotRequired[int]
 
@@ -70,6 +73,8 @@ class SidebarActions:
         cluster = self._cluster(request.get("cluster"))
         if request.get("action") == "record":
             return _record(cluster, str(request.get("run")))
+        if request.get("action") == "page":
+            return cluster.pages.way(str(request.get("page"))).as_json()
         self._set_error(cluster, "")
         try:
             return self._run(cluster, request)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from jupyter_sky.api.call import Call
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.network.forward import Forward
+from jupyter_sky.cluster.network.pages import Page
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError
 from jupyter_sky.plugins.dask_cluster import on_rank
+from jupyter_sky.plugins.dask_cluster.client import PAGE, client_class
 from jupyter_sky.plugins.dask_cluster.settings import Place, Role, WorkerOptions, security
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.serialization import blobs, pickling
@@ -136,6 +138,7 @@ class Deployment:
         if self._client is not None:
             with contextlib.suppress(Exception):
                 self._client.close(timeout=_CLOSED_WITHIN)
+        self._cluster.pages.hide(PAGE)
         if self._forward is not None:
             self._forward.close()
 
@@ -202,7 +205,13 @@ class Deployment:
         )
         secure = connect.Security(**security(self._place.credentials["client"], "client"))
         address = f"tls://127.0.0.1:{self._forward.port}"
-        client = self._client = connect.Client(address, security=secure, timeout=READY_WITHIN)
+        if self._place.pages:
+            context = secure.get_connection_args("client")["ssl_context"]
+            where = self._place.host, self._place.pages
+            self._cluster.pages.show(Page(PAGE, "Dask", _HEAD, *where, "status", context))
+        client = self._client = client_class()(
+            address, security=secure, timeout=READY_WITHIN, pages=self._cluster.pages
+        )
         try:
             client.wait_for_workers(len(self._served), timeout=READY_WITHIN)
         except TimeoutError:

@@ -54,7 +54,8 @@ def start_scheduler(place: Place) -> Place:
         return _started["scheduler"][0]
     host = _own_addr(_info())
     process = _KeptProcess(_settings("scheduler", replace(place, host=host)))
-    place = replace(place, host=host, port=process.start())
+    started = process.start()
+    place = replace(place, host=host, port=started["port"], pages=started["pages"])
     _started["scheduler"] = place, process
     return place
 
@@ -68,7 +69,7 @@ def start_worker(place: Place, options: WorkerOptions) -> None:
             return
         process.end()
     process = _KeptProcess(_settings("worker", place, options))
-    process.start(wait=False)
+    process.start_soon()
     _started["worker"] = place, process
 
 
@@ -91,14 +92,19 @@ class _KeptProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
 
-    def start(self, wait: bool = True) -> int:
-        """Start it; return the port at which it listens, or 0 if that is not waited for."""
+    def start(self) -> ProcessStarted:
+        """Start it; return the ports at which it listens, once it does."""
         self._spawn()
-        port = self._port() if wait else 0
-        if port:
-            self._settings["port"] = port  # when it is started again, it is found there
-        threading.Thread(target=self._keep, name="sky-dask", daemon=True).start()
-        return port
+        started = self._answer()
+        # When it is started again, it is found there.
+        self._settings["port"], self._settings["pages"] = started["port"], started["pages"]
+        self._keep()
+        return started
+
+    def start_soon(self) -> None:
+        """Start it, and do not wait until it listens."""
+        self._spawn()
+        self._keep()
 
     def end(self) -> None:
         """End it for good."""
@@ -106,6 +112,9 @@ class _KeptProcess:
         self._kill()
 
     def _keep(self) -> None:
+        threading.Thread(target=self._start_again, name="sky-dask", daemon=True).start()
+
+    def _start_again(self) -> None:
         while True:
             assert self._process is not None
             self._process.wait()
@@ -134,7 +143,7 @@ class _KeptProcess:
             return
         self._link.sendall(json.dumps(self._settings).encode() + b"\n")
 
-    def _port(self) -> int:
+    def _answer(self) -> ProcessStarted:
         assert self._link is not None
         self._link.settimeout(STARTED_WITHIN)
         try:
@@ -144,7 +153,7 @@ class _KeptProcess:
         if not answer:
             self.end()
             raise SkyError("Dask's scheduler did not start: `%sky logs 0` shows what it said.")
-        return cast(ProcessStarted, json.loads(answer))["port"]
+        return cast(ProcessStarted, json.loads(answer))
 
     def _kill(self) -> None:
         if self._process:
@@ -160,6 +169,7 @@ def _settings(role: Role, place: Place, options: WorkerOptions | None = None) ->
         "role": role,
         "host": addr,
         "port": 0 if is_worker else place.port,
+        "pages": 0 if is_worker else place.pages,
         "scheduler": place.address if is_worker else "",
         "authority": credentials.authority,
         "certificate": credentials.certificate,

@@ -52,7 +52,8 @@ async def _serve(settings: ProcessSettings, link: socket.socket) -> None:
     from jupyter_sky.plugins.dask_cluster import servers
 
     async with servers.make(settings) as server:
-        answer: ProcessStarted = {"port": server.port}
+        pages = server.services.get("dashboard")
+        answer: ProcessStarted = {"port": server.port, "pages": pages.port if pages else 0}
         link.sendall(json.dumps(answer).encode() + b"\n")
         await server.finished()
 

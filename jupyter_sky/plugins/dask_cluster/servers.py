@@ -4,28 +4,46 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask.config
 from distributed import Scheduler, Worker
+from distributed.comm.addressing import get_address_host
+from distributed.comm.utils import get_tcp_server_addresses
 from distributed.http.routing import RoutingApplication
 from distributed.security import Security
+from tornado.httpserver import HTTPServer
 
+from jupyter_sky.plugins.dask_cluster.replicas import POLICY
 from jupyter_sky.plugins.dask_cluster.settings import ProcessSettings, security
 from jupyter_sky.providers.mtls import Credentials
 
 
-class _NoHTTP:
-    """A server that answers no HTTP: Dask's pages ask nobody who they are."""
+class PrivateScheduler(Scheduler):
+    """A scheduler that answers its own workers and clients alone, and shows them its pages."""
+
+    def __init__(self, *args: Any, shown: Security, port_of_pages: int, **kwargs: Any) -> None:
+        self._shown = shown
+        self._port_of_pages = port_of_pages
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
+
+    def start_http_server(self, routes: Any, *args: Any, **kwargs: Any) -> None:
+        """Serve the pages over TLS: who asks for one shows the certificate of a client."""
+        self.http_application = RoutingApplication(routes)  # type: ignore[no-untyped-call, unused-ignore]
+        context = self._shown.get_listen_args("scheduler")["ssl_context"]  # type: ignore[no-untyped-call, unused-ignore]
+        self.http_server = HTTPServer(self.http_application, ssl_options=context)
+        address = self._start_address
+        host = get_address_host(address[0] if isinstance(address, list) else address)
+        self.http_server.listen(self._port_of_pages, host)
+        [bound, *_] = get_tcp_server_addresses(self.http_server)  # type: ignore[no-untyped-call, unused-ignore]
+        self.http_server.address, self.http_server.port = bound[:2]
+        self.services["dashboard"] = self.http_server
+
+
+class PrivateWorker(Worker):
+    """A worker that answers its own scheduler, other workers and clients alone."""
 
     def start_http_server(self, routes: Any, *args: Any, **kwargs: Any) -> None:
         """Keep the routes, to which other parts of Dask add theirs, and listen nowhere."""
         self.http_application = RoutingApplication(routes)  # type: ignore[no-untyped-call, unused-ignore]
-
-
-class PrivateScheduler(_NoHTTP, Scheduler):
-    """A scheduler that answers its own workers and clients alone."""
-
-
-class PrivateWorker(_NoHTTP, Worker):
-    """A worker that answers its own scheduler, other workers and clients alone."""
 
 
 def make(settings: ProcessSettings) -> Scheduler | Worker:
@@ -34,13 +52,23 @@ def make(settings: ProcessSettings) -> Scheduler | Worker:
     made: Any = Security  # without types
     secure = made(**security(shown, settings["role"]))
     if settings["role"] == "scheduler":
-        return PrivateScheduler(
-            host=settings["host"],
-            port=settings["port"],
-            protocol="tls",
-            security=secure,
-            dashboard=False,
+        # One of Dask's pages asks other addresses for what the browser wants: it is left out.
+        routes = dask.config.get("distributed.scheduler.http.routes")
+        kept = [route for route in routes if route != "distributed.http.proxy"]
+        # What is read only later is not taken back.
+        dask.config.set(
+            {"distributed.scheduler.active-memory-manager.policies": [{"class": POLICY}]}
         )
+        with dask.config.set({"distributed.scheduler.http.routes": kept}):
+            return PrivateScheduler(
+                host=settings["host"],
+                port=settings["port"],
+                protocol="tls",
+                security=secure,
+                shown=secure,
+                port_of_pages=settings["pages"],
+                dashboard=True,
+            )
     return PrivateWorker(
         settings["scheduler"],
         host=settings["host"],

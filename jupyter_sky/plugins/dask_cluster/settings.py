@@ -36,6 +36,8 @@ class Place:
     ----------
     host, port
         Where it listens; port 0 before it was started.
+    pages
+        The port of its pages, at the same address; 0 as well.
     credentials
         For each role.
     """
@@ -43,6 +45,7 @@ class Place:
     credentials: Mapping[Role, Credentials]
     host: str = ""
     port: int = 0
+    pages: int = 0
 
     @property
     def address(self) -> str:
@@ -60,6 +63,8 @@ class ProcessSettings(TypedDict):
         Whether it is the scheduler or a worker.
     host, port
         Where the scheduler listens; or the address on which a worker does, at a free port.
+    pages
+        The port of the scheduler's pages.
     scheduler
         The address of the scheduler; empty for itself.
     authority, certificate, key
@@ -75,6 +80,7 @@ class ProcessSettings(TypedDict):
     role: Role
     host: str
     port: int
+    pages: int
     scheduler: str
     authority: str
     certificate: str
@@ -87,9 +93,10 @@ class ProcessSettings(TypedDict):
 
 
 class ProcessStarted(TypedDict):
-    """What it answers: the port at which it listens."""
+    """What it answers: the ports at which it listens, and at which its pages are; 0 for none."""
 
     port: int
+    pages: int
 
 
 def security(credentials: Credentials, *roles: Role) -> dict[str, object]:

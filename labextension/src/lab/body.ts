@@ -52,6 +52,7 @@ export class SidebarBody extends Widget {
     const list = new ClusterList(tools, {
       act: (action, cluster) => void commands.execute(commandOf(action), { cluster }),
       go: (path) => notebooks.go(path),
+      address: (path) => clusters.client.address(path),
       follow: (cluster, ranks, onChunk) => follow(clusters.client, cluster, ranks, TAIL, onChunk)
     });
     closeForm();

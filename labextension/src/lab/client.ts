@@ -71,6 +71,11 @@ export class Client {
     return appendToken && token ? url + URLExt.objectToQueryString({ token }) : url;
   }
 
+  /** Returns where the browser finds a page of a node; who asks for it there has to be logged in. */
+  address(path: string): string {
+    return URLExt.join(this.#settings.baseUrl, path);
+  }
+
   async #request<Answer>(
     method: string,
     parts: string[],

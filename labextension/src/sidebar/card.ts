@@ -14,6 +14,8 @@ export interface Page {
   act(action: Action, cluster: string): void;
   /** Shows a notebook. */
   go(path: string): void;
+  /** Returns where the browser finds what Jupyter's server has at a path. */
+  address(path: string): string;
   follow: Follow;
 }
 
@@ -28,6 +30,7 @@ export class Card {
   readonly #name = element('span', 'jsky-name');
   readonly #made = element('div', 'jsky-card-made');
   readonly #users = element('div', 'jsky-card-users');
+  readonly #pages = element('div', 'jsky-card-pages');
   readonly #cost = element('div', 'jsky-quiet');
   readonly #up = element('span', 'jsky-fact jsky-quiet');
   readonly #end = element('span', 'jsky-fact');
@@ -38,6 +41,7 @@ export class Card {
   #entry: Entry;
   #open = false;
   #usersShown = '';
+  #pagesShown = '';
 
   constructor(tools: Tools, page: Page, entry: Entry) {
     this.#tools = tools;
@@ -66,6 +70,7 @@ export class Card {
         {},
         this.#made,
         this.#users,
+        this.#pages,
         this.#cost,
         element('div', '', {}, this.#up, this.#end),
         this.#note
@@ -77,6 +82,7 @@ export class Card {
         this.#opener.focus();
       }
     });
+    setShown(this.#pages, false);
     this.open = false;
   }
 
@@ -102,6 +108,7 @@ export class Card {
     setAttribute(this.#dot, 'data-phase', entry.state);
     setText(this.#made, `${stateWord(trans, entry.state)} · ${madeOf(trans, entry)}`);
     this.#showUsers();
+    this.#showPages();
     setOptional(this.#cost, costOf(trans, entry));
     setOptional(this.#up, upOf(trans, entry, now));
     const end = endOf(trans, entry);
@@ -135,6 +142,26 @@ export class Card {
     this.#usersShown = shown;
     this.#users.replaceChildren(...kernels.map((kernel) => this.#user(kernel)));
     setShown(this.#users, kernels.length > 0);
+  }
+
+  /** Links to what the nodes serve for the browser, as long as a kernel leads there. */
+  #showPages(): void {
+    const { snapshot, kernels } = this.#entry;
+    const pages = kernels.length > 0 ? (snapshot?.cluster.pages ?? []) : [];
+    const shown = JSON.stringify(pages);
+    if (this.#pagesShown === shown) {
+      return;
+    }
+    this.#pagesShown = shown;
+    const links = pages.map(({ label, path }) => {
+      const href = this.#page.address(path);
+      const link = element('a', 'jsky-page', { href, target: '_blank', rel: 'noopener' });
+      setText(link, plain(label));
+      setAttribute(link, 'title', this.#tools.trans.__('Open %1 in a new tab', plain(label)));
+      return link;
+    });
+    this.#pages.replaceChildren(...links);
+    setShown(this.#pages, links.length > 0);
   }
 
   #user({ notebook, path, busy }: Entry['kernels'][number]): HTMLElement {

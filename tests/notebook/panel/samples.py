@@ -31,6 +31,7 @@ def snapshot(nodes: int = 4, ranks_a_node: int = 1, gpu: str | None = None) -> S
             "gpu": gpu,
             "price": 4.1 * len(ranks) if gpu else None,
             "cost": 1.37 if gpu else None,
+            "pages": [],
         },
         "run": {
             "id": "r1",

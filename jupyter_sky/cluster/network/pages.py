@@ -1,0 +1,169 @@
+"""Pages that nodes serve, for the browser: what there is of them, and the way to each.
+
+The browser asks Jupyter's server, that asks this process for the way, and connects to a `Forward`
+with a key that only the two of them know. So no page of a node is at a port that others can use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jupyter_sky.cluster.network.forward import Forward
+from jupyter_sky.cluster.snapshot import PageView
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.base import Machine
+
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that a node serves.
+
+    Attributes
+    ----------
+    name
+        What it is called in addresses; one of a cluster's pages has it.
+    label
+        What it is called on a link.
+    rank
+        The rank whose node reaches it.
+    addr, port
+        Where it is served, as the node reaches it.
+    path
+        Where it begins, without a slash before it.
+    secure
+        How it is spoken to over TLS; ``None`` for plain HTTP.
+    """
+
+    name: str
+    label: str
+    rank: int
+    addr: str
+    port: int
+    path: str = ""
+    secure: ssl.SSLContext | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How Jupyter's server reaches a page.
+
+    Attributes
+    ----------
+    port
+        A port of this computer.
+    key
+        What who connects there has to know.
+    host
+        By which name the page knows itself.
+    """
+
+    port: int
+    host: str
+    key: bytes = field(repr=False)
+
+    def as_json(self) -> str:
+        """Return it as it is told to the server."""
+        return json.dumps({"port": self.port, "host": self.host, "key": self.key.hex()})
+
+
+class Pages:
+    """The pages of a cluster's nodes.
+
+    Parameters
+    ----------
+    cluster
+        The cluster's id.
+    machine
+        Returns the machine of a rank.
+    changed
+        Called when there is another page, or one less.
+    """
+
+    def __init__(
+        self, cluster: str, machine: Callable[[int], Machine], changed: Callable[[], None]
+    ) -> None:
+        self._cluster = cluster
+        self._machine = machine
+        self._changed = changed
+        self._pages: dict[str, Page] = {}
+        self._forwards: dict[str, tuple[Forward, Way]] = {}
+
+    def show(self, page: Page) -> None:
+        """Let a page be asked for, in place of a former one of its name."""
+        if self._pages.get(page.name) != page:
+            self._close(page.name)
+            self._pages[page.name] = page
+            self._changed()
+
+    def hide(self, name: str) -> None:
+        """Let a page not be asked for any more."""
+        if self._pages.pop(name, None):
+            self._close(name)
+            self._changed()
+
+    def close(self) -> None:
+        """Close the way to each page."""
+        for name in list(self._pages):
+            self.hide(name)
+
+    def way(self, name: str) -> Way:
+        """Return the way to a page; blocks for a moment, so never in the background loop.
+
+        Raises
+        ------
+        SkyError
+            When there is no such page.
+        """
+        page = self._pages.get(name)
+        if page is None:
+            raise SkyError("that page is no longer shown.")
+        if name not in self._forwards:
+            key = secrets.token_bytes(_KEY_BYTES)
+            forward = Forward(
+                self._machine(page.rank), page.addr, page.port, key=key, secure=page.secure
+            )
+            host = f"[{page.addr}]" if ":" in page.addr else page.addr
+            self._forwards[name] = forward, Way(forward.port, f"{host}:{page.port}", key)
+        return self._forwards[name][1]
+
+    def views(self) -> list[PageView]:
+        """Return the pages as snapshots have them."""
+        return [PageView(label=each.label, path=self._path(each)) for each in self._pages.values()]
+
+    def link(self, name: str) -> str | None:
+        """Return the address of a page for the browser that this notebook is in, if it is in one.
+
+        It begins with a slash: by which name the browser knows the server, only the browser knows.
+        """
+        base, page = _base_url(), self._pages.get(name)
+        return None if base is None or page is None else f"{base}{self._path(page)}"
+
+    def _path(self, page: Page) -> str:
+        return f"jupyter-sky/forward/{self._cluster}/{page.name}/{page.path}"
+
+    def _close(self, name: str) -> None:
+        if former := self._forwards.pop(name, None):
+            former[0].close()
+
+
+def _base_url() -> str | None:
+    """Return the path at which the Jupyter server of this kernel is; ``None`` without a server.
+
+    The server is the process that started the kernel, and writes down for others where it is.
+    """
+    server = os.environ.get("JPY_PARENT_PID", "")
+    try:
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        found = json.loads(Path(jupyter_runtime_dir(), f"jpserver-{server}.json").read_bytes())
+        return str(found["base_url"])
+    except (ImportError, OSError, ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,40 @@
+"""Dask's client in the notebook, which knows the way of the browser to the scheduler's pages."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from jupyter_sky.cluster.network.pages import Pages
+
+PAGE = "dask"
+"""The name of the scheduler's pages among those of a cluster."""
+
+_OTHER_LINKS = re.compile(
+    r'<strong>Dashboard: ?</strong> *<a href="(?:None|http[^"]*)"[^>]*>[^<]*</a>'
+)
+
+
+@cache
+def client_class() -> Any:
+    """Return the class of clients, which is Dask's own but for the link."""
+    import distributed
+
+    class Client(distributed.Client):  # type: ignore[misc, unused-ignore]
+        """A client of Dask on a cluster of jupyter_sky."""
+
+        def __init__(self, *args: Any, pages: Pages, **kwargs: Any) -> None:
+            self._pages = pages
+            super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
+
+        @property
+        def dashboard_link(self) -> str | None:
+            """Where the browser finds the dashboard; ``None`` outside of Jupyter."""
+            return self._pages.link(PAGE)
+
+        def _repr_html_(self) -> str:
+            # Servers know themselves by addresses that are none for the browser.
+            return _OTHER_LINKS.sub("", str(super()._repr_html_()))  # type: ignore[no-untyped-call, unused-ignore]
+
+    return Client

@@ -1,0 +1,288 @@
+"""Pages of nodes in the browser: what it asks for below ``forward/`` is asked of the node.
+
+The way there is that of the kernel which is connected to the cluster: it opens a port of this
+computer for who has a key, and both are told to this process on the kernel's control channel. The
+node hears nothing of who the user is: neither cookies nor tokens leave this process, and none that
+the node sets reach the browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from jupyter_server.base.handlers import JupyterHandler
+from jupyter_server.utils import ensure_async
+from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
+from tornado.httputil import (
+    HTTPHeaders,
+    HTTPMessageDelegate,
+    RequestStartLine,
+    ResponseStartLine,
+    parse_response_start_line,
+)
+from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
+from tornado.web import HTTPError, authenticated
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.server.context import ServerContext
+from jupyter_sky.server.page_ways import PageWays, Way
+
+_LARGEST_HEAD = 64 * 1024  # bytes
+_LARGEST_BODY = 16 * 2**30  # bytes, of an answer: it is passed on piece by piece
+_PIECE = 64 * 1024
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_READING = ("GET", "HEAD")
+
+# What is said about one connection, and not about what is asked or answered over it.
+_HOP_BY_HOP = {
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+    *("te", "trailer", "transfer-encoding", "upgrade"),
+}
+_OF_THE_USER = {"cookie", "authorization", "x-xsrftoken", "host", "origin", "referer"}
+# With these a page would have a say over the rest of Jupyter, which has the same address.
+_OF_JUPYTER = {
+    *("set-cookie", "clear-site-data", "strict-transport-security", "service-worker-allowed"),
+    *("access-control-allow-origin", "access-control-allow-credentials"),
+}
+
+
+_ENDED = "the page does not answer: what serves it may have ended."
+_MESSAGES = {
+    403: "You may not see this page: log in to Jupyter again, and open it from there.",
+    405: "This cannot be asked of a page.",
+}
+_OTHER = "That did not work; the server's log says why."
+
+
+class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
+    """Passes on what a page of a node asks for and is answered, WebSockets included."""
+
+    SUPPORTED_METHODS = _METHODS
+    auth_resource = "jupyter_sky"
+
+    def initialize(self, context: ServerContext, ways: PageWays) -> None:
+        self._context = context
+        self._ways = ways
+        self._there: IOStream | None = None
+        self._path = self._host = ""
+
+    def check_xsrf_cookie(self) -> None:
+        """Leave it to `prepare`: pages of nodes know nothing of Jupyter's tokens."""
+
+    def compute_etag(self) -> None:
+        """Leave this to the node."""
+
+    async def prepare(self) -> None:
+        """Refuse who is not logged in, who may not, and what other pages ask for."""
+        is_page = self.request.method == "GET" and "text/html" in self._asked("Accept")
+        await ensure_async(super().prepare(_redirect_to_login=is_page))
+        if self._finished:
+            return
+        if not self.current_user:
+            if not is_page:
+                raise HTTPError(403)
+            authenticated(lambda handler: None)(self)
+            return
+        may = self.authorizer.is_authorized(self, self.current_user, "execute", self.auth_resource)
+        if not self._is_from_here() or not await ensure_async(may):
+            raise HTTPError(403)
+
+    async def get(self, cluster: str, name: str, path: str) -> None:
+        """Pass on any request."""
+        # As it was asked for: what is escaped in it stays so.
+        self._path = self.request.path.split("/jupyter-sky/forward/", 1)[1].split("/", 2)[2]
+        target = f"/{self._path}"
+        if query := _without_token(self.request.query):
+            target += f"?{query}"
+        try:
+            way, self._there = await self._ways.open(self._context, cluster, name)
+        except SkyError as error:
+            raise HTTPError(503, str(error).replace("%", "%%")) from None
+        self._host = way.host
+        start = RequestStartLine(self.request.method or "GET", target, "HTTP/1.1")
+        headers = self._headers_for(way)
+        with contextlib.closing(self._there):
+            if self._is_websocket:
+                await self._splice(self._there, start, headers)
+            else:
+                await self._answer(self._there, start, headers)
+
+    head = post = put = patch = delete = options = get
+
+    def on_connection_close(self) -> None:
+        """Ask no more of the node when the browser has gone."""
+        super().on_connection_close()
+        if self._there is not None:
+            self._there.close()
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer with a sentence."""
+        error = kwargs.get("exc_info", (None, None))[1]
+        message = getattr(error, "log_message", None)
+        text = message.replace("%%", "%") if message else _MESSAGES.get(status_code, _OTHER)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish(f"{text}\n")
+
+    # Who asks
+
+    def _asked(self, header: str) -> str:
+        return str(self.request.headers.get(header, ""))
+
+    @property
+    def _is_websocket(self) -> bool:
+        return self._asked("Upgrade").lower() == "websocket"
+
+    def _is_from_here(self) -> bool:
+        """Return whether no other page asks: none can show a token in a header."""
+        if self.token_authenticated:
+            return True
+        if not self.check_origin():
+            return False
+        if self._asked("Sec-Fetch-Site") in ("cross-site", "same-site") and not self.allow_origin:
+            # Others may have links to a page, but not take parts of it.
+            return self._asked("Sec-Fetch-Mode") == "navigate" and self.request.method == "GET"
+        # Browsers tell the origin of each WebSocket, and of each request that changes something.
+        is_harmless = self.request.method in _READING and not self._is_websocket
+        return is_harmless or bool(self._asked("Origin"))
+
+    # What is asked
+
+    def _headers_for(self, way: Way) -> HTTPHeaders:
+        headers = HTTPHeaders()
+        for name, value in self.request.headers.get_all():
+            if name.lower() not in _HOP_BY_HOP | _OF_THE_USER:
+                headers.add(name, value)
+        headers["Host"] = way.host
+        if self._asked("Origin"):
+            headers["Origin"] = f"http://{way.host}"
+        if self._is_websocket:
+            headers["Connection"], headers["Upgrade"] = "Upgrade", "websocket"
+        elif self.request.body or self.request.method not in _READING:
+            headers["Content-Length"] = str(len(self.request.body))
+        return headers
+
+    # What is answered
+
+    async def _answer(self, there: IOStream, start: RequestStartLine, headers: HTTPHeaders) -> None:
+        parameters = HTTP1ConnectionParameters(
+            no_keep_alive=True, max_header_size=_LARGEST_HEAD, max_body_size=_LARGEST_BODY
+        )
+        connection = HTTP1Connection(there, is_client=True, params=parameters)
+        answer = _Answer(self._begin, self._go_on)
+        with contextlib.suppress(StreamClosedError):
+            await connection.write_headers(start, headers, self.request.body)
+            connection.finish()
+            await connection.read_response(answer)
+        if answer.is_whole:
+            await self.finish()
+        elif not self._headers_written:
+            raise HTTPError(502, _ENDED)
+        else:
+            # What the browser has is a part, and it has to see that.
+            self._auto_finish = False
+            self.detach().close()
+
+    async def _begin(self, start: ResponseStartLine, headers: HTTPHeaders) -> None:
+        self.set_status(start.code, start.reason)
+        self.clear_header("Content-Type")
+        for name, value in self._kept(headers):
+            self.add_header(name, value)
+        await self._send()
+
+    async def _go_on(self, data: bytes) -> None:
+        self.write(data)
+        await self._send()
+
+    async def _send(self) -> None:
+        with contextlib.suppress(StreamClosedError):  # `on_connection_close` ends it
+            await self.flush()  # the node waits for a slow browser
+
+    async def _splice(self, there: IOStream, start: RequestStartLine, headers: HTTPHeaders) -> None:
+        """Carry a WebSocket both ways, as it is: only its beginning is HTTP."""
+        try:
+            await there.write(_head(f"{start.method} {start.path} HTTP/1.1", headers))
+            said = await there.read_until(b"\r\n\r\n", max_bytes=_LARGEST_HEAD)
+            first, _, rest = said.decode("latin-1").partition("\r\n")
+            code = parse_response_start_line(first).code
+            answered = HTTPHeaders.parse(rest)
+        except (StreamClosedError, UnsatisfiableReadError, ValueError):
+            raise HTTPError(502, _ENDED) from None
+        if code != 101:
+            raise HTTPError(code if 400 <= code < 600 else 502, _ENDED)
+        shown = HTTPHeaders({"Connection": "Upgrade", "Upgrade": "websocket"})
+        for name, value in self._kept(answered):
+            shown.add(name, value)
+        self._auto_finish = False
+        here = self.detach()
+        with contextlib.closing(here), contextlib.suppress(StreamClosedError):
+            await here.write(_head(first, shown))
+            await asyncio.gather(_pump(here, there), _pump(there, here))
+
+    def _kept(self, headers: HTTPHeaders) -> Iterator[tuple[str, str]]:
+        for name, value in headers.get_all():
+            if name.lower() == "location":
+                yield name, self._location(value)
+            elif name.lower() not in _HOP_BY_HOP | _OF_JUPYTER:
+                yield name, value
+
+    def _location(self, value: str) -> str:
+        """Return where a page leads to, as the browser finds it."""
+        parts = urlsplit(value)
+        if parts.netloc not in ("", self._host) or not parts.path.startswith("/"):
+            return value
+        base = str(self.request.path).removesuffix(self._path)
+        return base.rstrip("/") + parts._replace(scheme="", netloc="").geturl()
+
+
+class _Answer(HTTPMessageDelegate):  # type: ignore[misc, unused-ignore]
+    """What a node answers, passed on piece by piece.
+
+    Attributes
+    ----------
+    is_whole
+        Whether it has come to its end.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[ResponseStartLine, HTTPHeaders], Awaitable[None]],
+        go_on: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        self._begin = begin
+        self._go_on = go_on
+        self.is_whole = False
+
+    def headers_received(self, start_line: Any, headers: HTTPHeaders) -> Awaitable[None]:
+        """Pass on status and headers."""
+        return self._begin(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None]:
+        """Pass on a piece."""
+        return self._go_on(chunk)
+
+    def finish(self) -> None:
+        """Note that this was all."""
+        self.is_whole = True
+
+
+def _head(first: str, headers: HTTPHeaders) -> bytes:
+    lines = [first, *(f"{name}: {value}" for name, value in headers.get_all())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def _without_token(query: str) -> str:
+    """Return a query without Jupyter's token."""
+    return "&".join(part for part in query.split("&") if part.partition("=")[0] != "token")
+
+
+async def _pump(source: IOStream, target: IOStream) -> None:
+    """Carry what comes, as fast as the other side takes it; its end ends both ways."""
+    with contextlib.suppress(StreamClosedError):
+        while True:
+            await target.write(await source.read_bytes(_PIECE, partial=True))
+    source.close()
+    target.close()

@@ -1,0 +1,318 @@
+"""Pages that nodes serve, in the browser: who sees them, and what gets through either way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.httpserver import HTTPServer
+from tornado.testing import bind_unused_port
+from tornado.web import Application, RequestHandler
+from tornado.websocket import WebSocketHandler, websocket_connect
+
+from jupyter_sky.cluster.network import handshake
+from tests.server.jupyter import Answer, Kernel, Server, serve
+
+Open = Callable[[str], Kernel]
+
+SHOW = """
+from jupyter_sky.cluster.network.pages import Page
+from jupyter_sky.notebook.extension import _extensions
+[extension] = _extensions.values()
+[cluster] = extension._session.connected_clusters()
+cluster.pages.show(Page('demo', 'Demo', 0, '127.0.0.1', {port}, 'start'))
+"""
+
+
+class Said(RequestHandler):  # type: ignore[misc, unused-ignore]
+    """Answers what it was asked, and wants more from the browser than it may have."""
+
+    def get(self, path: str) -> None:
+        self.set_status(418 if path == "teapot" else 200)
+        self.set_header("Set-Cookie", "_xsrf=mine")
+        self.set_header("Access-Control-Allow-Origin", "*")
+        self.set_header("X-Kept", "yes")
+        self.finish(
+            {
+                "method": self.request.method,
+                "uri": self.request.uri,
+                "headers": dict(self.request.headers.get_all()),
+                "body": self.request.body.decode(),
+            }
+        )
+
+    head = post = put = delete = get
+
+
+class Elsewhere(RequestHandler):  # type: ignore[misc, unused-ignore]
+    def get(self) -> None:
+        self.redirect("/said/there?a=1")
+
+
+class Long(RequestHandler):  # type: ignore[misc, unused-ignore]
+    """More than is kept anywhere on the way, or the beginning of it."""
+
+    async def get(self) -> None:
+        broken = self.get_query_argument("broken", None)
+        for _ in range(200):
+            self.write(b"x" * 65536)
+            await self.flush()
+            if broken:
+                self.request.connection.stream.close()
+                return
+
+
+class Echo(WebSocketHandler):  # type: ignore[misc, unused-ignore]
+    """Says who asked, and then what it hears."""
+
+    def select_subprotocol(self, subprotocols: list[str]) -> str | None:
+        return subprotocols[0] if subprotocols else None
+
+    def open(self) -> None:
+        self.write_message(json.dumps(dict(self.request.headers.get_all())))
+
+    def on_message(self, message: str | bytes) -> None:
+        self.write_message(message, binary=isinstance(message, bytes))
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A page as a node may serve it, on loopback."""
+    ready: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = []
+    began = threading.Event()
+
+    async def work() -> None:
+        routes: list[Any] = [
+            (r"/said/(.*)", Said),
+            (r"/elsewhere", Elsewhere),
+            (r"/long", Long),
+            (r"/echo", Echo),
+        ]
+        server = HTTPServer(Application(routes))
+        sock, port = bind_unused_port()
+        server.add_sockets([sock])
+        over = asyncio.Event()
+        ready.append((port, asyncio.get_running_loop(), over))
+        began.set()
+        await over.wait()
+        server.stop()
+
+    thread = threading.Thread(target=asyncio.run, args=(work(),))
+    thread.start()
+    began.wait()
+    [(port, loop, over)] = ready
+    yield port
+    loop.call_soon_threadsafe(over.set)
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def kernel(server: Server, port: int) -> Iterator[Kernel]:
+    kernel = server.open("pages.ipynb")
+    kernel.run("%%sky --nodes 1 --cluster pages\npass")
+    kernel.run(SHOW.format(port=port))
+    yield kernel
+    kernel.run("%sky down")
+
+
+@pytest.fixture(scope="module")
+def below(server: Server, kernel: Kernel) -> str:
+    """Where the page is, as the list of clusters says it."""
+    entry = server.until("pages", lambda each: each["snapshot"]["cluster"]["pages"])
+    [page] = entry["snapshot"]["cluster"]["pages"]
+    assert page["label"] == "Demo"
+    path = str(page["path"])
+    assert path.endswith("/start")
+    return path.removesuffix("start")
+
+
+@pytest.fixture(autouse=True)
+def none_left() -> None:
+    """The cluster of this module stays for all of its tests."""
+
+
+def websocket(server: Server, path: str, *said: str | bytes, **headers: str) -> list[Any]:
+    """What a WebSocket answers, or the status with which it is refused."""
+
+    async def talk() -> list[Any]:
+        url = f"{server.address.replace('http', 'ws', 1)}{path}"
+        request = HTTPRequest(url, headers=headers)
+        try:
+            connection = await websocket_connect(request, subprotocols=["first", "second"])
+        except HTTPClientError as error:
+            return [error.code]
+        heard = [connection.selected_subprotocol, await connection.read_message()]
+        for message in said:
+            await connection.write_message(message, binary=isinstance(message, bytes))
+            heard.append(await connection.read_message())
+        connection.close()
+        return heard
+
+    return asyncio.run(talk())
+
+
+def test_a_page_is_asked_as_the_browser_asks(server: Server, below: str) -> None:
+    answer = server.fetch(f"{below}said/a%20b%2Fc?x=1&token={server.token}&y=%26", b"text", "PUT")
+    said = answer.json
+    assert (answer.status, answer.headers["X-Kept"]) == (200, "yes")
+    assert (said["method"], said["uri"]) == ("PUT", "/said/a%20b%2Fc?x=1&y=%26")
+    assert said["body"] == "text"
+    assert server.fetch(f"{below}said/teapot").status == 418
+    assert server.fetch(f"{below}nothing").status == 404
+    head = server.fetch(f"{below}said/", method="HEAD")
+    assert (head.status, head.body) == (200, b"")
+    assert int(head.headers["Content-Length"]) > 100
+    assert server.fetch(f"{below}elsewhere").json["uri"] == "/said/there?a=1"
+
+
+def test_much_gets_through_and_a_part_is_no_whole(server: Server, below: str) -> None:
+    assert len(server.fetch(f"{below}long").body) == 200 * 65536
+    with pytest.raises(OSError, match="IncompleteRead|reset"):
+        try:
+            server.fetch(f"{below}long?broken=1")
+        except Exception as error:  # urllib raises what is no OSError
+            raise OSError(repr(error)) from None
+
+
+def test_a_node_learns_nothing_of_the_user(server: Server, below: str, port: int) -> None:
+    cookies, xsrf = server.cookies()
+    headers = {"Cookie": cookies, "X-XSRFToken": xsrf, "Origin": origin(server)}
+    for answer in (server.fetch(f"{below}said/"), server.fetch(f"{below}said/", **headers)):
+        told = json.dumps(answer.json)
+        assert server.token not in told
+        assert "ookie" not in told
+        assert xsrf not in told
+        assert answer.json["headers"]["Host"] == f"127.0.0.1:{port}"
+    # Nor does it have a say over the rest of Jupyter.
+    assert "_xsrf=mine" not in str(answer.headers.get_all("Set-Cookie"))
+    assert answer.headers["Access-Control-Allow-Origin"] is None
+
+
+def origin(server: Server) -> str:
+    return "/".join(server.address.split("/")[:3])
+
+
+def test_a_websocket_is_carried_as_it_is(server: Server, below: str) -> None:
+    cookies, _ = server.cookies()
+    heard = websocket(
+        server, f"{below}echo", "text", b"\x00" * 500_000, Cookie=cookies, Origin=origin(server)
+    )
+    assert heard[0] == "first"
+    assert "ookie" not in heard[1]
+    assert heard[2:] == ["text", b"\x00" * 500_000]
+    assert websocket(server, f"{below}said/no", Authorization=f"token {server.token}") == [502]
+
+
+REFUSED = {
+    "no token": {"Accept": "application/json"},
+    "a wrong token": {"Authorization": "token wrong"},
+    "another origin": {"Origin": "http://elsewhere.example"},
+    "an origin without a name": {"Origin": "null"},
+    "another site": {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+    "a frame of a neighbour": {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+def test_nobody_else_sees_a_page(server: Server, below: str, why: str, method: str) -> None:
+    cookies = {} if "token" in why else {"Cookie": server.cookies()[0]}
+    body = None if method == "GET" else b""
+    answer = server.fetch(f"{below}said/", body, method, **REFUSED[why], **cookies)
+    assert answer.status == 403
+    assert b"log in to Jupyter" in answer.body
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_nobody_else_opens_a_websocket(server: Server, below: str, why: str) -> None:
+    cookies = {} if "token" in why else {"Cookie": server.cookies()[0]}
+    assert websocket(server, f"{below}echo", **REFUSED[why], **cookies) == [403]
+
+
+def test_what_changes_something_says_where_it_comes_from(server: Server, below: str) -> None:
+    cookies = {"Cookie": server.cookies()[0]}
+    assert server.fetch(f"{below}said/", b"", "POST", **cookies).status == 403
+    assert websocket(server, f"{below}echo", **cookies) == [403]
+    here = {**cookies, "Origin": origin(server)}
+    assert server.fetch(f"{below}said/", b"", "POST", **here).status == 200
+    # A link in a mail may lead to a page; who is not logged in is asked to.
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Accept": "text/html"}
+    assert server.fetch(f"{below}said/", **link, **cookies).json["method"] == "GET"
+    assert b"Password or token" in server.fetch(f"{below}said/", **link).body
+
+
+def test_an_authorizer_is_asked(tmp_path: Path) -> None:
+    with serve(tmp_path, "--ServerApp.authorizer_class=tests.server.test_access.DenyAll") as server:
+        assert server.fetch("jupyter-sky/forward/0a/demo/").status == 403
+
+
+def test_a_page_that_is_not_there_gets_a_sentence(server: Server, below: str) -> None:
+    said = server.fetch(below.replace("/demo/", "/other/"))
+    assert (said.status, said.body) == (503, b"that page is no longer shown.\n")
+    nowhere = server.fetch("jupyter-sky/forward/0a/demo/")
+    assert nowhere.status == 503
+    assert b"no notebook is connected" in nowhere.body
+    assert server.fetch("jupyter-sky/forward/..%2f/demo/").status == 404
+
+
+def test_the_way_is_for_who_has_the_key(server: Server, below: str, kernel: Kernel) -> None:
+    assert server.fetch(f"{below}said/").status == 200
+    port = int(kernel.run("print(cluster.pages.way('demo').port)").stdout)
+
+    async def told(said: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(said)
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+
+    assert asyncio.run(told(b"GET /said/ HTTP/1.1\r\nHost: x\r\n\r\n" + b"\r\n" * 64)) == b""
+    assert asyncio.run(told(handshake.hello(b"x" * 32)[0])) == b""
+
+
+def test_who_took_the_port_is_not_asked(server: Server, below: str, kernel: Kernel) -> None:
+    assert server.fetch(f"{below}said/").status == 200
+    # The same port, of a process that does not know the key: another user's, for instance.
+    kernel.run(
+        "import socket, threading\n"
+        "way = cluster.pages.way('demo')\n"
+        "cluster.pages._forwards['demo'][0].close()\n"
+        "heard, taken = [], None\n"
+        "while taken is None:\n"
+        "    try:\n"
+        "        taken = socket.create_server(('127.0.0.1', way.port))\n"
+        "    except OSError:\n"
+        "        pass\n"
+        "def listen():\n"
+        "    found, _ = taken.accept()\n"
+        "    heard.append(found.recv(1000))\n"
+        "    found.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\nevil')\n"
+        "    found.close()\n"
+        "threading.Thread(target=listen, daemon=True).start()\n"
+        "page = cluster.pages._pages['demo']\n"
+        "cluster.pages.hide('demo'); cluster.pages.show(page)\n"
+    )
+    answer = server.fetch(f"{below}said/")
+    assert answer.status == 200
+    assert answer.json["method"] == "GET"
+    assert "False" in kernel.run("print(b'HTTP' in heard[0])").stdout
+
+
+def test_a_page_is_there_while_the_kernel_is_busy(
+    server: Server, below: str, kernel: Kernel
+) -> None:
+    cell = kernel.start("input_ = 0\nimport time\nprint('busy', flush=True)\ntime.sleep(600)")
+    kernel.until(cell, lambda cell: "busy" in cell.stdout)
+    answers: list[Answer] = [server.fetch(f"{below}said/") for _ in range(3)]
+    assert [each.status for each in answers] == [200] * 3
+    server.fetch(f"api/kernels/{kernel.id}/interrupt", b"", "POST")
+    kernel.finish(cell)
