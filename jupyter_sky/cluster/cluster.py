@@ -12,7 +12,6 @@ from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
 from jupyter_sky.cluster.control.listener import NoRuns
 from jupyter_sky.cluster.inspection.findings import Findings
-from jupyter_sky.cluster.inspection.inspect import inspect
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.network.forward import Forward
 from jupyter_sky.cluster.runs.calls import Calls
@@ -288,7 +287,7 @@ class Cluster:
 
     def where(self) -> Findings:
         """Return where the ranks are, and which of them the others wait for."""
-        return wait(inspect(self._controller))
+        return wait(self._scheduler.monitor.where())
 
     def snapshot(self, rank: int | None = None, run: str | None = None) -> Snapshot:
         """Return what cell and sidebar show of it and of a run.

@@ -58,7 +58,7 @@ class ClusterActions:
         identity
             The id of the cluster.
         action
-            ``interrupt``, ``restart``, ``scale`` or ``down``.
+            ``interrupt``, ``where``, ``restart``, ``scale`` or ``down``.
         options
             The body of the request, like ``{"nodes": 4}``.
 
@@ -135,14 +135,15 @@ async def _execute(
         try:
             return await kernel_client.request(file, message)
         except NoAnswer:
-            if action not in ("interrupt", "down"):
+            if action not in ("interrupt", "where", "down"):
                 raise
     row = inventory.row(identity)
     if row is None:
         raise SkyError(NO_CLUSTER)
     if not isinstance(row, Row) and action != "down":
         raise SkyError(f"the registry entry of {row.name} cannot be read: end the cluster.")
-    return _last_line(await cli_process.run(*command_line(action, row.name, options)))
+    said = await cli_process.run(*command_line(action, row.name, options))
+    return said.rstrip() if action == "where" else _last_line(said)
 
 
 def command_line(action: str, name: str, options: Mapping[str, Any]) -> list[str]:

@@ -45,7 +45,7 @@ def add_routes(serverapp: Any) -> None:
     base = url_path_join(serverapp.base_url, "jupyter-sky", "api")
     routes: list[tuple[str, type[RequestHandler]]] = [
         (r"clusters", ClustersHandler),
-        (r"clusters/([^/]+)/(interrupt|restart|scale|down)", ActionHandler),
+        (r"clusters/([^/]+)/(interrupt|where|restart|scale|down)", ActionHandler),
         (r"clusters/([^/]+)/logs/(\d{1,6})", LogHandler),
         (r"clusters/([^/]+)/logs/(\d{1,6})/file", LogFileHandler),
         (r"clusters/([^/]+)/runs/([0-9a-f]{1,32})", RunHandler),
@@ -130,7 +130,7 @@ class ClustersHandler(Handler):
 
 
 class ActionHandler(Handler):
-    """Interrupts, restarts, scales or ends a cluster."""
+    """Interrupts, inspects, restarts, scales or ends a cluster."""
 
     @_route
     async def post(self, identity: str, action: str) -> None:

@@ -4,6 +4,7 @@
 export type Action =
   | { kind: 'select'; run: string | null; rank: number | null }
   | { kind: 'stop'; run: string }
+  | { kind: 'where'; run: string }
   | { kind: 'open'; open: boolean }
   | { kind: 'restore'; run: string }
   | { kind: 'go'; place: Place }

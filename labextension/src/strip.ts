@@ -36,6 +36,7 @@ export class Strip {
   readonly #restore = element('button', 'jsky-small-button', { type: 'button' });
   readonly #cluster: ClusterName;
   readonly #stop = element('button', 'jsky-stop', { type: 'button' }) as HTMLButtonElement;
+  readonly #where = element('button', 'jsky-small-button jsky-ask-where', { type: 'button' });
   readonly #hint = element('div', 'jsky-hint', { role: 'status' });
   #run: Run | null = null;
   #failedRank = 0;
@@ -73,6 +74,13 @@ export class Strip {
         act({ kind: 'stop', run: this.#run.id });
       }
     });
+    setText(this.#where, trans.__('Where?'));
+    setAttribute(this.#where, 'title', trans.__('Show what each rank is doing'));
+    this.#where.addEventListener('click', () => {
+      if (this.#run) {
+        act({ kind: 'where', run: this.#run.id });
+      }
+    });
     const facts = [this.#title, this.#progress.element, this.#failed, this.#facts];
     this.element = element(
       'div',
@@ -85,6 +93,7 @@ export class Strip {
         lead,
         ...facts,
         this.#restore,
+        this.#where,
         ...(this.#isCell ? [this.#cluster.element] : []),
         this.#stop
       ),
@@ -116,6 +125,7 @@ export class Strip {
     setOptional(this.#facts, this.#factsOf(snapshot));
     setShown(this.#restore, Boolean(place.isIncomplete));
     this.#cluster.show(cluster, Boolean(place.hasSidebar));
+    setShown(this.#where, state === 'running');
     setShown(this.#stop, runs);
   }
 

@@ -9,6 +9,7 @@ export interface Piece {
 }
 
 const LONGEST = 2000;
+const MOST_LINES = 400;
 
 /* Everything that follows an escape: CSI (colours, cursor), strings (titles, links), the others. */
 const ESCAPE =
@@ -21,6 +22,12 @@ const INVISIBLE = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u
 /** Returns text without escapes and control characters, on one line. */
 export function plain(text: string): string {
   return harmless(text.replace(ESCAPE, '')).replace(/\s+/g, ' ').trim();
+}
+
+/** Returns text without escapes and control characters, with its lines and their indentation. */
+export function plainLines(text: string): string {
+  const lines = text.replace(ESCAPE, '').split('\n').slice(0, MOST_LINES);
+  return lines.map((line) => harmless(line).slice(0, LONGEST).trimEnd()).join('\n');
 }
 
 /** Returns the lines of a text without what a carriage return has overwritten. */

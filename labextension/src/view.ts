@@ -8,7 +8,7 @@ import { OutputPane } from './output.ts';
 import { RankList } from './ranks.ts';
 import { Strip } from './strip.ts';
 import type { Output, Snapshot } from './snapshot.ts';
-import { plain } from './text.ts';
+import { plain, plainLines } from './text.ts';
 import { english, type Translation } from './words.ts';
 
 export type { Action, Snapshot, Translation };
@@ -62,6 +62,7 @@ class View {
   readonly #isCell: boolean;
   readonly #strip: Strip;
   readonly #note = element('div', 'jsky-note', { role: 'status' });
+  readonly #where = element('div', 'jsky-where', { role: 'status' });
   readonly #ranks: RankList;
   readonly #output: OutputPane;
   readonly #body: HTMLElement;
@@ -89,6 +90,7 @@ class View {
       {},
       this.#strip.element,
       this.#note,
+      this.#where,
       this.#body,
       this.#announcement
     );
@@ -117,6 +119,7 @@ class View {
     setAttribute(this.element, 'aria-label', this.#trans.__('Run on cluster %1', name));
     this.#strip.show(snapshot, this.#open, place);
     setOptional(this.#note, place.note || null);
+    setOptional(this.#where, snapshot.run?.where ? plainLines(snapshot.run.where) : null);
     setShown(this.#body, this.#open);
     if (this.#open) {
       this.#showRanks(snapshot);

@@ -200,24 +200,27 @@ test('buttons do what they say, where it can be done', () => {
   looker.press('End this cluster…');
   looker.press('Go to a/train.ipynb (its kernel is busy)');
   looker.toggle();
-  for (const label of ['Restart all ranks…', 'Change the number of nodes…', 'Open the log']) {
+  for (const label of ['Show what each rank is doing…', 'Restart all ranks…', 'Change the number of nodes…', 'Open the log']) {
     looker.press(label);
   }
   host.querySelector<HTMLElement>('.jsky-stop')!.click();
+  host.querySelector<HTMLElement>('.jsky-ask-where')!.click();
   assert.deepEqual(did, [
     ['interrupt', 'c1'],
     ['down', 'c1'],
     'a/train.ipynb',
+    ['where', 'c1'],
     ['restart', 'c1'],
     ['scale', 'c1'],
     ['log', 'c1'],
-    ['interrupt', 'c1']
+    ['interrupt', 'c1'],
+    ['where', 'c1']
   ]);
   assert.equal(host.querySelectorAll('jp-button[disabled]').length, 0);
   looker.show(sampleEntry({ state: 'unknown', kernels: [], line: null }));
   assert.deepEqual(
     [...host.querySelectorAll('jp-button[disabled]')].map((button) => button.getAttribute('aria-label')),
-    ['Copy the line that starts this cluster']
+    ['Show what each rank is doing…', 'Copy the line that starts this cluster']
   );
 });
 

@@ -298,6 +298,25 @@ test('seconds are counted while it runs, and exact at the end', (t) => {
   assert.equal(textOf(host, '.jsky-elapsed'), '4.3 s');
 });
 
+test('a run says where its ranks are, by itself or when it is asked', (t) => {
+  t.after(() => release(host));
+  const where = () => host.querySelector<HTMLElement>('.jsky-where')!;
+  const ask = () => host.querySelector<HTMLElement>('.jsky-ask-where')!;
+  showInCell(sample(), { open: false });
+  assert.ok(where().hidden);
+  ask().click();
+  assert.deepEqual(actions, [{ kind: 'where', run: 'r1' }]);
+  const said = 'rank 0 waits in barrier #3.\n   rank 0\n      cell [7], line 2\u202e<b>\x1b[31m';
+  showInCell({ ...sample(), run: { ...sample().run!, where: said } }, { open: false });
+  assert.ok(!where().hidden);
+  assert.equal(
+    where().textContent,
+    'rank 0 waits in barrier #3.\n   rank 0\n      cell [7], line 2<b>'
+  );
+  showInCell({ ...sample(), run: { ...sample().run!, state: 'ok' } }, { open: false });
+  assert.ok(where().hidden && ask().hidden);
+});
+
 test('Stop says what it stops, and what to do when nothing happens', (t) => {
   t.after(() => release(host));
   mock.timers.enable({ apis: ['setTimeout'] });

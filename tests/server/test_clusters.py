@@ -44,6 +44,11 @@ def test_a_cluster_is_there_with_its_notebook_while_the_cell_is_busy(
     assert (entry["provider"], entry["nodes"], entry["note"]) == ("local", 2, "")
     shown = server.until("busy", lambda entry: "epoch 1" in entry["snapshot"]["output"]["text"])
     assert [rank["phase"] for rank in shown["snapshot"]["ranks"]] == ["running", "running"]
+    said = server.act(entry, "where").json["said"]
+    assert "busy: no rank waits for another: ranks 0-1 are at `time.sleep(600)` (cell [" in said
+    # The strip shows it too: the kernel was asked, which waits for the run.
+    shown = server.until("busy", lambda entry: entry["snapshot"]["run"]["where"])
+    assert f"busy: {shown['snapshot']['run']['where']}" == said
     stopped = server.act(entry, "interrupt")
     assert stopped.json == {"said": "busy: stopping"}
     assert "KeyboardInterrupt" in kernel.finish(cell).traceback
@@ -91,6 +96,7 @@ def test_a_kernel_that_hangs_is_passed_by(server: Server, opened: Open, tmp_path
     process = psutil.Process(entry_pid(server, kernel))
     process.suspend()
     try:
+        assert "rank 0 is at `while True: pass`" in server.act(entry, "where").json["said"]
         assert server.act(entry, "restart", {"ranks": None}).message == "the kernel does not answer"
         assert server.act(entry, "interrupt").json == {"said": "stuck: stopped"}
     finally:

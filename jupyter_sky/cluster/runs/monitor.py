@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.inspection.findings import Findings
+from jupyter_sky.cluster.inspection.inspect import inspect
 from jupyter_sky.cluster.inspection.watch import watch
 from jupyter_sky.cluster.runs.progress_bars import find_progress
 from jupyter_sky.cluster.runs.record import RunRecord, RunRecorder
@@ -100,6 +102,14 @@ class Monitor:
         """Record that a rank takes part in a run again, with a new process."""
         if recorder := self._recorders.get(run):
             recorder.on_rank_back(rank)
+
+    async def where(self) -> Findings:
+        """Return where the ranks are, which the present run shows from now on."""
+        found = await inspect(self._controller)
+        if recorder := self._recorders.get(self._current or ""):
+            recorder.run.show_where(found)
+            self._controller.wake()
+        return found
 
     def shown_rank(self, run: str | None = None) -> int:
         """Return the rank whose output a snapshot has; of a run, or of the present one."""

@@ -109,6 +109,7 @@ class Run:
         self.findings: Findings | None = None
         self.where: str | None = None
         self._last_found: tuple[Findings, float] | None = None
+        self._shows_stacks = False
         self._told_hang = ("", 0.0)
         self._host_of = host_of
         self._on_finish = on_finish
@@ -242,15 +243,19 @@ class Run:
             self._last_found = (found, time.monotonic())
         key, seconds = self._told_hang
         if found and is_long:
-            self.where = found.sentence
+            self.where = found.text if self._shows_stacks else f"{found.sentence}."
             # Not each second: a file or a terminal would fill with it.
             if found.key != key or found.seconds > 2 * seconds:
                 self._told_hang = (found.key, found.seconds)
                 self._tell_hang(f"{found.sentence}: `%sky where` shows the stacks")
         elif key:
-            self.where, self._told_hang = None, ("", 0.0)
+            self.where, self._told_hang, self._shows_stacks = None, ("", 0.0), False
             past = f": {before.past}" if before else ""
             self._tell_hang(f"the ranks have gone on{past}")
+
+    def show_where(self, found: Findings) -> None:
+        """Show where its ranks are, with their stacks, because the user has asked."""
+        self.where, self._shows_stacks = found.text, True
 
     def _tell_hang(self, text: str) -> None:
         if not self._sink:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import threading
@@ -108,6 +109,8 @@ class PanelManager:
                 self._is_open = is_open
             case {"kind": "stop", "run": str(run)} if run in self._clusters:
                 self._clusters[run].interrupt_run(run)
+            case {"kind": "where", "run": str(run)} if run in self._clusters:
+                show_where(self._clusters[run])
             case _:
                 for panel in list(self._panels.values()):
                     panel.handle_message(request)
@@ -148,6 +151,16 @@ class PanelManager:
         return self._has_widgets
 
 
+def show_where(cluster: Cluster) -> None:
+    """Show soon, in the strip of what runs, where the ranks are; returns at once."""
+
+    def look() -> None:
+        with contextlib.suppress(SkyError):
+            cluster.where()
+
+    threading.Thread(target=look, daemon=True, name="sky-where").start()
+
+
 class NoStrip:
     """Nothing is shown, because the user wants it so."""
 
@@ -184,6 +197,9 @@ class _ClusterSource:
 
     def stop(self) -> None:
         self._cluster.interrupt()
+
+    def where(self) -> None:
+        show_where(self._cluster)
 
     def listen(self, listener: Callable[[], None]) -> None:
         self._cluster.listen(listener)

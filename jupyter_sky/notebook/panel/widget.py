@@ -53,6 +53,13 @@ class StopMessage(TypedDict):
     run: str
 
 
+class WhereMessage(TypedDict):
+    """The user asks where the ranks of a run are."""
+
+    kind: Literal["where"]
+    run: str
+
+
 class OpenMessage(TypedDict):
     """The user has opened or closed a strip; the next ones are as this one was left."""
 
@@ -60,7 +67,7 @@ class OpenMessage(TypedDict):
     open: bool
 
 
-PanelMessage = SelectMessage | StopMessage | OpenMessage
+PanelMessage = SelectMessage | StopMessage | WhereMessage | OpenMessage
 """What a page sends; ``Action`` of ``labextension/src/snapshot.ts``."""
 
 
@@ -72,6 +79,9 @@ class PanelSource(Protocol):
 
     def stop(self) -> None:
         """Stop the current run."""
+
+    def where(self) -> None:
+        """Have the snapshot say soon where the ranks are."""
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever the snapshot has changed, from any thread."""
@@ -182,6 +192,8 @@ class Panel(anywidget.AnyWidget):
         elif message["kind"] == "stop" and message["run"] == run:
             # A message that waited until its run had ended must not stop the next one.
             self._source.stop()
+        elif message["kind"] == "where" and message["run"] == run:
+            self._source.where()
 
 
 def _parsed(content: object) -> PanelMessage | None:
@@ -190,6 +202,8 @@ def _parsed(content: object) -> PanelMessage | None:
             return {"kind": "select", "run": run, "rank": rank}
         case {"kind": "stop", "run": str(run)}:
             return {"kind": "stop", "run": run}
+        case {"kind": "where", "run": str(run)}:
+            return {"kind": "where", "run": run}
     return None
 
 

@@ -9,7 +9,12 @@ from typing import Literal, NotRequired, TypedDict
 from jupyter_sky.api import pools_up
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.notebook.commands.control import interrupt_runs, restart_ranks, scale_cluster
+from jupyter_sky.notebook.commands.control import (
+    interrupt_runs,
+    restart_ranks,
+    scale_cluster,
+    where_ranks_are,
+)
 from jupyter_sky.notebook.panel.strip import record_bundle
 from jupyter_sky.notebook.session import Session
 
@@ -31,7 +36,7 @@ class ActionRequest(TypedDict):
         How many nodes the cluster is to have; with ``scale``.
     """
 
-    action: Literal["interrupt", "restart", "scale", "down", "record", "page"]
+    action: Literal["interrupt", "where", "restart", "scale", "down", "record", "page"]
     cluster: str
     run: NotRequired[str]
     page: NotRequired[str]
@@ -86,6 +91,8 @@ class SidebarActions:
         match request:
             case {"action": "interrupt"}:
                 return interrupt_runs(cluster)
+            case {"action": "where"}:
+                return where_ranks_are(cluster)
             case {"action": "restart", "ranks": list() | None as ranks}:
                 _check_alive(cluster)
                 return restart_ranks(cluster, ranks)

@@ -125,6 +125,9 @@ class NotebookPage implements Page {
       case 'stop':
         void this.#stop(strip, action);
         break;
+      case 'where':
+        void this.#where(strip, action);
+        break;
       case 'select':
         this.#select(strip, action);
         break;
@@ -151,6 +154,20 @@ class NotebookPage implements Page {
     const { snapshot } = strip;
     if (snapshot && !isOver(snapshot)) {
       await this.#clusters.client.interrupt(snapshot.cluster.id).catch(complain);
+    }
+  }
+
+  /** Has the strip say where the ranks are: its kernel does so, or else the server knows. */
+  async #where(strip: RunStrip, action: Action): Promise<void> {
+    const { snapshot } = strip;
+    if (!snapshot || (this.#keeper.hasKernel(strip) && this.#tellKernel(strip, action))) {
+      return;
+    }
+    try {
+      const { said } = await this.#clusters.client.where(snapshot.cluster.id);
+      Notification.info(plain(said.split('\n', 1).join('')), { autoClose: 10_000 });
+    } catch (trouble) {
+      complain(trouble as Error);
     }
   }
 

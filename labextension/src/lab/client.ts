@@ -26,6 +26,11 @@ export class Client {
     return this.#request('POST', ['clusters', cluster, 'interrupt']);
   }
 
+  /** Asks what each rank of a cluster is doing. */
+  where(cluster: string): Promise<ActionResult> {
+    return this.#request('POST', ['clusters', cluster, 'where']);
+  }
+
   /** Restarts ranks, all of them with null. */
   restart(cluster: string, ranks: number[] | null): Promise<ActionResult> {
     return this.#request('POST', ['clusters', cluster, 'restart'], { ranks });

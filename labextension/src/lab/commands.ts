@@ -12,6 +12,7 @@ import { Confirm } from './confirm.ts';
 import { iconOf } from './icons.ts';
 import { openLog } from './log.ts';
 import { Notebooks } from './notebooks.ts';
+import { showWhere } from './where.ts';
 
 /** The id of an action's command; the cluster's id is its argument `cluster`. */
 export const commandOf = (action: Action) => `jupyter-sky:${action}`;
@@ -122,6 +123,9 @@ class Actions {
     switch (action) {
       case 'interrupt':
         await client.interrupt(entry.id);
+        return;
+      case 'where':
+        await showWhere(entry, (await client.where(entry.id)).said, this.#trans);
         return;
       case 'restart':
         if (await this.#confirm.restart(entry)) {

@@ -13,6 +13,7 @@ import {
   listIcon,
   notebookIcon,
   refreshIcon,
+  searchIcon,
   stopIcon
 } from '@jupyterlab/ui-components';
 import type { IconName } from '../sidebar/tools.ts';
@@ -69,7 +70,8 @@ const ICONS: Record<IconName, LabIcon> = {
   notebook: notebookIcon,
   restart: refreshIcon,
   scale: scaleIcon,
-  sky: skyIcon
+  sky: skyIcon,
+  where: searchIcon
 };
 
 export function iconOf(name: IconName): LabIcon {

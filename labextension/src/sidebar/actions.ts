@@ -6,10 +6,11 @@ import type { Translation } from '../words.ts';
 import { iconButton } from './button.ts';
 import type { Tools } from './tools.ts';
 
-export type Action = 'interrupt' | 'restart' | 'scale' | 'attach' | 'log' | 'copy' | 'down';
+export type Action = 'interrupt' | 'where' | 'restart' | 'scale' | 'attach' | 'log' | 'copy' | 'down';
 
 export const ACTIONS: readonly Action[] = [
   'interrupt',
+  'where',
   'restart',
   'scale',
   'attach',
@@ -23,6 +24,8 @@ export function labelOf(trans: Translation, action: Action): string {
   switch (action) {
     case 'interrupt':
       return trans.__('Stop the current run');
+    case 'where':
+      return trans.__('Show what each rank is doing…');
     case 'restart':
       return trans.__('Restart all ranks…');
     case 'scale':
@@ -42,6 +45,7 @@ export function labelOf(trans: Translation, action: Action): string {
 export function isPossible(action: Action, { state, line }: Entry): boolean {
   switch (action) {
     case 'interrupt':
+    case 'where':
       return state === 'running';
     case 'restart':
     case 'scale':
@@ -56,7 +60,7 @@ export function isPossible(action: Action, { state, line }: Entry): boolean {
 }
 
 /** The actions in the row of buttons; the other two are beside the name. */
-const IN_BAR: readonly Action[] = ['restart', 'scale', 'attach', 'log', 'copy'];
+const IN_BAR: readonly Action[] = ['where', 'restart', 'scale', 'attach', 'log', 'copy'];
 
 export class ActionBar {
   readonly element: HTMLElement;

@@ -49,7 +49,7 @@ export class Card {
     this.#entry = entry;
     const act = (action: Action) => page.act(action, this.#entry.id);
     this.#actions = new ActionBar(tools, act);
-    this.#ranks = new Ranks(tools.trans, entry.id, page.follow, () => act('interrupt'));
+    this.#ranks = new Ranks(tools.trans, entry.id, page.follow, act);
     this.#body = element('div', 'jsky-card-body', {}, this.#actions.element, this.#ranks.element);
     this.#opener = element('button', 'jsky-opener', { type: 'button' });
     this.#opener.append(this.#caret, this.#dot, this.#name);

@@ -26,7 +26,7 @@ export class Ranks {
   readonly #trans: Translation;
   readonly #cluster: string;
   readonly #follow: Follow;
-  readonly #stop: () => void;
+  readonly #do: (action: 'interrupt' | 'where') => void;
   readonly #view = element('div', 'jsky-card-view');
   readonly #note = element('div', 'jsky-nothing jsky-quiet');
   #entry: Entry | null = null;
@@ -37,11 +37,11 @@ export class Ranks {
   #run: string | undefined;
   #unfollow: (() => void) | null = null;
 
-  constructor(trans: Translation, cluster: string, follow: Follow, stop: () => void) {
+  constructor(trans: Translation, cluster: string, follow: Follow, act: (action: 'interrupt' | 'where') => void) {
     this.#trans = trans;
     this.#cluster = cluster;
     this.#follow = follow;
-    this.#stop = stop;
+    this.#do = act;
     this.element = element('div', '', {}, this.#view, this.#note);
   }
 
@@ -99,7 +99,9 @@ export class Ranks {
 
   #act(action: Action): void {
     if (action.kind === 'stop') {
-      this.#stop();
+      this.#do('interrupt');
+    } else if (action.kind === 'where') {
+      this.#do('where');
     } else if (action.kind === 'select' && action.rank !== null) {
       this.#startFollowing(action.rank);
       this.#draw();

@@ -17,7 +17,8 @@ export type IconName =
   | 'notebook'
   | 'restart'
   | 'scale'
-  | 'sky';
+  | 'sky'
+  | 'where';
 
 export interface Tools {
   trans: Translation;

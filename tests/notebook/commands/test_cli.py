@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -201,9 +202,15 @@ def test_interrupt_and_restart_and_down(opened: Open) -> None:
     )
     notebook.until(cell, lambda cell: "on" in cell.stdout)
     [row] = registry.rows()
+    assert re.fullmatch(
+        rf"{row.name}: no rank waits for another: ranks 0-1 are at `while True: pass` "
+        r"\(cell \[\d+\], line 3\)\.\n   ranks 0-1\n      cell \[\d+\], line 3: while True: pass\n",
+        sky("where").out,
+    )
     assert sky("interrupt").out == f"{row.name}: stopped\n"
     assert "KeyboardInterrupt" in notebook.finish(cell).traceback
     assert sky("interrupt").out == f"{row.name}: nothing is running\n"
+    assert sky("where").out == f"{row.name}: nothing is running.\n"
     assert "scale it in that notebook" in sky("scale", "3").err
     notebook.succeed("%%sky\nx = 1")
     said = sky("restart", "1", "--cluster", row.name)
