@@ -30,7 +30,7 @@ import psutil
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
 if TYPE_CHECKING:
-    from jupyter_sky.node.rank.shell import RankShell
+    from jupyter_sky.node.rank.ipython.shell import RankShell
     from jupyter_sky.transport.protocol.rank_messages import (
         ForkRequest,
         ForkServerMessage,
@@ -92,7 +92,8 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
             importlib.import_module(name)
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"
-    from jupyter_sky.node.rank import shell, worker  # noqa: F401 - every rank needs them
+    from jupyter_sky.node.rank import worker  # noqa: F401 - every rank needs them
+    from jupyter_sky.node.rank.ipython import shell
     from jupyter_sky.transport.protocol.versions import versions
 
     made = shell.make_shell()

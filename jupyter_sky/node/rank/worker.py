@@ -25,8 +25,8 @@ from jupyter_sky.node.rank.gathering import Gatherer
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
+from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
-from jupyter_sky.node.rank.shell import RankShell, cancel_tasks
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport.frames import BlockingFrames
 from jupyter_sky.transport.protocol.events import Display, Event, Formed, Outcome, RankDone

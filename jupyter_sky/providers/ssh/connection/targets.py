@@ -76,9 +76,10 @@ def parse_one(text: str) -> Target:
 def _target(text: str) -> Target:
     match = _HOST.fullmatch(text)
     if match is None:
+        shown = " ".join(text.split())
         raise UsageError(
-            f'"{" ".join(text.split())}" is not a host: type one like `gpu1`, `ada@gpu1`, `gpu1:4` for four ranks or '
-            "`gpu1:2222` for another port."
+            f'"{shown}" is not a host: type one like `gpu1`, `ada@gpu1`, `gpu1:4` for four ranks '
+            "or `gpu1:2222` for another port."
         )
     numbers = [int(match[name]) for name in ("first", "second") if match[name]]
     port = ranks = None

@@ -22,7 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from jupyter_sky.node.rank import traceback_caches, widgets
+from jupyter_sky.node.rank.ipython import traceback_caches, widgets
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 

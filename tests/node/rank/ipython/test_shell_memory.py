@@ -24,7 +24,7 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 def test_a_shell_keeps_neither_output_nor_errors_nor_every_source() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.node.rank.test_shell_memory"],
+        [sys.executable, "-m", "tests.node.rank.ipython.test_shell_memory"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -35,7 +35,7 @@ def test_a_shell_keeps_neither_output_nor_errors_nor_every_source() -> None:
 
 def main() -> None:
     """Run cells in a shell of this process, and print what it keeps of them."""
-    from jupyter_sky.node.rank.shell import make_shell
+    from jupyter_sky.node.rank.ipython.shell import make_shell
 
     shell = make_shell()
 
