@@ -37,7 +37,9 @@ def test_the_cell_and_the_panel_say_where_ranks_wait(cells: Cells) -> None:
 
     run.follow(hang=on_hang)
     run.values()
-    assert re.fullmatch(_WAIT + _SLEEP + ": `%sky where` shows the stacks", said[0])
+    assert re.fullmatch(
+        _WAIT + _SLEEP + "; `jupyter sky where` in a terminal shows the stacks", said[0]
+    )
     assert re.fullmatch(_WAIT + _SLEEP, shown[0] or "")
 
 
