@@ -29,7 +29,7 @@ from tests.benchmarks.cases import (
     rented,
     start,
 )
-from tests.benchmarks.cases.workloads import calls, models, small_tasks, training
+from tests.benchmarks.cases.workloads import calls, models, recording, small_tasks, training
 from tests.benchmarks.measure import Row, missed, unmeasured
 from tests.benchmarks.processes import adopt_orphans, end_descendants
 
@@ -39,6 +39,7 @@ THEMES = {
     "round-trip": contest.round_trip,
     "push": contest.push,
     "training": training.training,
+    "recording": recording.recording,
     "models": models.models,
     "small-tasks": small_tasks.small_tasks,
     "calls": calls.calls,

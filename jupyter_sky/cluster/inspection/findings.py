@@ -130,7 +130,7 @@ def _sentence(
         what = (
             _doing(known[rank], runs, [each.collective for each in waiting])
             if rank in known
-            else silent.get(rank, "")
+            else _escaped(silent.get(rank, ""))
         )
         others.setdefault(what or "{has} no process now", []).append(rank)
     for what, group in others.items():
@@ -196,7 +196,7 @@ def _doing(seen: SeenRank, runs: Collection[str | None], wanted: Sequence[SeenCo
     if own is None:
         return "{is} in no line of the cell"
     frame = stack[own]
-    place = f"{frame['place']}, line {frame['line']}"
+    place = _escaped(f"{frame['place']}, line {frame['line']}")
     if own:
         what = f"{{is}} in {_escaped(stack[own - 1]['function'])} ({place})"
     elif frame["text"]:

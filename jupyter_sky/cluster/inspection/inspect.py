@@ -21,7 +21,7 @@ async def inspect(controller: Controller) -> Findings:
     answers = await asyncio.gather(*(_ask(each, 0.0) for each in connections))
     seen = [rank for answer in answers for rank in answer or ()]
     silent = {
-        rank: f"{{is}} on {connection.name}, which does not answer"
+        rank: f"is on {connection.name}, which does not answer"
         for connection, answer in zip(connections, answers, strict=True)
         if answer is None
         for rank in connection.ranks
@@ -33,7 +33,10 @@ async def inspect(controller: Controller) -> Findings:
 async def inspect_waiting(controller: Controller, after: float) -> Findings | None:
     """Return where the ranks are, if one of them has waited in a collective for so many seconds."""
     found = await asyncio.gather(*(_ask(each, after) for each in controller.connections))
-    return await inspect(controller) if any(found) else None
+    if not any(found):
+        return None
+    now = await inspect(controller)
+    return now if now.seconds else None  # it may have come to its end meanwhile
 
 
 async def _ask(connection: Connection, after: float) -> list[SeenRank] | None:

@@ -247,7 +247,10 @@ class Run:
             # Not each second: a file or a terminal would fill with it.
             if found.key != key or found.seconds > 2 * seconds:
                 self._told_hang = (found.key, found.seconds)
-                self._tell_hang(f"{found.sentence}: `%sky where` shows the stacks")
+                # The notebook is busy with the cell; its strip has a button for it.
+                self._tell_hang(
+                    f"{found.sentence}; `jupyter sky where` in a terminal shows the stacks"
+                )
         elif key:
             self.where, self._told_hang, self._shows_stacks = None, ("", 0.0), False
             past = f": {before.past}" if before else ""

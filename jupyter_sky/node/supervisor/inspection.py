@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,21 @@ _WRITTEN_WITHIN = 0.5
 _POLL_EVERY = 0.01
 
 
+class _Asked:
+    """A question to a process, and its answer."""
+
+    def __init__(self, pid: int | None, number: int) -> None:
+        self.pid = pid
+        self.number = number
+        self.answer: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
+
+    async def wait(self) -> Inspected | None:
+        """Wait for the answer; ``None`` if it does not come in time."""
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(asyncio.shield(self.answer), ANSWER_WITHIN)
+        return None
+
+
 class Inspection:
     """Asks the ranks of a node what they are doing.
 
@@ -39,14 +55,15 @@ class Inspection:
     def __init__(self, ranks: Mapping[int, RankProcess]) -> None:
         self._ranks = ranks
         self._number = 0
-        self._asked: dict[tuple[int, int], asyncio.Future[Inspected]] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def on_answer(self, process: RankProcess, message: Mapping[str, Any]) -> None:
         """Take the answer of a rank."""
-        asked = self._asked.get((message["inspected"], process.rank))
-        if asked and not asked.done():
+        asked = self._asked.get(process.rank)
+        if asked and asked.number == message["inspected"] and not asked.answer.done():
             answer: Any = message
-            asked.set_result(answer)
+            asked.answer.set_result(answer)
 
     async def inspect(self, after: float = 0.0) -> list[SeenRank]:
         """Return what the ranks are doing that have a process.
@@ -77,28 +94,30 @@ class Inspection:
             "children": _dead_children(process.pid),
         }
         said = await self._ask(process, brief=False)
+        frames = await self._written_stack(process) if said is None else None
+        if said is None and (late := self._asked.get(process.rank)) and late.answer.done():
+            # It was only slow: the machine has much to do.
+            said = await self._ask(process, brief=False)
         if said is not None:
             seen["frames"], seen["recent"] = said["frames"], said["recent"]
             seen["collectives"] = said["collectives"]
         else:
-            frames = await self._written_stack(process)
             seen["answered"] = "nobody" if frames is None else "system"
             seen["frames"] = frames or []
         return seen
 
     async def _ask(self, process: RankProcess, brief: bool) -> Inspected | None:
         """Return the answer of a rank; ``None`` if none comes in time."""
-        self._number += 1
-        key = (self._number, process.rank)
-        self._asked[key] = asyncio.get_running_loop().create_future()
-        command: InspectCommand = {"op": "inspect", "number": self._number, "brief": brief}
-        process.send_aside(command)
-        try:
-            return await asyncio.wait_for(self._asked[key], ANSWER_WITHIN)
-        except TimeoutError:
-            return None
-        finally:
-            del self._asked[key]
+        async with self._locks[process.rank]:
+            before = self._asked.get(process.rank)
+            if before and before.pid == process.pid and await before.wait() is None:
+                # More questions would fill the socket, by which a Stop has to come through.
+                return None
+            self._number += 1
+            asked = self._asked[process.rank] = _Asked(process.pid, self._number)
+            command: InspectCommand = {"op": "inspect", "number": self._number, "brief": brief}
+            process.send_aside(command)
+            return await asked.wait()
 
     async def _written_stack(self, process: RankProcess) -> list[SeenFrame] | None:
         """Let the system write a rank's stacks; ``None`` if it does not even do that."""

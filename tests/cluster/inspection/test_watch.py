@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +27,7 @@ def _start(cells: Cells, code: str, hang_after: float = 0.4) -> RunHandle:
 
 
 def test_the_cell_and_the_panel_say_where_ranks_wait(cells: Cells) -> None:
-    run = _start(cells, "if rank == 2:\n    time.sleep(2)\ndist.barrier()")
+    run = _start(cells, "if rank == 2:\n    time.sleep(600)\ndist.barrier()")
     said: list[str] = []
     shown: list[str | None] = []
 
@@ -34,30 +35,36 @@ def test_the_cell_and_the_panel_say_where_ranks_wait(cells: Cells) -> None:
         said.append(text)
         view = cells.cluster.snapshot(run=run.id)["run"]
         shown.append(view["where"] if view else None)
+        cells.cluster.interrupt_run(run.id)
 
     run.follow(hang=on_hang)
-    run.values()
-    assert re.fullmatch(_WAIT + _SLEEP + ": `%sky where` shows the stacks", said[0])
-    assert re.fullmatch(_WAIT + _SLEEP, shown[0] or "")
+    stacks = "; `jupyter sky where` in a terminal shows the stacks"
+    assert re.fullmatch(_WAIT + _SLEEP + stacks, said[0])
+    assert re.fullmatch(_WAIT + _SLEEP + r"\.", shown[0] or "")
 
 
-def test_they_say_that_ranks_have_gone_on(cells: Cells) -> None:
+def test_they_say_that_ranks_have_gone_on(cells: Cells, tmp_path: Path) -> None:
+    seen, end = tmp_path / "seen", tmp_path / "end"
     code = (
-        "if rank == 2:\n    time.sleep(2)\ndist.barrier()\n"
-        "while not os.path.exists(f'/tmp/sky-go-{os.getppid()}'):\n    time.sleep(0.01)"
+        f"while rank == 2 and not os.path.exists({str(seen)!r}):\n    time.sleep(0.01)\n"
+        f"dist.barrier()\nwhile not os.path.exists({str(end)!r}):\n    time.sleep(0.01)"
     )
     run = _start(cells, code)
     said: list[str] = []
+    shown: list[str | None] = []
 
     def on_hang(text: str) -> None:
         said.append(text)
+        seen.touch()
         if "gone on" in text:
-            cells.cluster.interrupt_run(run.id)
+            view = cells.cluster.snapshot(run=run.id)["run"]
+            shown.append(view["where"] if view else "")
+            end.touch()
 
     run.follow(hang=on_hang)
+    run.values()
     assert said[-1].startswith("the ranks have gone on: ranks 0-1, 3 waited in barrier #")
-    view = cells.cluster.snapshot(run=run.id)["run"]
-    assert view and view["where"] is None
+    assert shown == [None]
 
 
 def test_a_stopped_run_says_who_waited_for_whom(cells: Cells) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -185,4 +188,37 @@ def test_cells_are_called_as_in_the_notebook(cells: Cells) -> None:
         r"ranks 0-1, 3 wait in barrier #\d+ \(cell \[7\], line 4\) for \d+ s; "
         r"rank 2 is at `time.sleep\(600\)` \(cell \[7\], line 3\)",
         said.sentence,
+    )
+
+
+def test_where_torch_records_nothing(
+    new: Callable[..., Cells], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As with gloo in versions before 2.8: the stack has the operation, the group its number.
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "0")
+    cells = new(nodes=2)
+    cells.run("import time, torch, torch.distributed as dist\nrank = dist.get_rank()")
+    _hang(
+        cells,
+        "dist.barrier()\nif rank == 1:\n    time.sleep(600)\ndist.all_reduce(torch.ones(3))",
+        r"rank 0 waits in all_reduce #\d+ \(the cell, line 4\) for [1-9]\d* s; "
+        r"rank 1 is at `time.sleep\(600\)` \(the cell, line 3\)",
+    )
+
+
+def test_a_rank_whose_process_is_stopped(cells: Cells) -> None:
+    pids = cells.ask("os.getpid()")
+    run = cells.start("time.sleep(0.2)\ndist.barrier()")
+    os.kill(pids[2], signal.SIGSTOP)
+    try:
+        until(lambda: "does not answer" in cells.cluster.where().sentence)
+        said = cells.cluster.where().sentence
+    finally:
+        os.kill(pids[2], signal.SIGCONT)
+        run.follow()
+    run.values()
+    assert re.fullmatch(
+        r"ranks 0-1, 3 wait in barrier #\d+ \(the cell, line 2\) for \d+ s; rank 2 does not "
+        r"answer: the process is stopped, or the machine has no time for it",
+        said,
     )
