@@ -123,18 +123,27 @@ def others(opened: Callable[..., LiveNotebook], monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="session")
-def pair(
+def shared_pair(
     tmp_path_factory: pytest.TempPathFactory, workplace: Path, checkout: None
 ) -> Iterator[LiveNotebook]:
-    """A notebook with a cluster of two nodes, for tests that leave both as they were."""
+    """A notebook with a cluster of two nodes."""
     with shared_registry(workplace):
         notebook = LiveNotebook(tmp_path_factory.mktemp("pair") / "pair.ipynb")
     try:
-        notebook.succeed("%load_ext jupyter_sky")
-        notebook.succeed(
-            "%%sky --nodes 2\nimport os, time, torch, torch.distributed as dist\n"
-            "rank = dist.get_rank()"
-        )
+        notebook.succeed("%load_ext jupyter_sky\n%sky up --nodes 2")
         yield notebook
     finally:
         notebook.close()
+
+
+@pytest.fixture(scope="module")
+def pair(shared_pair: LiveNotebook) -> LiveNotebook:
+    """A notebook with a cluster of two nodes, for tests that leave both as they were.
+
+    Names that tests of another file have made are gone, in the notebook and on the ranks.
+    """
+    shared_pair.succeed("%reset -f\n%sky restart")
+    shared_pair.succeed(
+        "%%sky\nimport os, time, torch, torch.distributed as dist\nrank = dist.get_rank()"
+    )
+    return shared_pair
