@@ -14,7 +14,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.errors import ClusterLost
-from tests.chance import leaks
+from tests.chance import leaks, sidebar
 from tests.chance.base import step
 from tests.chance.cells import CellSteps
 from tests.chance.guest import guest
@@ -53,6 +53,14 @@ class Chance(CellSteps, TroubleSteps):
         if nodes != len(self.world.cluster.state.nodes):
             self.world.cluster.scale(nodes)
             self.world.model.resize(nodes)
+
+    @rule()
+    @step
+    def sidebar_looks(self) -> None:
+        """Have a Jupyter server list the cluster: it is idle, and has as many ranks as it has."""
+        entry = sidebar.entry(self.world)
+        assert entry["state"] == "ready", entry
+        assert entry["nodes"] == len(self.world.cluster.state.nodes), entry
 
     @rule()
     @step
