@@ -14,10 +14,12 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.errors import ClusterLost
-from tests.chance import leaks
+from tests.chance import leaks, sidebar
 from tests.chance.base import step
 from tests.chance.cells import CellSteps
-from tests.chance.strategies import SOME
+from tests.chance.guest import guest
+from tests.chance.model import Statement
+from tests.chance.strategies import LINES, SOME, STATEMENTS
 from tests.chance.trouble import TroubleSteps
 from tests.cluster.conftest import Cells
 from tests.faults.parts import agent_of, fork_server_of
@@ -54,6 +56,14 @@ class Chance(CellSteps, TroubleSteps):
 
     @rule()
     @step
+    def sidebar_looks(self) -> None:
+        """Have a Jupyter server list the cluster: it is idle, and has as many ranks as it has."""
+        entry = sidebar.entry(self.world)
+        assert entry["state"] == "ready", entry
+        assert entry["nodes"] == len(self.world.cluster.state.nodes), entry
+
+    @rule()
+    @step
     def change_kernel(self) -> None:
         self.world.change_kernel()
 
@@ -69,6 +79,26 @@ class Chance(CellSteps, TroubleSteps):
                 before = self.world.pids()
                 other.restart(ranks)
                 self._await_restart(ranks, before)
+
+    @rule(runs=st.booleans(), some=SOME, statements=STATEMENTS, lines=LINES)
+    @step
+    def other_kernel_is_killed(
+        self, runs: bool, some: int, statements: list[Statement], lines: int
+    ) -> None:
+        """Kill another kernel that is attached: its run goes on, and a third one may stop it."""
+        world = self.world
+        with guest(world.cluster.name, runs) as other:
+            other.kill()
+            other.wait()
+        if runs:
+            with world.visitor() as third:
+                assert third.interrupt(), "the run of the kernel that was killed is not seen"
+                assert third.wait_until_idle(30), "that run does not end"
+        job = world.job(self._ranks(some), lines)
+        statements = self._possible(job.ranks, statements)
+        world.begin(job, statements)
+        world.model.run(job.ranks, statements)
+        world.finish(job)
 
     @precondition(lambda self: self.world.shape.agents > 1 and len(self.world.pids()) > 1)
     @rule()

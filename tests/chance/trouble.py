@@ -12,6 +12,7 @@ from hypothesis.stateful import rule
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted, RankLost
+from tests.chance import sidebar
 from tests.chance.base import Machine, step
 from tests.chance.model import DATA, NUMBERS, Statement
 from tests.chance.strategies import LINES, MOMENT, SOME, STATEMENTS
@@ -75,7 +76,12 @@ class TroubleSteps(Machine):
         timer.join()
         self._ends_well(job)
 
-    @rule(some=SOME, statements=STATEMENTS, lines=LINES, by=st.sampled_from(["key", "visitor"]))
+    @rule(
+        some=SOME,
+        statements=STATEMENTS,
+        lines=LINES,
+        by=st.sampled_from(["key", "visitor", "sidebar"]),
+    )
     @step
     def stop(self, some: int, statements: list[Statement], lines: int, by: str) -> None:
         job, statements = self._waiting_job(some, statements, lines)
@@ -85,6 +91,10 @@ class TroubleSteps(Machine):
         def act() -> None:
             if by == "key":
                 os.kill(os.getpid(), signal.SIGINT)
+                return
+            if by == "sidebar":
+                assert sidebar.entry(self.world)["state"] == "running"
+                sidebar.interrupt(self.world)
                 return
             with self.world.visitor() as other:
                 assert other.interrupt(), "another kernel sees nothing that runs"
