@@ -40,9 +40,8 @@ class Cluster:
     ----------
     runtime_env
         What its ranks have entered before their first run.
-    sync, calls, pages
-        What ranks were sent of the notebook's names; the calls that they take one by one; what
-        nodes serve for the browser.
+    sync, calls, pages, work
+        What ranks were sent of its names; calls one by one; pages of nodes; what no run does.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -50,6 +49,7 @@ class Cluster:
         self._controller = self._scheduler.controller
         self.runtime_env = config.runtime_env
         self.sync, self.pages = self._controller.sync, self._controller.pages
+        self.work = self._controller.work
         self.calls = Calls(self._scheduler)
 
     @classmethod

@@ -54,11 +54,12 @@ def own_processors(info: InstanceInfo) -> AbstractContextManager[None]:
 
 @contextmanager
 def on_cluster(pool: Any, cluster: Any, options: WorkerOptions) -> Iterator[Deployment]:
-    """Let joblib in this thread use Dask on a cluster, unless the user says which backend."""
+    """Let joblib use Dask on a cluster, in all threads, unless the user says which backend."""
     from jupyter_sky.plugins.dask_cluster.deployment import deployed
+    from jupyter_sky.plugins.dask_cluster.joblib_backend import used_everywhere
 
-    with deployed(cluster, options) as deployment:
-        import joblib  # type: ignore[import-untyped, unused-ignore]
-
-        with joblib.parallel_config(backend="dask", client=deployment.client):
-            yield deployment
+    with (
+        deployed(cluster, options) as deployment,
+        used_everywhere(deployment.client, deployment.progress),
+    ):
+        yield deployment

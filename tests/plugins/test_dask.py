@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,6 +69,68 @@ def test_joblib_uses_the_whole_cluster(pool: sky.ComputePool) -> None:
     assert joblib.effective_n_jobs(-1) == 2
     done = joblib.Parallel(n_jobs=-1, batch_size=1)(joblib.delayed(parent)(i) for i in range(40))
     assert set(done) == {rank.pid for rank in pool.cluster.state.ranks}
+
+
+def test_threads_use_it_as_well_and_one_job_stays_here(pool: sky.ComputePool) -> None:
+    import joblib
+
+    found: list[set[int]] = []
+
+    def work() -> None:
+        calls = (joblib.delayed(parent)(at) for at in range(40))
+        found.append(set(joblib.Parallel(n_jobs=-1, batch_size=1)(calls)))
+
+    # Two at once, beside each other: each has a backend of its own.
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [{rank.pid for rank in pool.cluster.state.ranks}] * 2
+    assert joblib.Parallel(n_jobs=1)([joblib.delayed(os.getpid)()]) == [os.getpid()]
+    with joblib.parallel_config(backend="threading"):
+        assert joblib.Parallel(n_jobs=2)([joblib.delayed(os.getpid)()]) == [os.getpid()]
+
+
+def shown(pool: sky.ComputePool, seen: list[tuple[str, float | None]]) -> None:
+    """Keep what is shown of the cluster's progress."""
+    run = pool.cluster.snapshot()["run"]
+    if run and run["title"] == "tasks on Dask" and (progress := run["progress"]):
+        seen.append((progress["count"], progress["left"]))
+
+
+def test_how_far_it_is_is_shown(pool: sky.ComputePool) -> None:
+    import joblib
+    from distributed import Event
+
+    seen: list[tuple[str, float | None]] = []
+    pool.cluster.listen(lambda: shown(pool, seen))
+
+    def wait(at: int) -> int:
+        if at == 20:
+            Event("go on").wait()
+        return at
+
+    def count() -> None:
+        until(lambda: any(count.endswith("/40") for count, _ in seen))
+        Event("go on", client=pool.dask()).set()
+
+    releasing = threading.Thread(target=count)
+    releasing.start()
+    # A generator, whose length nobody knows before.
+    calls = (joblib.delayed(wait)(at) for at in range(40))
+    assert joblib.Parallel(n_jobs=-1, batch_size=1)(calls) == list(range(40))
+    releasing.join()
+    assert any(left is not None and left > 0 for _, left in seen)
+    until(lambda: (pool.cluster.snapshot()["run"] or {}).get("title") != "tasks on Dask")
+    # Tasks that joblib has nothing to do with are counted by the scheduler.
+    seen.clear()
+    Event("go on", client=pool.dask()).clear()
+    futures = pool.dask().map(wait, range(15, 28), pure=False)
+    until(lambda: any(count.endswith("/13") for count, _ in seen))
+    Event("go on", client=pool.dask()).set()
+    assert pool.dask().gather(futures) == list(range(15, 28))
+    until(lambda: (pool.cluster.snapshot()["run"] or {}).get("title") != "tasks on Dask")
 
 
 def test_a_grid_search_finds_what_it_finds_here(pool: sky.ComputePool) -> None:

@@ -25,22 +25,28 @@ class ProgressBar:
         How many there are.
     title
         What they are called.
+    began
+        When they began, by the monotonic clock, if that was before.
     """
 
-    def __init__(self, total: int, title: str) -> None:
+    def __init__(self, total: int, title: str, began: float | None = None) -> None:
         self._total = total
         self._title = title
         self._done = 0
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
         self._shown = self._began + _AFTER - _EVERY
         self._is_there = False
         self._is_wanted = total >= _FEWEST and _is_read()
 
     def advance(self) -> None:
         """Count a call that is done."""
-        self._done += 1
+        self.set(self._done + 1)
+
+    def set(self, done: int) -> None:
+        """Say how many calls are done."""
+        self._done = done
         now = time.monotonic()
-        if self._is_wanted and now > self._shown + _EVERY:
+        if self._is_wanted and done and now > self._shown + _EVERY:
             self._shown = now
             left = (now - self._began) * (self._total - self._done) / self._done
             done = f"{100 * self._done // self._total:3}%"

@@ -25,6 +25,7 @@ from jupyter_sky.cluster.network.node_faults import NodeFaults
 from jupyter_sky.cluster.network.pages import Pages
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, reduce
+from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Machine, Node, Provider
@@ -119,8 +120,8 @@ class Controller(ConnectionListener):
         The one with which this kernel has formed the present group, if it has.
     observers
         Called, without arguments, after every change.
-    pages
-        What its nodes serve for the browser.
+    pages, work
+        What its nodes serve for the browser; what is done there beside its runs.
     """
 
     def __init__(self, config: ClusterConfig, listener: ClusterListener) -> None:
@@ -154,6 +155,7 @@ class Controller(ConnectionListener):
             lambda rank: self.connection(rank).machine,
             lambda: event_loop.call(self.wake),
         )
+        self.work = Work(lambda: event_loop.call(self.wake))
         self._links = LinkMonitor(self.spawn, self.notify, self._on_unreached)
         self._faults = NodeFaults(self.notify)
         self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake)

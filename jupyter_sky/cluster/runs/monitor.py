@@ -12,7 +12,14 @@ from jupyter_sky.cluster.inspection.watch import watch
 from jupyter_sky.cluster.runs.progress_bars import find_progress
 from jupyter_sky.cluster.runs.record import RunRecord, RunRecorder
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.snapshot import ClusterView, NodeView, OutputView, RankView, Snapshot
+from jupyter_sky.cluster.snapshot import (
+    ClusterView,
+    NodeView,
+    OutputView,
+    RankView,
+    RunState,
+    Snapshot,
+)
 from jupyter_sky.cluster.state import RankPhase, RankState
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
 
@@ -139,7 +146,12 @@ class Monitor:
         """
         if run in self._finished:
             return {**self._finished[run].snapshot, "cluster": self._cluster_view()}
-        return self._snapshot(self._record(run or self._current), is_of_run=run is not None)
+        shown = self._snapshot(self._record(run or self._current), is_of_run=run is not None)
+        has_run = shown["run"] is not None and shown["run"]["state"] is RunState.RUNNING
+        work = None if has_run else self._controller.work.view(self._controller.ranks)
+        if work is not None and run in (None, work["id"]):
+            shown["run"] = work
+        return shown
 
     def _record(self, run: str | None) -> RunRecord | None:
         if run in self._finished:

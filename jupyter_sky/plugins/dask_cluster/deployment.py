@@ -18,6 +18,7 @@ from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError
 from jupyter_sky.plugins.dask_cluster import on_rank
 from jupyter_sky.plugins.dask_cluster.client import PAGE, client_class
+from jupyter_sky.plugins.dask_cluster.progress import DaskProgress
 from jupyter_sky.plugins.dask_cluster.settings import Place, Role, WorkerOptions, security
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.serialization import blobs, pickling
@@ -83,6 +84,8 @@ class Deployment:
     ----------
     users
         How many plugins use it.
+    progress
+        Shows how far its tasks are.
     """
 
     def __init__(self, cluster: Cluster, options: WorkerOptions) -> None:
@@ -97,6 +100,7 @@ class Deployment:
         self._over = False
         self._forward: Forward | None = None
         self._client: Any = None
+        self.progress = DaskProgress(cluster.work)
 
     def start(self) -> None:
         """Start what does not run yet, and wait until all workers are there.
@@ -138,6 +142,7 @@ class Deployment:
         if self._client is not None:
             with contextlib.suppress(Exception):
                 self._client.close(timeout=_CLOSED_WITHIN)
+        self.progress.end()
         self._cluster.pages.hide(PAGE)
         if self._forward is not None:
             self._forward.close()
@@ -197,6 +202,8 @@ class Deployment:
     def _connect(self) -> None:
         import distributed
 
+        from jupyter_sky.plugins.dask_cluster.counting import TOPIC
+
         connect: Any = distributed  # without types
 
         assert self._place is not None
@@ -219,6 +226,7 @@ class Deployment:
                 f"Dask's workers did not start within {READY_WITHIN:.0f} s: `%sky logs 0` shows "
                 "what they said."
             ) from None
+        client.subscribe_topic(TOPIC, self.progress.on_tasks)
 
 
 def _call(cluster: Cluster, ranks: Sequence[int], function: Callable[[], T]) -> dict[int, T]:

@@ -12,6 +12,7 @@ from distributed.http.routing import RoutingApplication
 from distributed.security import Security
 from tornado.httpserver import HTTPServer
 
+from jupyter_sky.plugins.dask_cluster.counting import TaskCounter
 from jupyter_sky.plugins.dask_cluster.replicas import POLICY
 from jupyter_sky.plugins.dask_cluster.settings import ProcessSettings, security
 from jupyter_sky.providers.mtls import Credentials
@@ -60,7 +61,7 @@ def make(settings: ProcessSettings) -> Scheduler | Worker:
             {"distributed.scheduler.active-memory-manager.policies": [{"class": POLICY}]}
         )
         with dask.config.set({"distributed.scheduler.http.routes": kept}):
-            return PrivateScheduler(
+            scheduler = PrivateScheduler(
                 host=settings["host"],
                 port=settings["port"],
                 protocol="tls",
@@ -69,6 +70,8 @@ def make(settings: ProcessSettings) -> Scheduler | Worker:
                 port_of_pages=settings["pages"],
                 dashboard=True,
             )
+        scheduler.add_plugin(TaskCounter(scheduler))  # type: ignore[no-untyped-call, unused-ignore]
+        return scheduler
     return PrivateWorker(
         settings["scheduler"],
         host=settings["host"],

@@ -1,0 +1,56 @@
+"""How many tasks Dask's scheduler has, and has done: told to notebooks while that changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+TOPIC = "jupyter-sky-tasks"
+"""Under what clients hear of it: a dictionary with ``done`` and ``total``."""
+
+_EVERY = 0.5  # seconds
+_BEGINS = {"waiting", "queued", "no-worker", "processing"}
+_ENDS = {"memory", "erred", "forgotten"}
+
+
+class TaskCounter(SchedulerPlugin):
+    """Counts the tasks since the scheduler had none to do.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler.
+    """
+
+    name = "jupyter-sky-tasks"
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._open: set[Any] = set()
+        self._total = 0
+        self._tells = False
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Count a task that begins or ends; for each of them, so it does little."""
+        if finish in _BEGINS:
+            if key not in self._open:
+                self._open.add(key)
+                self._total += 1
+        elif finish in _ENDS and key in self._open:
+            self._open.remove(key)
+        else:
+            return
+        if not self._tells:
+            self._tells = True
+            self._scheduler.loop.call_later(_EVERY, self._tell)
+
+    def _tell(self) -> None:
+        told = {"done": self._total - len(self._open), "total": self._total}
+        self._scheduler.log_event(TOPIC, told)
+        if self._open:
+            # Also when no task ends for a long time: what is left is another time then.
+            self._scheduler.loop.call_later(_EVERY, self._tell)
+        else:
+            self._total, self._tells = 0, False
