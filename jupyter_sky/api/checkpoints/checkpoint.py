@@ -56,6 +56,8 @@ class Saving:
         self._error = future.exception()
         if self._error:
             self._folder.discard()
+        else:
+            self._folder.settle()
         self._over.set()
 
     @property
@@ -100,8 +102,9 @@ def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Savi
     Parameters
     ----------
     path
-        A folder that all ranks see, or one of a bucket (``"s3://…"``), for which fsspec and its
-        driver, like s3fs, have to be installed on the nodes.
+        A folder that all nodes share; one of each node's own disk, where a node keeps the parts
+        that its ranks wrote; or one of a bucket (``"s3://…"``), for which fsspec and its driver,
+        like s3fs, have to be installed on the nodes (``--pip s3fs``).
     wait
         Whether to return when it is saved. With ``False`` a copy is made in the main memory, which
         a thread saves while the ranks go on; the `Saving` that is returned can be waited for. Wait
@@ -115,7 +118,8 @@ def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Savi
     Raises
     ------
     UsageError
-        When not every rank sees the folder, or an optimizer's model is not given.
+        When a rank cannot write there, an optimizer's model is not given, or not all ranks of
+        the process group call this.
     SkyError
         When it could not be saved.
 
@@ -129,6 +133,7 @@ def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Savi
     checkpoint, began = _checkpoint(), time.monotonic()
     _finish_latest()
     together = Together()
+    together.meet("sky.save")
     state = _state(values)
     names = _kinds(values)
     folder = CheckpointFolder.begin(str(path), names, together)
@@ -150,7 +155,8 @@ def load(path: str | PathLike[str], **values: Any) -> dict[str, Any]:
     Parameters
     ----------
     path
-        Where `save` put it.
+        Where `save` put it. What is on the disk of one node alone is sent to the others, as far
+        as they need it.
     **values
         The models, optimizers and other objects with a ``load_state_dict`` that are restored, in
         place, by the names that they were saved under. What is not named here is left alone.
@@ -163,7 +169,8 @@ def load(path: str | PathLike[str], **values: Any) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        When there is no checkpoint, not every rank sees it, or it does not have what is named.
+        When there is no checkpoint, parts of it are on no node, it does not have what is named,
+        or not all ranks of the process group call this.
 
     Examples
     --------
@@ -172,6 +179,7 @@ def load(path: str | PathLike[str], **values: Any) -> dict[str, Any]:
     checkpoint = _checkpoint()
     _finish_latest()
     together = Together()
+    together.meet("sky.load")
     folder = CheckpointFolder.open(str(path), together)
     _check_names(values, folder)
     state = {**_state(values, with_others=False), _VALUES: b""}

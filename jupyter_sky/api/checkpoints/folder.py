@@ -11,13 +11,15 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jupyter_sky.api.checkpoints.parts import METADATA, Parts, make_reader, newest
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
 
@@ -39,6 +41,10 @@ class CheckpointFolder:
         As the user gave it.
     names
         What it holds, by name: ``"sharded"``, ``"state"`` or ``"value"``.
+    is_own
+        Whether it is on another disk than that of rank 0.
+    parts, together
+        Who sees which of its files, and the ranks that do, if not all of them see all.
     """
 
     path: str
@@ -46,6 +52,9 @@ class CheckpointFolder:
     _place: _Place
     _save: str
     _is_first: bool
+    is_own: bool = False
+    parts: Parts | None = None
+    together: Together | None = None
 
     @classmethod
     def begin(cls, path: str, names: Mapping[str, str], together: Together) -> CheckpointFolder:
@@ -62,14 +71,18 @@ class CheckpointFolder:
         trouble, save = together.tell(made)[0]
         if trouble:
             raise UsageError(f"nothing can be saved at {path}: {trouble}.")
-        seen = _attempt(path, lambda place: place.exists(f"{save}/{_BEGUN}"))
-        try:
-            _check_seen(path, [found for _, found in together.tell(seen)])
-        except UsageError:
+        _, is_seen = _attempt(path, lambda place: place.exists(f"{save}/{_BEGUN}"))
+        trouble = ""
+        if not is_seen:
+            # It is the disk of another node: this one gets a folder of its own.
+            trouble, _ = _attempt(path, lambda place: place.join_save(save))
+        troubles = together.tell(trouble)
+        if failed := [rank for rank, said in enumerate(troubles) if said]:
             if together.is_first:
                 _Place.of(path).remove(save)
-            raise
-        return cls(path, names, _Place.of(path), save, together.is_first)
+            where = format_ranks(failed)
+            raise UsageError(f"nothing can be saved at {path} on {where}: {troubles[failed[0]]}.")
+        return cls(path, names, _Place.of(path), save, together.is_first, is_own=not is_seen)
 
     @classmethod
     def open(cls, path: str, together: Together) -> CheckpointFolder:
@@ -81,11 +94,29 @@ class CheckpointFolder:
             When there is none, or not every rank sees it.
         """
         answers = together.tell(_attempt(path, lambda place: place.read_marker()))
-        trouble, marker = answers[0]
-        if not any(found for _, found in answers):
+        marker = newest([found for _, found in answers])
+        if marker is None:
+            trouble = answers[0][0]
             raise UsageError(f"there is no checkpoint at {path}{trouble and f' ({trouble})'}.")
-        _check_seen(path, [found for _, found in answers])
-        return cls(path, marker["names"], _Place.of(path), marker["save"], together.is_first)
+        place, save = _Place.of(path), marker["save"]
+        made = cls(path, marker["names"], place, save, together.is_first)
+        _, files = _attempt(path, lambda place: place.files(save))
+        seen = [set(names or ()) for names in together.tell(files)]
+        if all(names == seen[0] and METADATA in names for names in seen):
+            return made
+        having = next((rank for rank, names in enumerate(seen) if METADATA in names), None)
+        told = None
+        if together.rank == having:
+            _, told = _attempt(path, lambda place: place.read(f"{save}/{METADATA}"))
+        metadata = next(filter(None, together.tell(told)), None)
+        if metadata is None:
+            raise UsageError(
+                f"the checkpoint {path} is not whole: the node that rank 0 was on when it was "
+                "saved is not in this cluster, or its files were removed."
+            )
+        parts = Parts(place.url(save), metadata, seen)
+        parts.check(path)
+        return replace(made, parts=parts, together=together)
 
     def writer(self) -> Any:
         """Return torch's writer for this save, which puts it in force when all is written."""
@@ -107,6 +138,8 @@ class CheckpointFolder:
 
     def reader(self) -> Any:
         """Return torch's reader for this save."""
+        if self.parts and self.together:
+            return make_reader(self.parts, self.together)
         from torch.distributed.checkpoint import FileSystemReader
 
         if self._place.is_local:
@@ -116,13 +149,24 @@ class CheckpointFolder:
         return FsspecReader(self._place.url(self._save))
 
     def _put_in_force(self) -> None:
-        self._place.write_marker({"save": self._save, "names": dict(self.names)})
+        marker = {"save": self._save, "names": dict(self.names), "time": time.time()}
+        self._place.write_marker(marker)
         for other in self._place.saves():
             if other != self._save:
                 self._place.remove(other)
 
+    def settle(self) -> None:
+        """Remove former saves from the disk of another node than rank 0's, whose does it itself."""
+        with suppress(Exception):
+            for other in self._place.saves() if self.is_own else ():
+                if other != self._save:
+                    self._place.remove(other)
+
     def discard(self) -> None:
-        """Remove what was written of a save that has failed; rank 0 does so for all."""
+        """Remove what was written of a save that has failed; rank 0 does so for all.
+
+        On other disks it stays until the next save: rank 0 alone knows whether it is in force.
+        """
         with suppress(Exception):
             if not self._is_first:
                 return
@@ -137,16 +181,6 @@ def _attempt(path: str, action: Any) -> tuple[str, Any]:
         return "", action(_Place.of(path))
     except Exception as error:  # drivers of buckets raise what they like
         return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip("."), None
-
-
-def _check_seen(path: str, seen: list[Any]) -> None:
-    if blind := [rank for rank, found in enumerate(seen) if not found]:
-        others = format_ranks([rank for rank, found in enumerate(seen) if found])
-        raise UsageError(
-            f"{path} is on the disk of {others} alone, and {format_ranks(blind)} "
-            f"{'does' if len(blind) == 1 else 'do'} not see it: name a folder that all nodes "
-            "share, or a bucket (s3://…)."
-        )
 
 
 class _Place:
@@ -178,6 +212,20 @@ class _Place:
         self._files.makedirs(f"{self._root}/{save}", exist_ok=True)
         self._files.pipe_file(f"{self._root}/{save}/{_BEGUN}", b"-")
         return save
+
+    def join_save(self, save: str) -> None:
+        if not self.is_local:
+            raise UsageError("it does not see what rank 0 has written there")
+        Path(self._root, save).mkdir(parents=True, exist_ok=True)
+
+    def files(self, save: str) -> list[str]:
+        self._files.invalidate_cache()
+        names = self._files.ls(f"{self._root}/{save}", detail=False)
+        return sorted(str(each).rstrip("/").rpartition("/")[2] for each in names)
+
+    def read(self, name: str) -> bytes:
+        data: bytes = self._files.cat_file(f"{self._root}/{name}")
+        return data
 
     def exists(self, name: str) -> bool:
         self._files.invalidate_cache()

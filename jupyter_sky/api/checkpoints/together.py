@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_ranks
+from jupyter_sky.transport import present_run
+
+_LONGEST_PAUSE = 0.05
+_LOOK_AFTER = 0.2  # seconds
+
+_meetings = ("", 0)
+"""The present run, and how often its ranks have met in it."""
 
 _background: tuple[Any, Any] | None = None
 """The process group, and one of the same ranks for what goes on beside it."""
@@ -26,6 +37,39 @@ class Together:
         """Whether this is rank 0."""
         return self.rank == 0
 
+    def meet(self, what: str) -> None:
+        """Wait until all ranks are here, to do something together.
+
+        Raises
+        ------
+        UsageError
+            When some do not come: they are not in this run, or have ended it.
+        """
+        global _meetings
+        store = present_run.group_store()
+        if self._dist is None or store is None or self.size < 2:
+            return
+        here = present_run.ranks()
+        if here and len(here) < self.size:
+            raise UsageError(
+                f"{what} takes all {self.size} ranks of the process group together, and this runs "
+                f"on {format_ranks(here)} alone: run it on all ranks."
+            )
+        run = present_run.identity()
+        number = _meetings[1] + 1 if _meetings[0] == run else 1
+        _meetings = run, number
+        keys = [f"meeting {number} of rank {rank} in {run}" for rank in range(self.size)]
+        store.set(keys[self.rank], "")
+        pause, patience = 0.001, _LOOK_AFTER
+        while not store.check(keys):  # not `wait`, in which no interrupt would be heard
+            time.sleep(pause)
+            pause, patience = min(2 * pause, _LONGEST_PAUSE), patience - pause
+            if patience < 0:
+                _check_missing(
+                    what, [rank for rank, key in enumerate(keys) if not store.check([key])]
+                )
+                patience = _LOOK_AFTER
+
     def tell(self, value: Any) -> list[Any]:
         """Return what each rank tells, by rank."""
         if self._dist is None:
@@ -46,3 +90,12 @@ class Together:
         if _background is None or _background[0] is not group:
             _background = group, self._dist.new_group(backend="gloo")
         return _background[1]
+
+
+def _check_missing(what: str, missing: list[int]) -> None:
+    """Refuse to wait for ranks that have come to the end of the run."""
+    if ended := present_run.have_ended(missing):
+        raise UsageError(
+            f"{what} takes all ranks together, and {format_ranks(ended)} ended the cell "
+            "without it: call it on every rank, not below `if rank == 0:`."
+        )

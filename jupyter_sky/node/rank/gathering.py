@@ -20,7 +20,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_ranks
 from jupyter_sky.serialization import blobs, sharded
 from jupyter_sky.serialization.sharded import Sharded, Whole, WholeParameter
+from jupyter_sky.transport.present_run import group_store
 
 _LONGEST_PAUSE = 0.05
 
@@ -159,7 +159,7 @@ class Gatherer:
         files = GatheredFiles(self._folder)
         try:
             found = {name: sharded.find(value) for name, value in values.items()}
-            store = _store() if len(everyone) > 1 or any(found.values()) else None
+            store = group_store() if len(everyone) > 1 or any(found.values()) else None
             plans = self._tell_plans(store, run, everyone, found, wanted) if store else {}
             for name, parts in found.items():
                 if parts and name in wanted:
@@ -246,14 +246,6 @@ def _check(
 
 def _has_room(parts: Sharded, folder: Path) -> bool:
     return parts.size <= shutil.disk_usage(folder).free
-
-
-def _store() -> Any:
-    """Return the store of the process group; ``None`` where there is none."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed.distributed_c10d._get_default_store()
 
 
 def _key(run: str, rank: int) -> str:

@@ -28,6 +28,7 @@ from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
 from jupyter_sky.serialization import blobs, cell_sources
+from jupyter_sky.transport import present_run
 from jupyter_sky.transport.frames import BlockingFrames
 from jupyter_sky.transport.protocol.events import Display, Event, Formed, Outcome, RankDone
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
@@ -237,11 +238,14 @@ class RankWorker:
 
     def _do_run(self, command: RunCommand) -> None:
         self._run = command["run"]
+        # Calls that ranks take one by one are none that they do together.
+        present_run.begin(self._run, [self.rank] if command["serves"] else command["everyone"])
         self._shell.reset_traceback()
         error: BaseException | None = None
         values = None
         try:
             values = self._interrupts.run_interruptible(self._perform, command)
+            present_run.end(self.rank)
         except BaseException as problem:
             error = problem
         if os.getpid() != self._pid:
@@ -366,15 +370,9 @@ class RankWorker:
         self._interrupts.run_ignoring(function, *args, **kwargs)
 
     def _parts(self) -> RankParts:
-        return RankParts(
-            self.rank,
-            self._inbox,
-            self._interrupts,
-            self._namespace,
-            self._shell,
-            self._folder,
-            self._send_event,
-        )
+        inbox, interrupts, namespace = self._inbox, self._interrupts, self._namespace
+        shell, folder, tell = self._shell, self._folder, self._send_event
+        return RankParts(self.rank, inbox, interrupts, namespace, shell, folder, tell)
 
     # What the rank sends
 

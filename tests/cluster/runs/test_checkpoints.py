@@ -6,6 +6,8 @@ import copy
 import json
 import os
 import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -85,18 +87,112 @@ def test_each_rank_writes_its_own_parts(cells: Cells, tmp_path: Path) -> None:
     assert parts == [f"__{rank}_0.distcp" for rank in range(4)]
 
 
-def test_a_folder_that_not_every_rank_sees(cells: Cells, tmp_path: Path) -> None:
-    homes = f"import os\nhome, os.environ['HOME'] = os.environ['HOME'], f'{tmp_path}/{{rank}}'\n"
-    try:
-        with pytest.raises(RemoteError) as caught:
-            cells.run(f"{homes}{FSDP2}\nsky.save('~/run', model=model)")
-        assert str(caught.value) == (
-            "~/run is on the disk of rank 0 alone, and ranks 1-3 do not see it: name a folder that "
-            "all nodes share, or a bucket (s3://…)."
-        )
-        assert not list((tmp_path / "0" / "run").iterdir())
-    finally:
-        cells.run("os.environ['HOME'] = home")
+@pytest.fixture
+def disks(cells: Cells, tmp_path: Path) -> Iterator[Callable[[Sequence[object]], None]]:
+    """Let each rank have a disk of its own, as if it were another node; by name."""
+    cells.run("import os\nhome = os.environ['HOME']")
+
+    def choose(names: Sequence[object]) -> None:
+        folders = [str(tmp_path / str(name)) for name in names]
+        cells.run(f"os.environ['HOME'] = {folders}[rank]")
+
+    yield choose
+    cells.run("import os\nos.environ['HOME'] = globals().get('home', os.environ['HOME'])")
+
+
+def parts_on(disk: Path) -> list[str]:
+    """What the disk of a node has of the one save that is there."""
+    [save] = [path for path in (disk / "run").iterdir() if path.is_dir()]
+    return sorted(path.name for path in save.iterdir() if path.name != "begun")
+
+
+def test_each_node_keeps_its_parts_on_its_own_disk(
+    cells: Cells, disks: Callable[[Sequence[object]], None], tmp_path: Path
+) -> None:
+    disks(range(4))
+    cells.run(f"{FSDP2}\noptimizer = step(model)")
+    for number in (1, 2):  # the second one takes the place of the first
+        wait = number == 1
+        code = f"sky.save('~/run', wait={wait}, model=model, optimizer=optimizer, step={number})"
+        cells.run(f"{code}.wait()")
+    assert [parts_on(tmp_path / str(rank)) for rank in range(4)] == [
+        [".metadata", "__0_0.distcp"],
+        *([f"__{rank}_0.distcp"] for rank in (1, 2, 3)),
+    ]
+    load = f"""
+saved = {{name: value.full_tensor() for name, value in model.state_dict().items()
+         if hasattr(value, "full_tensor")}}
+{FSDP2}
+optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
+others = sky.load('~/run', model=model, optimizer=optimizer)
+same = all(torch.equal(model.state_dict()[name].full_tensor(), saved[name]) for name in saved)
+"""
+    for order in ([0, 1, 2, 3], [2, 3, 0, 1]):  # where they were, and elsewhere
+        disks(order)
+        cells.run(load)
+        assert cells.ask("(same, others, len(saved) > 3)") == [(True, {"step": 2}, True)] * 4
+    disks([0, 1, 2, "empty"])
+    with pytest.raises(RemoteError, match="and what rank 3 wrote is on no node of this cluster"):
+        cells.run(load)
+    disks([0, 0, 1, 2])
+    with pytest.raises(RemoteError, match="and what rank 3 wrote is on no node of this cluster"):
+        cells.run(load)
+
+
+def test_a_disk_that_cannot_be_written_is_named(
+    cells: Cells, disks: Callable[[Sequence[object]], None], tmp_path: Path
+) -> None:
+    disks([0, 1, "file", 3])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RemoteError, match=r"nothing can be saved at ~/run on rank 2: .*Not a dir"):
+        cells.run(f"{FSDP2}\nsky.save('~/run', model=model)")
+    assert not list((tmp_path / "0" / "run").iterdir())
+
+
+def test_all_ranks_have_to_save(cells: Cells) -> None:
+    cells.run(FSDP2)
+    began = time.monotonic()
+    with pytest.raises(RemoteError) as caught:
+        cells.run("if rank == 1:\n    sky.save(path, model=model)")
+    said = "sky.save takes all ranks together, and ranks 0, 2-3 ended the cell without it: call it"
+    assert str(caught.value) == f"{said} on every rank, not below `if rank == 0:`."
+    with pytest.raises(RemoteError, match="sky.load takes all 4 ranks .* this runs on ranks 0-1"):
+        cells.run("sky.load(path, model=model)", ranks=(0, 1))
+    assert time.monotonic() - began < 60
+    cells.run("sky.save(path, model=model, step=1)")
+    assert cells.ask("sky.load(path)") == [{"step": 1}] * 4
+
+
+DYING = """
+import os, torch.distributed.checkpoint.filesystem as filesystem
+write = filesystem.FileSystemWriter.write_data
+
+def write_and_die(self, plan, planner):
+    write(self, plan, planner).wait()
+    os.kill(os.getpid(), 9)
+
+if rank == 2:
+    filesystem.FileSystemWriter.write_data = write_and_die
+"""
+
+
+@pytest.mark.parametrize("where", ["shared", "own disks"])
+def test_a_rank_that_is_killed_while_it_saves_leaves_the_former_checkpoint(
+    cells: Cells, disks: Callable[[Sequence[object]], None], tmp_path: Path, where: str
+) -> None:
+    names: Sequence[object] = range(4) if where == "own disks" else [0] * 4
+    disks(names)
+    cells.run(f"{FSDP2}\nsky.save('~/run', model=model, step=1)")
+    with pytest.raises(RemoteError, match="rank 2 is lost"):
+        cells.run(f"{DYING}\nsky.save('~/run', model=model, step=2)")
+    cells.run(f"{NET}\nimport os, jupyter_sky as sky\nrank = int(os.environ['RANK'])")
+    disks(names)
+    cells.run(FSDP2)
+    assert cells.ask("sky.load('~/run', model=model)") == [{"step": 1}] * 4
+    cells.run("sky.save('~/run', model=model, step=3)")
+    assert cells.ask("sky.load('~/run', model=model)") == [{"step": 3}] * 4
+    for name in set(names):
+        assert parts_on(tmp_path / str(name))  # of one save: those that were cut off are gone
 
 
 def test_a_save_that_is_stopped_leaves_the_former_one(cells: Cells, tmp_path: Path) -> None:

@@ -1,0 +1,179 @@
+"""A checkpoint that is on the nodes' own disks: each node has the parts that its ranks wrote.
+
+Loading it, ranks read what their node has. What another node has, one of its ranks sends them,
+piece by piece, and only what they need: on the same ranks as before, that is next to nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_ranks
+
+if TYPE_CHECKING:
+    from jupyter_sky.api.checkpoints.together import Together
+
+METADATA = ".metadata"
+_CHUNK = 16 * 1024 * 1024
+_PART = re.compile(r"__(\d+)_\d+\.distcp")
+
+Piece = tuple[str, int, int]
+"""The name of a file, an offset in it, and a length."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Who sees which file of a save.
+
+    Attributes
+    ----------
+    folder
+        Where the files are, on each node.
+    metadata
+        What torch wrote of all of them, pickled.
+    seen
+        The files that each rank sees.
+    """
+
+    folder: str
+    metadata: bytes
+    seen: Sequence[Collection[str]]
+
+    def check(self, path: str) -> None:
+        """Refuse a checkpoint of which a part is on no node.
+
+        Raises
+        ------
+        UsageError
+            With what to do.
+        """
+        needed = {info.relative_path for info in self.read().storage_data.values()}
+        if lost := needed.difference(*self.seen):
+            numbers = (int(found[1]) for name in lost if (found := _PART.fullmatch(name)))
+            raise UsageError(
+                f"{path} was saved on the nodes' own disks, and what {format_ranks(numbers)} wrote "
+                "is on no node of this cluster: load it with those nodes, or save to a folder that "
+                "all nodes share, or a bucket (s3://…)."
+            )
+
+    def read(self) -> Any:
+        """Return what torch wrote of the files."""
+        return pickle.loads(self.metadata)
+
+    def owner(self, name: str) -> int:
+        """Return the first rank that sees a file."""
+        return next(rank for rank, names in enumerate(self.seen) if name in names)
+
+
+def make_reader(parts: Parts, together: Together) -> Any:
+    """Return torch's reader for files of which each node has some; all ranks ask for it at once."""
+    from torch.distributed.checkpoint import FileSystemReader
+
+    own, group = parts.seen[together.rank], together.background_group()
+
+    class Reader(FileSystemReader):  # type: ignore[misc]
+        def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
+            metadata = parts.read()
+            metadata.storage_meta.load_id = self.load_id
+            return metadata
+
+        def read_data(self, plan: Any, planner: Any) -> Any:
+            lacking: dict[Piece, list[Any]] = {}
+            here = []
+            for item in plan.items:
+                info = self.storage_data[item.storage_index]
+                if info.relative_path in own:
+                    here.append(item)
+                else:
+                    piece = (info.relative_path, info.offset, info.length)
+                    lacking.setdefault(piece, []).append(item)
+            done = super().read_data(replace(plan, items=here), planner)
+            wanted = together.tell(list(lacking))
+            errors: list[Exception] = []
+            for asking, piece in _in_turn(wanted):
+                if together.rank == parts.owner(piece[0]):
+                    _send(Path(parts.folder, piece[0]), piece, asking, group)
+                if together.rank != asking:
+                    continue
+                with tempfile.TemporaryDirectory(prefix="sky-load-") as folder:
+                    try:
+                        _receive(Path(folder, piece[0]), piece, parts.owner(piece[0]), group)
+                        self.path, before = Path(folder), self.path
+                        try:
+                            super().read_data(replace(plan, items=lacking[piece]), planner)
+                        finally:
+                            self.path = before
+                    except Exception as error:  # the others go on with theirs
+                        errors.append(error)
+            if errors:
+                raise errors[0]
+            return done
+
+    return Reader(parts.folder)
+
+
+def _in_turn(wanted: Sequence[Sequence[Piece]]) -> list[tuple[int, Piece]]:
+    """Return who gets which piece, in an order that is the same for all: none waits in a circle."""
+    return [(rank, piece) for rank, pieces in enumerate(wanted) for piece in pieces]
+
+
+def _send(file: Path, piece: Piece, to: int, group: Any) -> None:
+    """Send a piece; before it, whether it can be read."""
+    import torch
+    import torch.distributed as dist
+
+    _, offset, length = piece
+    trouble, opened = b"", io.BytesIO()
+    try:
+        opened = file.open("rb")  # type: ignore[assignment]
+        opened.seek(offset)
+    except OSError as error:
+        trouble = str(error).encode()
+    with opened:
+        dist.send(torch.tensor([len(trouble)]), to, group=group)
+        if trouble:
+            dist.send(torch.frombuffer(bytearray(trouble), dtype=torch.uint8), to, group=group)
+            return
+        while length > 0:
+            data = opened.read(min(_CHUNK, length))
+            size = min(_CHUNK, length)
+            chunk = torch.zeros(size, dtype=torch.uint8)
+            if data:
+                chunk[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            dist.send(chunk, to, group=group)
+            length -= size
+
+
+def _receive(file: Path, piece: Piece, owner: int, group: Any) -> None:
+    """Write a piece that is sent, where it stands in its file; the rest of that is a hole."""
+    import torch
+    import torch.distributed as dist
+
+    _, offset, length = piece
+    size = torch.zeros(1, dtype=torch.int64)
+    dist.recv(size, owner, group=group)
+    if said := int(size.item()):
+        trouble = torch.zeros(said, dtype=torch.uint8)
+        dist.recv(trouble, owner, group=group)
+        raise SkyError(f"rank {owner} cannot read {trouble.numpy().tobytes().decode()}")
+    with file.open("wb") as written:
+        written.seek(offset)
+        while length > 0:
+            chunk = torch.zeros(min(_CHUNK, length), dtype=torch.uint8)
+            dist.recv(chunk, owner, group=group)
+            written.write(memoryview(chunk.numpy()))
+            length -= chunk.numel()
+
+
+def newest(markers: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """Return the newest of what ranks have found in force: nodes may have left and come back."""
+    found = [dict(marker) for marker in markers if marker]
+    return max(found, key=lambda marker: marker.get("time", 0.0), default=None)

@@ -1,0 +1,63 @@
+"""The run that this process takes part in, if it is a rank: who else does, and who has ended it.
+
+What all ranks of a process group do together would otherwise wait for ever for one that has ended
+the cell without it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+_present: tuple[str, tuple[int, ...]] | None = None
+
+
+def begin(run: str, ranks: Sequence[int]) -> None:
+    """Remember the run that begins, and the ranks that do the same in it."""
+    global _present
+    _present = run, tuple(ranks)
+
+
+def end(rank: int) -> None:
+    """Tell the other ranks of the process group, if there is one, that this rank is done."""
+    global _present
+    ended, _present = _present, None
+    if ended and len(ended[1]) > 1 and (store := group_store()):
+        with suppress(Exception):  # the group is broken, and the others know that
+            store.set(_key(rank), ended[0])
+
+
+def ranks() -> tuple[int, ...]:
+    """Return the ranks that do the same in the present run; none outside of one."""
+    return _present[1] if _present else ()
+
+
+def identity() -> str:
+    """Return the id of the present run; empty outside of one."""
+    return _present[0] if _present else ""
+
+
+def have_ended(others: Sequence[int]) -> list[int]:
+    """Return those of these ranks that have come to the end of the present run."""
+    store = group_store()
+    if _present is None or store is None:
+        return []
+    return [
+        rank
+        for rank in others
+        if store.check([_key(rank)]) and store.get(_key(rank)).decode() == _present[0]
+    ]
+
+
+def group_store() -> Any:
+    """Return the store of the process group; ``None`` where there is none."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.distributed_c10d._get_default_store()
+
+
+def _key(rank: int) -> str:
+    return f"end of a run on rank {rank}"
