@@ -64,4 +64,5 @@ class Work:
             progress=shown.progress,
             cost=None,
             trouble=None,
+            where=None,
         )

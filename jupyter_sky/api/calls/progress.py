@@ -49,13 +49,13 @@ class ProgressBar:
         if self._is_wanted and done and now > self._shown + _EVERY:
             self._shown = now
             left = (now - self._began) * (self._total - self._done) / self._done
-            done = f"{100 * self._done // self._total:3}%"
+            percent = f"{100 * self._done // self._total:3}%"
             count = f"{self._done}/{self._total}, {format_duration(left)} left"
-            room = _columns() - len(self._title) - len(done) - len(count) - 5
+            room = _columns() - len(self._title) - len(percent) - len(count) - 5
             width = max(_LEAST, min(_WIDTH, room))
             full = width * self._done // self._total
             bar = "█" * full + " " * (width - full)
-            self._write(f"{self._title} {done}|{bar}| {count}")
+            self._write(f"{self._title} {percent}|{bar}| {count}")
 
     def clear(self) -> None:
         """Remove the line, so that something else can be printed."""
