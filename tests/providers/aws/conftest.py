@@ -44,6 +44,7 @@ def account(server: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[Accoun
     if left := [str(each) for each in find_resources(aws_clients.clients("us-east-1"))]:
         server.reset()
         pytest.fail(f"still there: {left}")
+    server.forget_ended()
 
 
 @pytest.fixture

@@ -139,6 +139,17 @@ class Account:
             BackendDict.reset()
             reset_model_data()
 
+    def forget_ended(self) -> None:
+        """Forget instances that have ended, as AWS does: each answer would be longer by them."""
+        from moto.ec2.models import ec2_backends
+
+        with self._lock:
+            for regions in ec2_backends.values():
+                for backend in regions.values():
+                    for name, reservation in list(backend.reservations.items()):
+                        if all(each._state.name == "terminated" for each in reservation.instances):
+                            del backend.reservations[name]
+
     def close(self) -> None:
         """Stop listening."""
         self._server.shutdown()
