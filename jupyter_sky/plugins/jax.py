@@ -46,6 +46,7 @@ def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0
         "jax",
         transform=partial(_install_jax, for_cuda=packages[0], for_cpu=packages[1]),
         around_app=partial(_distributed, deadline=deadline),
+        preload=("jax",),  # all ranks start anew for each group: the import is not done again
         reforms=False,
     )
 

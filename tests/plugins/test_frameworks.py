@@ -218,7 +218,7 @@ def lose_rank_1() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.xfail(strict=False, reason="hung once of four times on a busy machine: not explained")
+@pytest.mark.timeout(400)  # nine processes, in which JAX begins anew
 def test_jax_sums_over_ranks_and_goes_on_after_one_is_lost(jax_pool: sky.ComputePool) -> None:
     assert sum_over_ranks() @ jax_pool == [(2, 3.0)] * 2
     with pytest.raises(RankLost, match="rank 1 is lost.*All ranks restart with empty names"):

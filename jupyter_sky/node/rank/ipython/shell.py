@@ -22,7 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from jupyter_sky.node.rank.ipython import traceback_caches, widgets
+from jupyter_sky.node.rank.ipython import widgets
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 
@@ -196,7 +196,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             self._showtraceback(type(error), error, _bare_lines(error))
         else:
             super().showtraceback(*args, **kwargs)
-            traceback_caches.drop_cells()
+            cell_sources.drop_traceback_caches()
 
     def _tee(self, channel: str) -> contextlib.AbstractContextManager[None]:
         # IPython would keep all that is ever printed, for a history of outputs.
@@ -270,7 +270,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         self._lines = self.InteractiveTB.structured_traceback(
             type(error), error, frames, tb_offset=0
         )
-        traceback_caches.drop_cells()
+        cell_sources.drop_traceback_caches()
 
 
 def cancel_tasks() -> None:
