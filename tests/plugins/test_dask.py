@@ -26,9 +26,16 @@ def pool() -> Iterator[sky.ComputePool]:
 
 
 def workers(pool: sky.ComputePool) -> dict[str, int]:
-    """The process of each worker, by its name."""
-    names = pool.dask().scheduler_info(n_workers=-1)["workers"]
-    found = pool.dask().run(os.getpid, on_error="return")
+    """The process of each worker, by its name; none while nobody leads to the scheduler.
+
+    The client notices that the scheduler has gone when it asks it for something, and finds the next
+    one by itself then.
+    """
+    try:
+        names = pool.dask().scheduler_info(n_workers=-1)["workers"]
+        found = pool.dask().run(os.getpid, on_error="return")
+    except OSError:
+        return {}
     return {
         names[address]["name"]: pid
         for address, pid in found.items()

@@ -159,6 +159,7 @@ class Deployment:
                     self._cluster, [_HEAD], partial(on_rank.start_scheduler, place)
                 ).values()
                 self._place, self._head = place, pids.get(_HEAD)
+                self.progress.end()  # a scheduler that is gone says no more of its tasks
             if missing := [rank for rank in pids if self._served.get(rank) != pids[rank]]:
                 start = partial(on_rank.start_worker, place, self._options)
                 _call(self._cluster, missing, start)

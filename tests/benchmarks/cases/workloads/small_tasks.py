@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import os
+import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -21,7 +23,10 @@ from tests.benchmarks.notebook import ROOT
 _RANKS = 4
 _TASKS = 2000
 _TASK = 0.05  # seconds
+_ROUNDS = 3
 _WITHIN = 400.0
+_MARK = "measured: "
+_OURS = "jupyter_sky"
 
 _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _PACKAGES = {"joblib's loky": "joblib", "Dask alone": "distributed", "Ray": "ray"}
@@ -30,19 +35,40 @@ _PACKAGES = {"joblib's loky": "joblib", "Dask alone": "distributed", "Ray": "ray
 def small_tasks(peers: bool) -> list[Row]:
     """Measure tasks and a grid search; both begin with workers that have imported what they need.
 
-    The tasks sleep, so that they take the same on however few processors.
+    All engines are up at once and work in turns, one after the other: what else the machine does
+    meets each of them. The tasks sleep, so that they take the same on however few processors.
     """
-    ours = _measure("jupyter_sky")
-    others: dict[str, dict[str, float]] = {}
     missing: dict[str, str] = {}
+    names = [_OURS]
     for name, package in _PACKAGES.items() if peers else ():
-        if not find_spec(package):
+        if find_spec(package):
+            names.append(name)
+        else:
             missing[name] = "not installed"
-            continue
-        try:
-            others[name] = _measure(name)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            missing[name] = "did not come to its end"
+    engines: dict[str, _Engine] = {}
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in names}
+    try:
+        for name in names:
+            engines[name] = _Engine(name)
+            found[name]["start"] = [engines[name].answer()]
+        for turn, what in itertools.product(range(_ROUNDS), ("tasks", "search")):
+            order = list(engines)
+            for name in order[turn % len(order) :] + order[: turn % len(order)]:
+                try:
+                    found[name].setdefault(what, []).append(engines[name].measure(what))
+                except EngineEnded:
+                    if name == _OURS:
+                        raise
+                    engines.pop(name).close()
+                    missing[name] = "did not come to its end"
+    finally:
+        for engine in engines.values():
+            engine.close()
+    medians = {
+        name: {what: statistics.median(times) for what, times in found[name].items()}
+        for name in engines
+    }
+    ours = medians.pop(_OURS)
     rows = [
         ("2,000 tasks of 50 ms, joblib on 4 ranks", "tasks"),
         ("grid search of 150 fits on 4 ranks", "search"),
@@ -55,29 +81,70 @@ def small_tasks(peers: bool) -> list[Row]:
             ours[key],
             "s",
             base=ideal if key == "tasks" else None,
-            peers={**{name: found[key] for name, found in others.items()}, **missing},
+            peers={**{name: times[key] for name, times in medians.items()}, **missing},
         )
         for what, key in rows
     ]
 
 
-def _measure(engine: str) -> dict[str, float]:
-    command = [sys.executable, "-m", __name__, engine]
-    ran = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **_THREADS},
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=_WITHIN,
-    )
-    found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+class EngineEnded(Exception):
+    """An engine's process has ended, or takes too long."""
 
 
-def _times(engine: str) -> dict[str, float]:
+class _Engine:
+    """An engine in a process of its own, which measures what it is told to."""
+
+    def __init__(self, name: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, name],
+            cwd=ROOT,
+            env={**os.environ, **_THREADS},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def measure(self, what: str) -> float:
+        """Return the seconds that tasks or search take."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(f"{what}\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise EngineEnded from None
+        return self.answer()
+
+    def answer(self) -> float:
+        """Return what it says next; engines may print other things."""
+        assert self._process.stdout
+        limit = threading.Timer(_WITHIN, self._process.kill)
+        limit.start()
+        try:
+            for line in self._process.stdout:
+                if line.startswith(_MARK):
+                    return float(line.removeprefix(_MARK))
+        finally:
+            limit.cancel()
+        raise EngineEnded
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _serve(engine: str) -> None:
     import joblib
+
+    def say(took: float) -> None:
+        print(f"{_MARK}{took}", flush=True)
 
     begun = time.monotonic()
     with _ENGINES[engine]():
@@ -85,13 +152,15 @@ def _times(engine: str) -> dict[str, float]:
         joblib.Parallel(n_jobs=_RANKS, batch_size=1)(
             joblib.delayed(_prepared)() for _ in range(4 * _RANKS)
         )
-        started = time.monotonic() - begun
-        tasks = seconds(
-            lambda: joblib.Parallel(n_jobs=_RANKS)(
-                joblib.delayed(time.sleep)(_TASK) for _ in range(_TASKS)
-            )
-        )
-        return {"start": started, "tasks": tasks, "search": seconds(_search)}
+        say(time.monotonic() - begun)
+        for what in sys.stdin:
+            say(seconds(_search if what.strip() == "search" else _sleep))
+
+
+def _sleep() -> None:
+    import joblib
+
+    joblib.Parallel(n_jobs=_RANKS)(joblib.delayed(time.sleep)(_TASK) for _ in range(_TASKS))
 
 
 def _prepared() -> None:
@@ -165,4 +234,4 @@ _ENGINES: dict[str, Callable[[], Any]] = {
 }
 
 if __name__ == "__main__":
-    print(json.dumps(_times(sys.argv[1])))
+    _serve(sys.argv[1])
