@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from jupyter_sky.errors import ScriptFailed, UsageError
@@ -28,3 +30,16 @@ def test_a_shell_block_runs_on_every_node(notebook: Notebook) -> None:
         notebook.run("%%sky --sh --out x\nx=1")
     log = notebook.run("%sky logs 2")
     assert "node 1 of 2\n" in log
+
+
+def test_a_cluster_is_not_scaled_while_a_script_runs(notebook: Notebook, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    waiting = f"while [ ! -e {stop} ]; do sleep 0.1; done; echo $SKYPILOT_NUM_NODES"
+    notebook.run(f"%%sky --nodes 2 --cluster busy --sh --background\n{waiting}")
+    notebook.run("run = _")
+    with pytest.raises(UsageError, match="cluster busy is busy: scale it when the run is over, or"):
+        notebook.run("%sky scale 3")
+    stop.touch()
+    notebook.run("run.result()")
+    notebook.run("%sky scale 3")
+    assert notebook.run("%%sky --sh\necho $SKYPILOT_NUM_NODES") == "3\n"
