@@ -176,7 +176,8 @@ def test_gc_from_elsewhere_removes_what_nobody_can_use(
 def test_who_never_used_aws_asks_for_nothing(
     account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    assert inventory.list_resources(everywhere=True) == ([], [])
+    with monkeypatch.context() as without:
+        without.setenv("JUPYTER_SKY_HOME", str(tmp_path))
+        without.delenv("AWS_ACCESS_KEY_ID")
+        assert inventory.list_resources(everywhere=True) == ([], [])
     assert account.calls == []
