@@ -11,6 +11,7 @@ from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
 from jupyter_sky.cluster.control.listener import NoRuns
+from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.network.forward import Forward
@@ -53,6 +54,7 @@ class Cluster:
         self.calls = Calls(self._scheduler)
 
     @classmethod
+    @as_interrupt()
     def start(
         cls,
         spec: ClusterSpec,
@@ -179,6 +181,7 @@ class Cluster:
         """End rank processes and start new ones, with empty namespaces."""
         wait(lifecycle.restart(self._controller, self.all_ranks if ranks is None else ranks))
 
+    @as_interrupt()
     def scale(
         self, nodes: int, provider: Provider | None = None, progress: Progress = lambda text: None
     ) -> list[str]:
@@ -220,10 +223,8 @@ class Cluster:
             self._controller.warn(provider.check(spec, self.runtime_env.preload))
         try:
             return wait_with_cleanup(self._scheduler.scale(nodes, provider, progress))
-        except UsageError:
-            raise
         except SkyError as error:
-            if not self.alive or len(self.state.nodes) != has:
+            if isinstance(error, UsageError) or not self.alive or len(self.state.nodes) != has:
                 raise
             stays = f"{self.name} stays with {format_count(has, 'node')}"
             raise SkyError(f"{stays}: {error}") from None

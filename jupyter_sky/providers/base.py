@@ -4,8 +4,8 @@ A provider is a package beside this file, like `jupyter_sky.providers.local`. To
 
 1. ``provider.py`` has a frozen dataclass that implements `Provider`: its fields are the settings of
    the user. Each method says in its docstring what an author has to take care of. Implement
-   `Scalable` as well if nodes can join and leave a cluster that is up, and `CloudProvider` if
-   machines cost money until they are freed.
+   `Scalable` as well if nodes can join and leave a cluster that is up, and
+   `jupyter_sky.providers.cloud.CloudProvider` if machines cost money until they are freed.
 2. ``machine.py`` has a frozen dataclass that implements `Machine`: how the agent of a machine is
    reached. A machine that is reached over SSH can use `jupyter_sky.providers.ssh.machine`.
 3. To start an agent, write an `AgentSpec` (`jupyter_sky.transport.protocol.agent_spec`) into
@@ -121,49 +121,6 @@ class Scalable(Provider, Protocol):
         ------
         SkyError
             When one may still cost something; the registry keeps it then.
-        """
-
-
-@runtime_checkable
-class CloudProvider(Provider, Protocol):
-    """A provider whose machines are rented: they cost money until they are freed.
-
-    Everything that it rents has to bear the id of its cluster and an id of this registry, so that
-    `list_resources` finds it even if the kernel is killed at the worst moment.
-    """
-
-    def location(self) -> str:
-        """Return where machines are rented, as the registry keeps it and a user can read it."""
-
-    async def release_cluster(
-        self, identity: str, location: str | None, progress: Progress
-    ) -> None:
-        """Give back all that a cluster has at a location, whether or not anything is there.
-
-        Raises
-        ------
-        SkyError
-            When something may still be there; the cluster stays in the registry then.
-        """
-
-    async def list_resources(self) -> tuple[list[CloudResources], list[str]]:
-        """Return what clusters have at all locations that were ever used from this registry.
-
-        Returns
-        -------
-        list of CloudResources
-            What there is, a row for each cluster.
-        list of str
-            Which location could not be looked at, and why, a sentence each.
-        """
-
-    async def remove_unused(self) -> list[str]:
-        """Remove what belongs to no cluster any more, and list what is kept and costs money.
-
-        Returns
-        -------
-        list of str
-            What was removed and what was kept, a sentence each.
         """
 
 
@@ -371,27 +328,3 @@ class AddedNodes:
     ranks: Sequence[RankSpec] = ()
     authority: str = ""
     credentials: Credentials | None = None
-
-
-@dataclass(frozen=True)
-class CloudResources:
-    """What a cluster has at a cloud provider.
-
-    Attributes
-    ----------
-    id, name, location
-        The cluster, and where it is.
-    what
-        What there is, in words: ``"4 instances, 4 disks"``.
-    is_ours
-        Whether it was started from this registry; others may use the same account.
-    started_by
-        User and computer that started it.
-    """
-
-    id: str
-    name: str
-    location: str
-    what: str
-    is_ours: bool
-    started_by: str

@@ -19,7 +19,8 @@ from jupyter_sky.cluster.runtime_env import deadline
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.cluster.version_check import VersionMismatch
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.base import AgentGone, CloudProvider, Machine, Progress
+from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider
+from jupyter_sky.providers.cloud import CloudProvider
 from jupyter_sky.transport.tasks import blocking
 
 
@@ -31,7 +32,12 @@ async def record(controller: Controller) -> None:
     SkyError
         When there is another cluster of that name.
     """
-    spec, provider = controller.spec, controller.provider
+    provider = controller.provider
+    if controller.spec.idle_timeout is None:
+        # What costs money does not go on for ever where a notebook stays open.
+        usual = getattr(provider, "idle_timeout", None)
+        controller.spec = replace(controller.spec, idle_timeout=usual)
+    spec = controller.spec
     there = await blocking(registry.find, spec.name)
     if there and there.is_starting:
         raise SkyError(
@@ -39,6 +45,7 @@ async def record(controller: Controller) -> None:
             "start one of another name with `--cluster NAME`."
         )
     if there and not await probe.has_agent(there, provider):
+        await _refuse_elsewhere(provider, there)
         machines = [provider.machine(each) for each in [*there.machines, *there.leaving]]
         await owed_ends.remove_machines(Origin.of_row(there, provider), machines)
         await _release(controller, there.id, there.spec.get("place"))
@@ -122,6 +129,11 @@ async def attach(controller: Controller, row: registry.Row) -> bool:
                 f"cluster {row.name} has lost a node, which the notebook that uses it handles; if "
                 f"no notebook does, end the cluster with `%sky down {row.name}`."
             ) from None
+        try:
+            await _refuse_elsewhere(provider, row)
+        except SkyError:
+            controller.close()
+            raise
         await down(controller, [*machines, *leaving])
         return False
     except (OSError, ClusterLost) as error:
@@ -188,6 +200,26 @@ async def down(
             f"`%sky down {name}` removes it."
         ) from None
     return untold
+
+
+async def _refuse_elsewhere(provider: Provider, row: registry.Row) -> None:
+    """Refuse to end what is rented and was started elsewhere: a row that was copied may be old.
+
+    Raises
+    ------
+    SkyError
+        When instances of it run.
+    """
+    if not isinstance(provider, CloudProvider):
+        return
+    held, _ = await provider.list_resources()
+    for each in held:
+        if each.id == row.id and each.instances and not each.is_ours:
+            raise SkyError(
+                f"cluster {row.name} was started by {each.started_by} in another registry, and "
+                f"runs: use another name with `--cluster NAME`, or end it with "
+                f"`%sky down {row.name}`."
+            )
 
 
 async def _release(controller: Controller, identity: str, place: str | None) -> None:

@@ -96,7 +96,13 @@ async def grow(
         [node for connection in lost for node in connection.machine.nodes],
         (await there[0].request("authority"))["authority"],
     )
-    growth = await provider.add_nodes(running, progress)
+    await blocking(registry.record_growth, controller.id, True)
+    try:
+        growth = await provider.add_nodes(running, progress)
+    finally:
+        # Without it, `gc` would leave alone for longer what a killed kernel has left.
+        with contextlib.suppress(registry.RegistryError):
+            await blocking(registry.record_growth, controller.id, False)
     expansion = _Expansion(controller, provider, growth, lost)
     try:
         await expansion.join(progress)

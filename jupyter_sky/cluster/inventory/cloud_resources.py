@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
+from jupyter_sky.formatting import format_count
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.base import CloudProvider, CloudResources
+from jupyter_sky.providers.cloud import CloudProvider, CloudResources
 from jupyter_sky.transport import event_loop
 
 
@@ -29,16 +30,23 @@ class RentedCluster:
     is_known
         Whether it belongs to this registry.
     is_orphaned
-        Whether it does, and the cluster never came up, has lost an agent, or has no row any more.
+        Whether it can be removed: it belongs here, and the cluster never came up, has lost an
+        agent, or has no row any more; or the user has started it elsewhere, and nothing of it runs.
+    strays
+        Instances of a cluster that is up, which came while it grew, and of which it does not know.
     """
 
     resources: CloudResources
     provider: CloudProvider
     is_known: bool
     is_orphaned: bool
+    strays: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         held = self.resources
+        if self.strays:
+            count = format_count(len(self.strays), "instance")
+            return f"{held.name or held.id}: {count} of which it does not know in {held.location}"
         return (
             f"{held.name or held.id}: {held.what or 'its entry in the registry'} in {held.location}"
         )
@@ -52,19 +60,27 @@ class RentedCluster:
             When something may still be there; its row stays then.
         """
         held = self.resources
+        if self.strays:
+            event_loop.wait(self.provider.release_strays(held.id, held.location, self.strays))
+            return
         event_loop.wait(self.provider.release_cluster(held.id, held.location, lambda text: None))
         registry.remove(held.id)
 
 
-def find() -> tuple[list[RentedCluster], list[str]]:
+def find(everywhere: bool = False) -> tuple[list[RentedCluster], list[str]]:
     """Return what all clusters hold, and the rows of those that never came to hold anything.
 
     The second part says what could not be examined, and why, a sentence each.
+
+    Parameters
+    ----------
+    everywhere
+        Whether to look where this registry never was, too.
     """
     found: list[RentedCluster] = []
     trouble: list[str] = []
     for provider in _cloud_providers():
-        holdings, unseen = event_loop.wait(provider.list_resources())
+        holdings, unseen = event_loop.wait(provider.list_resources(everywhere))
         found += _of(provider, holdings)
         trouble += unseen
     return found, trouble
@@ -84,14 +100,25 @@ def _of(provider: CloudProvider, holdings: Sequence[CloudResources]) -> list[Ren
     rows = [row for row in registry.rows() if row.provider == provider.name]
     results = probe(rows, {provider.name: provider})
     gone = [row for row, each in zip(rows, results, strict=True) if each.phase is ProbePhase.GONE]
-    recorded, dead = ({row.id for row in some} for some in (rows, gone))
+    recorded, dead = {row.id: row for row in rows}, {row.id for row in gone}
     found = []
     for held in holdings:
         is_known = held.is_ours or held.id in recorded
-        is_orphaned = held.id in dead or (is_known and held.id not in recorded)
-        found.append(RentedCluster(held, provider, is_known, is_orphaned))
+        # A row that was copied says nothing of a cluster that goes on where it was started.
+        is_orphaned = held.is_ours and (held.id in dead or held.id not in recorded)
+        is_orphaned = is_orphaned or (held.is_abandoned and held.id not in recorded)
+        strays = _strays(held, recorded.get(held.id)) if held.id not in dead else ()
+        found.append(RentedCluster(held, provider, is_known, is_orphaned or bool(strays), strays))
     for row in gone:
         if row.id not in {held.id for held in holdings}:
             nothing = CloudResources(row.id, row.name, row.spec.get("place", ""), "", True, "")
             found.append(RentedCluster(nothing, provider, True, True))
     return found
+
+
+def _strays(held: CloudResources, row: registry.Row | None) -> tuple[str, ...]:
+    """Return the instances of a cluster that is up of which its row does not know."""
+    if row is None or not held.is_ours or row.is_starting or row.may_grow or row.is_being_scaled:
+        return ()
+    known = {each.get("id") for each in [*row.machines, *row.leaving]}
+    return tuple(each for each in held.instances if each not in known)

@@ -27,7 +27,8 @@ from jupyter_sky.cluster.inventory.registry import START_WITHIN
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.paths import runtime
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.base import CloudProvider, Machine
+from jupyter_sky.providers.base import Machine
+from jupyter_sky.providers.cloud import CloudProvider
 from jupyter_sky.providers.node_defaults import BLOBS_OF, SHARED_MEMORY
 from jupyter_sky.transport import event_loop
 

@@ -19,7 +19,8 @@ from typing import Any
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.base import CloudProvider, Machine, Provider
+from jupyter_sky.providers.base import Machine, Provider
+from jupyter_sky.providers.cloud import CloudProvider
 from jupyter_sky.providers.spec import UNATTENDED
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.tasks import blocking

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,13 +11,20 @@ from enum import StrEnum
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.network.connection import Connection, IgnoreEvents
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState
+from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Provider
+from jupyter_sky.providers.cloud import CloudProvider
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.messages import Welcome
+from jupyter_sky.transport.tasks import blocking
 
 ANSWER_WITHIN = 2.0
 """Seconds for the agents of a cluster to answer: a list of clusters should not take longer."""
+
+
+ASK_WITHIN = 10.0
+"""Seconds for a provider to say whether machines that do not answer have ended."""
 
 
 class ProbePhase(StrEnum):
@@ -116,12 +124,13 @@ async def _probe(row: registry.Row, providers: Mapping[str, Provider]) -> ProbeR
     if row.is_elsewhere:
         return ProbeResult(ProbePhase.ELSEWHERE)
     machines = [providers[row.provider].machine(each) for each in row.machines]
-    try:
+    answers: Sequence[Welcome | BaseException] = [TimeoutError()] * len(machines)
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ANSWER_WITHIN):
             answers = await asyncio.gather(*map(_welcome, machines), return_exceptions=True)
-    except TimeoutError:
-        return ProbeResult(ProbePhase.UNREACHABLE)
-    gone = [each for each in answers if isinstance(each, AgentGone)]
+    gone = {at for at, each in enumerate(answers) if isinstance(each, AgentGone)}
+    if any(isinstance(each, BaseException) for each in answers):
+        gone |= await _ended(row, providers[row.provider], machines)
     # Others may be about to take the place of some.
     if gone and (len(gone) == len(machines) or not row.spec.get("replace")):
         return ProbeResult(ProbePhase.GONE)
@@ -133,6 +142,25 @@ async def _probe(row: registry.Row, providers: Mapping[str, Provider]) -> ProbeR
     ranks = [rank for welcome in welcomes for rank in welcome["ranks"]]
     busy = tuple(sorted(rank["rank"] for rank in ranks if rank["run"]))
     return ProbeResult(ProbePhase.BUSY if busy else ProbePhase.IDLE, busy)
+
+
+async def _ended(row: registry.Row, provider: Provider, machines: Sequence[Machine]) -> set[int]:
+    """Return which of some machines have ended that do not answer, as far as their provider says.
+
+    When all have, what the cluster costs has ended with the last of them.
+    """
+    if not isinstance(provider, CloudProvider):
+        return set()
+    try:
+        async with asyncio.timeout(ASK_WITHIN):
+            ended = await provider.ended_at(machines)
+    except (SkyError, TimeoutError):
+        return set()
+    times = [each for each in ended if each is not None]
+    if machines and len(times) == len(machines):
+        with contextlib.suppress(registry.RegistryError):
+            await blocking(registry.record_end, row.id, max(times))
+    return {at for at, each in enumerate(ended) if each is not None}
 
 
 async def _welcome(machine: Machine) -> Welcome:

@@ -52,6 +52,9 @@ CREATE TABLE IF NOT EXISTS owed_ends (
 START_WITHIN = 600.0
 """Seconds after which a cluster without machines is taken for one that never came up."""
 
+RENT_WITHIN = 3 * 3600.0
+"""The same for machines that are rented from another computer: they boot, and install much."""
+
 
 WAIT = 5.0
 """Seconds for another process to let go of the registry."""
@@ -95,7 +98,7 @@ class Row:
 
     def cost(self, now: float) -> float | None:
         """Return the dollars that it has cost so far; ``None`` as with `price`."""
-        return self.meter.cost(self.price, now)
+        return self.meter.cost(self.price, min(now, self.spec.get("ended") or now))
 
     @property
     def leaving(self) -> list[dict[str, Any]]:
@@ -115,13 +118,23 @@ class Row:
             return False
         starter = self.spec.get("starter") or {}
         if starter.get("computer") != socket.gethostname():
-            return time.time() - self.created < START_WITHIN
+            within = RENT_WITHIN if self.spec.get("place") else START_WITHIN
+            return time.time() - self.created < within
         return self.has_starter
 
     @property
     def has_starter(self) -> bool:
         """Whether the process that started it is there, on this computer."""
         return _is_there(self.spec.get("starter") or {}, self.created)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether machines may be coming of which the row does not know."""
+        grower = self.spec.get("grower") or {}
+        return bool(grower) and (
+            grower.get("computer") != socket.gethostname()
+            or _is_there(grower, grower.get("since", 0.0))
+        )
 
     @property
     def is_being_scaled(self) -> bool:
@@ -231,6 +244,26 @@ def record_size(
             "UPDATE clusters SET machines = ?, spec = json_set(spec, '$.nodes', ?, "
             "'$.leaving', json(?), '$.meter', json(?), '$.scaler', json(?)) WHERE id = ?",
             (json.dumps(machines), *changes, identity),
+        )
+
+
+def record_growth(identity: str, goes_on: bool) -> None:
+    """Record that machines are about to be started for a cluster, or that this is over."""
+    grower = json.dumps({**starter(), "since": time.time()} if goes_on else None)
+    with opened() as database:
+        database.execute(
+            "UPDATE clusters SET spec = json_set(spec, '$.grower', json(?)) WHERE id = ?",
+            (grower, identity),
+        )
+
+
+def record_end(identity: str, when: float) -> None:
+    """Record when the machines of a cluster have ended, and with them what it costs."""
+    with opened() as database:
+        database.execute(
+            "UPDATE clusters SET spec = json_set(spec, '$.ended', ?) "
+            "WHERE id = ? AND json_extract(spec, '$.ended') IS NULL",
+            (when, identity),
         )
 
 

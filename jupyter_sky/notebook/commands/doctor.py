@@ -17,7 +17,6 @@ from jupyter_sky.formatting import format_bytes, format_count
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.aws import AWS
-from jupyter_sky.providers.aws.iam_policy import policy
 from jupyter_sky.providers.node_defaults import ENOUGH_SHARED_MEMORY, SHARED_MEMORY
 from jupyter_sky.providers.ssh import doctor as ssh
 from jupyter_sky.providers.ssh import network_check
@@ -90,7 +89,7 @@ def _check_aws(provider: AWS) -> bool:
     print("AWS:")
     results = provider.diagnose()
     is_well = _print_results((each.name, Finding(each.found, each.fix)) for each in results)
-    print(f"\nThe smallest policy for your AWS user:\n{policy()}")
+    print(f"\nThe smallest policy for your AWS user:\n{provider.policy()}")
     return is_well
 
 

@@ -39,7 +39,7 @@ def _remove_orphans(identity: str | None) -> None:
         The id of a cluster of another registry that is to be ended as well.
     """
     left: list[orphans.Orphan | cloud_resources.RentedCluster] = [*orphans.find()]
-    rented, trouble = cloud_resources.find()
+    rented, trouble = cloud_resources.find(everywhere=True)
     left += [each for each in rented if each.is_orphaned or each.resources.id == identity]
     for each in left:
         text = str(each)
@@ -53,7 +53,7 @@ def _remove_orphans(identity: str | None) -> None:
     for sentence in [*trouble, *cloud_resources.upkeep()]:
         print(sentence)
     for each in rented:
-        if not each.is_known and each not in left:
+        if each not in left and not each.resources.is_ours:
             print(
                 f"left alone: {each}, started by {each.resources.started_by} with another "
                 "registry; "

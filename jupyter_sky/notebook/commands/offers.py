@@ -123,7 +123,7 @@ def _ssh(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
 
 
 def _aws(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
-    for spot in (False, True):
+    for spot in (True,) if wanted.spot else (False, True):
         options = session.settings.with_cluster_defaults(replace(wanted, spot=spot))
         for each in session.factory.aws(options).find_offers(_spec(wanted))[:_SHOWN]:
             instance = each.type

@@ -106,6 +106,7 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
         return "No cluster is running: `%%sky --nodes 4` above a cell starts one."
     known = {cluster.id: cluster for cluster in clusters}
     statuses = {row.id: each for row, each in zip(rows, _statuses(rows, known), strict=True)}
+    rows = registry.rows()
     lines = [
         (
             "*" if row.name == current else "",
@@ -131,7 +132,8 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
 
 def _statuses(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[ProbeResult]:
     """Return the status of each cluster: as it is known here, or as its agents say."""
-    unknown = [row for row in rows if row.id not in known]
+    # Of what is lost, it is found out when its machines have ended: it costs nothing since.
+    unknown = [row for row in rows if row.id not in known or not known[row.id].alive]
     found = {row.id: each for row, each in zip(unknown, probe(unknown, providers()), strict=True)}
     found |= {identity: ProbeResult.of_state(each.state) for identity, each in known.items()}
     return [found[row.id] for row in rows]

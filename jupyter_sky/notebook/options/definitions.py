@@ -225,7 +225,17 @@ _SAVE = Argument(("--save",), "FILE", types.FILE, "rank3.log", "save the whole l
 _JSON = Argument(("--json",), "", None, "", "print JSON, for programs")
 _TAIL = Argument(("--tail",), "LINES", types.WHOLE, "20", "show only the last lines")
 
-_OFFERED = ("--nodes", "--gpu", "--cpus", "--memory", "--region", "--zone", "--instance-type")
+_OFFERED = (
+    "--nodes",
+    "--gpu",
+    "--cpus",
+    "--memory",
+    "--region",
+    "--zone",
+    "--instance-type",
+    "--spot",
+    "--max-price",
+)
 OFFER_OPTIONS = (
     *(each for each in CLUSTER_OPTIONS if each.name in _OFFERED),
     Argument(("--provider",), "NAME", types.PROVIDER, "local", "provider to ask (aws)"),

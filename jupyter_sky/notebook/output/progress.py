@@ -135,10 +135,12 @@ class _TerminalDisplay:
         self._line = ""
 
     def show(self, lines: list[str], line: str) -> None:
+        is_new, self._line = line != self._line, line
         if not sys.stdout.isatty():
-            if line != self._line:
+            if is_new:
                 print(line, flush=True)
-            self._line = line
+            return
+        if len(lines) == 1 and not is_new:
             return
         # Up to the first line of the bars, and erase all below. A single line stays: something else
         # may have been printed below it.

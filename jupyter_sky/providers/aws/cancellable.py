@@ -8,15 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws import retries
+from jupyter_sky.providers.aws.retries import Stopped
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.progress import Preparation
 
 T = TypeVar("T")
-
-
-class Stopped(SkyError):
-    """The user has stopped the work."""
 
 
 class Cancellable:
@@ -47,7 +44,12 @@ class Cancellable:
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call a function in a thread, and wait for it."""
-        job = asyncio.get_running_loop().run_in_executor(None, function)
+
+        def until_stopped() -> T:
+            with retries.until(self._stop):
+                return function()
+
+        job = asyncio.get_running_loop().run_in_executor(None, until_stopped)
         self._job = job
         return await asyncio.shield(job)
 

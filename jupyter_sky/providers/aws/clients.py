@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import hashlib
 import importlib.util
 import os
 import re
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.aws import mfa, retries
+from jupyter_sky.providers.aws.local_store import cached
 
-_ATTEMPTS = 8  # with back-off: about half a minute of throttling
 _CONNECT_WITHIN = 10
 _ANSWER_WITHIN = 60
+_DAY = 86400.0
 _PRICING_REGION = "us-east-1"  # one of the few that have this service; it knows all regions
 
 _AS = " as "  # between a region and a profile
@@ -69,6 +72,7 @@ class Clients:
 
         with explain_errors():
             self._session = boto3.Session(profile_name=profile, region_name=region)
+        mfa.prepare(self._session)
         if self._session.region_name is None:
             raise UsageError(
                 "no AWS region is set: type `--region us-east-1`, or set AWS_DEFAULT_REGION."
@@ -82,6 +86,10 @@ class Clients:
             raise UsageError(f"AWS has no region {self.region}: {did_you_mean(self.region, known)}")
         name = profile or _usual_profile()
         self.location = f"{self.region}{_AS}{name}" if name else self.region
+
+    def at(self, region: str) -> Clients:
+        """Return clients of another region, with the same profile."""
+        return clients_at(region + self.location.removeprefix(self.region))
 
     @functools.cached_property
     def ec2(self) -> Any:
@@ -101,18 +109,37 @@ class Clients:
     @functools.cached_property
     def pricing(self) -> Any:
         """Prices."""
-        return self._client("pricing", _PRICING_REGION)
+        # Without it there are offers all the same.
+        return self._client("pricing", _PRICING_REGION, 2)
 
-    def _client(self, service: str, region: str) -> Any:
+    @functools.cached_property
+    def user(self) -> str:
+        """Who the user is, as AWS says; empty where it does not."""
+        name = hashlib.sha256(repr((self.location, _settings())).encode()).hexdigest()[:12]
+        try:
+            answer, _ = cached(f"user-{name}", _DAY, self.ask_user)
+        except AWSError:
+            return ""
+        return str(answer)
+
+    def ask_user(self) -> str:
+        """Ask AWS who the user is; this needs no permission."""
+        with explain_errors():
+            return str(self.sts.get_caller_identity()["Arn"])
+
+    def _client(self, service: str, region: str, attempts: int = retries.ATTEMPTS) -> Any:
         from botocore.config import Config
 
         config = Config(
-            retries={"mode": "standard", "max_attempts": _ATTEMPTS},
+            # They are made by `retries`.
+            retries={"mode": "standard", "total_max_attempts": 1},
             connect_timeout=_CONNECT_WITHIN,
             read_timeout=_ANSWER_WITHIN,
         )
         with explain_errors():
-            return self._session.client(service, region_name=region, config=config)
+            client = self._session.client(service, region_name=region, config=config)
+        retries.attach(client, attempts)
+        return client
 
 
 def clients(region: str | None = None, profile: str | None = None) -> Clients:
@@ -133,7 +160,7 @@ def _usual_profile() -> str | None:
     return os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def _kept(region: str | None, profile: str | None, settings: object) -> Clients:
     return Clients(region, profile)
 
@@ -213,6 +240,13 @@ def _refusal(error: Any) -> AWSError:
     if code in ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException"):
         action = re.search(r"\b[a-z0-9-]+:[A-Z]\w+", message)
         name = action[0] if action else error.operation_name
+        if by := re.search(r"service control policy|resource control policy", message):
+            return AWSError(
+                f"a {by[0]} of your organization denies {name}: ask who manages your organization "
+                "at AWS, as no policy of your own user changes that.",
+                code,
+                message,
+            )
         return AWSError(
             f"your AWS user may not do {name}: ask for the policy that "
             "`%sky doctor --provider aws` prints.",

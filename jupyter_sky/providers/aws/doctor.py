@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws.clients import Clients, clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients, clients
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.local_store import owner
 from jupyter_sky.providers.aws.market import prices
@@ -31,8 +31,7 @@ def diagnose(region: str | None, profile: str | None) -> Iterator[CheckResult]:
 
 
 def _identity(there: Clients) -> tuple[str, str]:
-    with explain_errors():
-        return str(there.sts.get_caller_identity()["Arn"]), ""
+    return there.ask_user(), ""
 
 
 def _machines(there: Clients) -> tuple[str, str]:
@@ -43,8 +42,10 @@ def _machines(there: Clients) -> tuple[str, str]:
 
 def _prices(there: Clients) -> tuple[str, str]:
     known, age = prices.on_demand(there)
-    if not known:
+    if not known and prices.is_denied(there):
         return "you may not read them", "ask for the permission pricing:GetProducts."
+    if not known:
+        return "AWS does not tell them here: you are asked before each start", ""
     return f"of {len(known)} types, {age / 3600:.0f} h old", ""
 
 

@@ -15,25 +15,27 @@ _LOOK = (
     "ec2:DescribeInstanceTypes",
     "ec2:DescribeKeyPairs",
     "ec2:DescribePlacementGroups",
+    "ec2:DescribeRegions",
     "ec2:DescribeSecurityGroups",
     "ec2:DescribeSnapshots",
     "ec2:DescribeSpotInstanceRequests",
     "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeSubnets",
+    "ec2:DescribeTags",
     "ec2:DescribeVolumes",
     "pricing:GetProducts",
     "ssm:GetParameter",
 )
 _MAKE = (
-    "ec2:CreateImage",
     "ec2:CreatePlacementGroup",
     "ec2:CreateSecurityGroup",
     "ec2:ImportKeyPair",
     "ec2:RunInstances",
 )
+_IMAGE = ("ec2:CreateImage",)
 # What was there before cannot be tagged, as what has our tag can be deleted.
 _TAG_NEW = ("ec2:CreateTags",)
-_CREATE = [action.removeprefix("ec2:") for action in _MAKE]
+_CREATE = [action.removeprefix("ec2:") for action in (*_IMAGE, *_MAKE)]
 _CHANGE_OURS = (
     "ec2:AuthorizeSecurityGroupEgress",
     "ec2:AuthorizeSecurityGroupIngress",
@@ -44,24 +46,54 @@ _CHANGE_OURS = (
     "ec2:DeleteSnapshot",
     "ec2:DeleteVolume",
     "ec2:DeregisterImage",
+    "ec2:RevokeSecurityGroupIngress",
     "ec2:TerminateInstances",
 )
 
 
-def policy() -> str:
-    """Return an IAM policy that lets who has it look and make, and change only what has our tag."""
+def policy(profile: str | None = None, partition: str = "aws") -> str:
+    """Return an IAM policy that lets who has it look and make, and change only what has our tag.
+
+    Parameters
+    ----------
+    profile
+        The name of the instance profile that machines get; its role bears the same name.
+    partition
+        The part of AWS where the user is: ``"aws"``, ``"aws-cn"`` or ``"aws-us-gov"``.
+    """
     created = {"StringEquals": {"ec2:CreateAction": _CREATE}}
     ours = {"StringLike": {f"aws:ResourceTag/{ID}": "*"}}
     statements = [
         _allow(_LOOK + _MAKE),
         _allow(_TAG_NEW, created),
         _allow(_CHANGE_OURS, ours),
+        # Of a disk of ours alone: an image of another's would bear our tag, and could be read.
+        _allow(_IMAGE, ours, [f"arn:{partition}:ec2:*:*:instance/*"]),
+        _allow(
+            _IMAGE, None, [f"arn:{partition}:ec2:*::{each}/*" for each in ("image", "snapshot")]
+        ),
     ]
+    if profile is not None:
+        to_machines = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+        role = f"arn:{partition}:iam::*:role/{profile}"
+        statements.append(_allow(("iam:PassRole",), to_machines, [role]))
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, indent=2)
 
 
+def partition_of(region: str) -> str:
+    """Return the part of AWS that a region belongs to."""
+    parts = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
+    return next((name for begin, name in parts.items() if region.startswith(begin)), "aws")
+
+
 def _allow(
-    actions: Sequence[str], condition: Mapping[str, Mapping[str, object]] | None = None
+    actions: Sequence[str],
+    condition: Mapping[str, Mapping[str, object]] | None = None,
+    resources: Sequence[str] | None = None,
 ) -> dict[str, object]:
-    statement: dict[str, object] = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+    statement: dict[str, object] = {
+        "Effect": "Allow",
+        "Action": list(actions),
+        "Resource": "*" if resources is None else list(resources),
+    }
     return {**statement, "Condition": condition} if condition else statement

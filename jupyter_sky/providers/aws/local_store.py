@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -23,8 +25,17 @@ def folder() -> Path:
 
 
 def owner() -> str:
-    """Return the id of this registry: others may use the same account."""
-    path = folder() / "owner"
+    """Return the id of this registry on this computer: others may use the same account.
+
+    A copy of the folder, and the same folder on another computer, has another one.
+    """
+    place = home()
+    machine = ""
+    with contextlib.suppress(OSError):
+        machine = Path("/etc/machine-id").read_text().strip()
+    about = [socket.gethostname(), machine, str(place.resolve()), place.stat().st_ino]
+    digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
+    path = folder() / f"owner-{digest}"
     with contextlib.suppress(FileExistsError), path.open("x") as file:
         file.write(uuid.uuid4().hex[:12])
     return path.read_text()

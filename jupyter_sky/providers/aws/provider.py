@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_dollars
-from jupyter_sky.providers.aws import doctor, local_store
+from jupyter_sky.providers.aws import doctor, iam_policy, inventory, local_store
 from jupyter_sky.providers.aws.budget import Budget
 from jupyter_sky.providers.aws.cancellable import Cancellable
 from jupyter_sky.providers.aws.clients import Clients, clients, clients_at
@@ -19,25 +20,29 @@ from jupyter_sky.providers.aws.ec2.bootstrap import NodeBootstrap
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest
-from jupyter_sky.providers.aws.market.confirmation import check_max_price, confirm_price
+from jupyter_sky.providers.aws.market import prices
+from jupyter_sky.providers.aws.market.confirmation import ask, check_max_price, confirm_price
+from jupyter_sky.providers.aws.market.limits import Limits, is_as_cheap, where_price_is_known
 from jupyter_sky.providers.aws.market.offers import find_offers, offers_table
-from jupyter_sky.providers.aws.market.selection import InstanceOffer, InstanceRequirements
+from jupyter_sky.providers.aws.market.selection import (
+    InstanceOffer,
+    InstanceRequirements,
+    NotOffered,
+)
+from jupyter_sky.providers.aws.settings import check_settings
 from jupyter_sky.providers.aws.tags import REQUEST, cluster_tags
-from jupyter_sky.providers.aws.teardown import release, resources
+from jupyter_sky.providers.aws.teardown import release
 from jupyter_sky.providers.base import (
     AddedNodes,
-    CloudResources,
     Machine,
     Progress,
     RunningCluster,
 )
+from jupyter_sky.providers.cloud import CloudResources
 from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
-
-_DEARER = 1.5
-"""How much more than the first choice another type may cost that is taken in its place."""
 
 _DEFAULT_DISK = 100  # GB: the Deep Learning image takes more than half of it
 
@@ -81,10 +86,15 @@ class AWS:
         The profile of the AWS configuration.
     python
         An interpreter that the image has already; see `jupyter_sky.SSH`.
+    idle_timeout
+        Seconds without a run after which a cluster ends itself for which none are given, also
+        while a notebook is connected; ``None``: never.
     grace
         Seconds after which nodes end that no notebook is connected to and that run nothing.
     watch_every
         Seconds between two looks of a machine at whether it is still needed.
+    spot_or_on_demand
+        Whether to take spot machines where there are some, and others where there are none.
     """
 
     region: str | None = None
@@ -104,13 +114,16 @@ class AWS:
     instance_profile: str | None = None
     profile: str | None = None
     python: str | None = None
+    idle_timeout: float | None = 3600.0
     grace: float = 900.0
     watch_every: int = 30
+    spot_or_on_demand: bool = False
 
     name = "aws"
     default_nodes = 1
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if self.addresses not in ("public", "private"):
             raise UsageError(
                 f'addresses={self.addresses!r}: type addresses="public" or addresses="private".'
@@ -121,6 +134,7 @@ class AWS:
         ssh = SSH(["instance"], python=self.python)
         warnings = ssh.check(replace(spec, nodes=1), preload)
         self.find_offers(spec)
+        self.clients().user  # noqa: B018 - asked once, and kept
         return warnings
 
     async def launch(
@@ -131,7 +145,8 @@ class AWS:
         work = Cancellable(progress)
         try:
             rented = await work.run(lambda: self._rent(here, spec, identity, work.report))
-            bootstrap = self._bootstrap(here.location, identity, self.bastion, self.spot)
+            is_spot = rented[0].is_spot
+            bootstrap = self._bootstrap(here.location, identity, self.bastion, is_spot)
             return await bootstrap.launch(rented, spec, preload, work.report)
         except BaseException:
             await work.stop()
@@ -196,44 +211,24 @@ class AWS:
         there = await (in_thread(clients_at, location) if location else in_thread(self.clients))
         await in_thread(release.release, there, identity, progress)
 
-    async def list_resources(self) -> tuple[list[CloudResources], list[str]]:
+    async def ended_at(self, machines: Sequence[Machine]) -> list[float | None]:
+        """Return when instances have ended, as far as AWS still knows; else now."""
+        return await in_thread(inventory.ended_at, [*map(_instance, machines)])
+
+    async def list_resources(
+        self, everywhere: bool = False
+    ) -> tuple[list[CloudResources], list[str]]:
         """Return what clusters have at all locations, and which of these cannot be looked at."""
-        found: dict[str, CloudResources] = {}
-        trouble = []
-        for location in local_store.locations():
-            try:
-                there = await in_thread(clients_at, location)
-                seen, unseen = await in_thread(resources.look, there)
-                trouble += [f"in {location}: {error}" for error in unseen.values()]
-                for each in seen:
-                    is_ours = each.owner == local_store.owner()
-                    held = CloudResources(
-                        each.id, each.name, location, each.what, is_ours, each.started_by
-                    )
-                    # One account may be known by several profiles.
-                    found.setdefault(each.id, held)
-            except SkyError as error:
-                trouble.append(f"what is rented in {location} cannot be listed: {error}")
-        return list(found.values()), trouble
+        return await in_thread(inventory.list_resources, everywhere)
+
+    async def release_strays(self, identity: str, location: str, instances: Sequence[str]) -> None:
+        """Terminate instances that a cluster does not know of."""
+        there = await in_thread(clients_at, location)
+        await in_thread(release.terminate, there, identity, instances)
 
     async def remove_unused(self) -> list[str]:
         """Remove what is left of snapshots, and list those that are there and what they cost."""
-        said = []
-        for location in local_store.locations():
-            try:
-                there = await in_thread(clients_at, location)
-                for each in await in_thread(snapshots.every, there):
-                    if each.image:
-                        said.append(
-                            f"kept: the snapshot {each} in {location}; "
-                            f"`%sky snapshot --remove {each.name}` removes it"
-                        )
-                    else:
-                        await in_thread(snapshots.remove, there, each.name)
-                        said.append(f"removed what was left of the snapshot {each.name}")
-            except SkyError as error:
-                said.append(f"the snapshots in {location} cannot be listed: {error}")
-        return said
+        return await in_thread(inventory.remove_unused)
 
     # What only AWS has
 
@@ -253,6 +248,13 @@ class AWS:
     def diagnose(self) -> Iterator[CheckResult]:
         """Check whether AWS can be used from here, one thing after the other."""
         return doctor.diagnose(self.region, self.profile)
+
+    def policy(self) -> str:
+        """Return the IAM policy that the user needs."""
+        partition = "aws"
+        with contextlib.suppress(SkyError):
+            partition = iam_policy.partition_of(self.clients().region)
+        return iam_policy.policy(self.instance_profile, partition)
 
     def clients(self) -> Clients:
         """Return the clients of the provider's region and profile."""
@@ -280,17 +282,44 @@ class AWS:
     def _rent(
         self, there: Clients, spec: ClusterSpec, identity: str, report: Callable[[str], None]
     ) -> list[RentedInstance]:
+        image = snapshots.resolve(there, self.image_id, ask)
+        if not self.spot_or_on_demand:
+            return self._rent_of(self, there, spec, identity, image, report)
+        try:
+            spot = replace(self, spot=True)
+            return self._rent_of(spot, there, spec, identity, image, report)
+        except (launch.NoCapacity, NotOffered) as error:
+            # The price is another one: it is said again, and asked for where it is high.
+            report(f"there is no spot ({str(error).splitlines()[0].rstrip('.')}): on demand")
+            usual = replace(self, spot=False)
+            return self._rent_of(usual, there, spec, identity, image, report)
+
+    def _rent_of(
+        self,
+        chosen: AWS,
+        there: Clients,
+        spec: ClusterSpec,
+        identity: str,
+        image: str | None,
+        report: Callable[[str], None],
+    ) -> list[RentedInstance]:
+        """Rent of what a provider wants that is this one, but for the market."""
         report("choosing machines")
-        fitting = find_offers(there, self._requirements(spec))
-        acceptable = [each for each in fitting if _is_as_cheap(each, fitting[0])]
+        fitting = find_offers(there, chosen._requirements(spec))
+        acceptable = [each for each in fitting if is_as_cheap(each, fitting[0])]
         if self.max_cost is not None:
-            acceptable = _where_price_is_known(acceptable)
-        confirm_price(spec.nodes, acceptable, self.max_price, self.ask_above, report)
+            acceptable = where_price_is_known(acceptable, prices.is_denied(there))
+        limits = chosen._limits(spec)
+        idle = spec.idle_timeout
+        confirm_price(spec.nodes, acceptable, self.max_price, self.ask_above, report, idle)
         local_store.add_location(there.location)
-        request = self._request(spec, identity, spec.nodes, acceptable, self._lifetime)
+        request = self._request(there, spec, identity, spec.nodes, acceptable, limits, image)
         rented = launch.rent(there, request, report)
         report(f"{_described(rented)}, {_an_hour(rented)}")
         return rented
+
+    def _limits(self, spec: ClusterSpec) -> Limits:
+        return Limits(spec.nodes, self.max_price, self.max_cost, self.ask_above)
 
     def _rent_more(
         self,
@@ -310,7 +339,8 @@ class AWS:
         if not running.lost:
             confirm_price(spec.nodes, [offer], self.max_price, self.ask_above, report)
         seconds = budget.share_with(count, offer.price)
-        request = self._request(spec, like.cluster, count, [offer], lambda price: seconds)
+        limits = replace(self._limits(spec), seconds=seconds)
+        request = self._request(there, spec, like.cluster, count, [offer], limits, None)
         user, is_private = like.host.partition("@")[0], like.is_private(there)
         tags = {**request.tags, REQUEST: number}
         request = replace(request, user=user, private=is_private, tags=tags)
@@ -318,18 +348,20 @@ class AWS:
 
     def _request(
         self,
+        there: Clients,
         spec: ClusterSpec,
         identity: str,
         count: int,
         offers: Sequence[InstanceOffer],
-        lifetime: Callable[[float | None], float | None],
+        limits: Limits,
+        image: str | None,
     ) -> LaunchRequest:
         return LaunchRequest(
             identity=identity,
             nodes=count,
-            tags=cluster_tags(identity, spec.name),
+            tags=cluster_tags(identity, spec.name, there.user),
             offers=offers,
-            image_id=self.image_id,
+            image_id=image,
             user=self.user,
             installed=snapshots.content(spec.image, self.python, self.image_id),
             disk=self.disk,
@@ -338,42 +370,14 @@ class AWS:
             ssh_from=self.ssh_from,
             profile=self.instance_profile,
             together=spec.nodes > 1,
-            lifetime=lifetime,
+            limits=limits,
             watch_every=self.watch_every,
         )
-
-    def _lifetime(self, price: float | None) -> float | None:
-        """Return the seconds that ``max_cost`` pays for at a price an hour."""
-        if self.max_cost is None or not price:
-            return None
-        return max(1.0, 3600 * self.max_cost / price)
 
 
 def _instance(machine: Machine) -> Instance:
     assert isinstance(machine, Instance)
     return machine
-
-
-def _is_as_cheap(offer: InstanceOffer, first: InstanceOffer) -> bool:
-    if first.price is None or offer.price is None:
-        return first.price is None and offer is first
-    return offer.price <= _DEARER * first.price
-
-
-def _where_price_is_known(offers: Sequence[InstanceOffer]) -> list[InstanceOffer]:
-    """Leave out zones in which ``--max-cost`` cannot hold."""
-    first = offers[0]
-    if first.price is None:
-        instead = "leave it out, or ask for the permission pricing:GetProducts."
-        if first.spot:
-            instead = "leave out --spot, or name another --zone."
-        raise UsageError(
-            f"AWS gives no price for {first.type.name}, so --max-cost cannot be kept: {instead}"
-        )
-    return [
-        replace(each, prices={zone: p for zone, p in each.prices.items() if p is not None})
-        for each in offers
-    ]
 
 
 def _described(rented: Sequence[RentedInstance]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,11 @@ NAME = "jupyter-sky-cluster"
 OWNER = "jupyter-sky-owner"
 BY = "jupyter-sky-by"
 REQUEST = "jupyter-sky-request"
+SINCE = "jupyter-sky-since"
+USER = "jupyter-sky-user"
+"""Who the user is to AWS: the same from each of the user's computers."""
+
+_LONGEST = 256  # characters of a tag
 
 
 def name_of(identity: str) -> str:
@@ -21,9 +27,11 @@ def name_of(identity: str) -> str:
     return f"jupyter-sky-{identity}"
 
 
-def cluster_tags(identity: str, name: str) -> dict[str, str]:
-    """Return the tags of what belongs to a cluster."""
+def cluster_tags(identity: str, name: str, user: str) -> dict[str, str]:
+    """Return the tags of what belongs to a cluster, which a user of AWS has started."""
     return {
+        USER: user[:_LONGEST],
+        SINCE: f"{time.time():.0f}",
         "Name": f"jupyter-sky {name}",
         ID: identity,
         NAME: name,

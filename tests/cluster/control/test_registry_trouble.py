@@ -35,8 +35,13 @@ class Rented(Local):
     async def release_cluster(self, identity: str, location: str | None, progress) -> None:
         self.given_back.append(identity)
 
-    async def list_resources(self) -> tuple[list, list[str]]:
+    async def ended_at(self, machines) -> list[float | None]:
+        return [None] * len(machines)
+
+    async def list_resources(self, everywhere: bool = False) -> tuple[list, list[str]]:
         return [], []
+
+    async def release_strays(self, identity: str, location: str, instances) -> None: ...
 
     async def remove_unused(self) -> list[str]:
         return []

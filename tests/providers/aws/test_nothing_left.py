@@ -12,6 +12,7 @@ import pytest
 from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
+from jupyter_sky.providers.aws import local_store
 from jupyter_sky.providers.aws.clients import Clients
 from tests.forks import forks_with
 from tests.providers.aws.stand_in.account import Account, Answer, Call, CutConnection, refusal
@@ -196,7 +197,8 @@ def test_what_another_registry_started_is_left_alone(
     (home() / "registry.sqlite").unlink()
     [rental], _ = cloud_resources.find()
     assert rental.is_orphaned, "its own registry may be lost, and it is known all the same"
-    (home() / "aws" / "owner").write_text("somebody")
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "third"))
+    local_store.add_location("us-east-1")
     [rental], _ = cloud_resources.find()
     assert not rental.is_known
     assert not rental.is_orphaned

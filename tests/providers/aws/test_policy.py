@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.iam_policy import policy
+from tests.paths import ROOT
 from tests.providers.aws.stand_in import iam
 from tests.providers.aws.stand_in.account import IMAGE, Account
 from tests.providers.aws.starting import Booting, start
@@ -49,10 +52,101 @@ def test_it_allows_the_whole_life_of_a_cluster(subnet: str, left: Left) -> None:
     assert left() == []
 
 
-def test_it_allows_snapshots(others: dict[str, str], clients: Clients) -> None:
-    made = snapshots.make(clients, others["instance"], "key", "root", lambda text: None)
-    assert snapshots.remove(clients, made.name).name == made.name
-    assert snapshots.every(clients) == []
+def test_it_allows_snapshots_of_what_is_ours(
+    account: Account, subnet: str, clients: Clients
+) -> None:
+    owner = iam.owner_of(account)
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "jupyter-sky", "Value": "0123abcd"}]}]
+    made = owner.run_instances(
+        ImageId=IMAGE, MinCount=1, MaxCount=1, SubnetId=subnet, TagSpecifications=tags
+    )
+    instance = made["Instances"][0]["InstanceId"]
+    iam.enforce(account, policy())
+    try:
+        found = snapshots.make(clients, instance, "key", "root", lambda text: None)
+        assert snapshots.remove(clients, found.name).name == found.name
+        assert snapshots.every(clients) == []
+    finally:
+        account.fault = None
+        owner.terminate_instances(InstanceIds=[instance])
+
+
+def test_it_names_everything_that_the_product_asks_for() -> None:
+    allowed = {each for one in json.loads(policy())["Statement"] for each in one["Action"]}
+    asked = set()
+    for path in (ROOT / "jupyter_sky/providers/aws").rglob("*.py"):
+        text = path.read_text()
+        names = re.findall(r"ec2\.([a-z_]+)[(,)\n]", text)
+        names += re.findall(r"""get_paginator\(\s*["']([a-z_]+)["']""", text)
+        names += re.findall(r"_(?:allow|attempt)\(\s*\w+(?:\.\w+)*\.ec2\.([a-z_]+)", text)
+        asked |= {name for name in names if name != "get_paginator"}
+    assert len(asked) > 25
+    words = {name: "".join(part.title() for part in name.split("_")) for name in asked}
+    lacking = {
+        name for name, word in words.items() if not any(each.endswith(word) for each in allowed)
+    }
+    assert lacking == set()
+
+
+def test_a_role_is_passed_only_where_a_profile_is_named(
+    account: Account, subnet: str, others: dict[str, str], clients: Clients
+) -> None:
+    def run() -> list[str]:
+        made = clients.ec2.run_instances(
+            ImageId=IMAGE,
+            MinCount=1,
+            MaxCount=1,
+            IamInstanceProfile={"Name": "trainer"},
+            NetworkInterfaces=[{"DeviceIndex": 0, "SubnetId": subnet}],
+        )
+        return [each["InstanceId"] for each in made["Instances"]]
+
+    with pytest.raises(botocore.exceptions.ClientError, match="UnauthorizedOperation"):
+        run()
+    request = iam.Request(
+        "iam:PassRole",
+        "arn:aws:iam::123456789012:role/trainer",
+        {"iam:PassedToService": "ec2.amazonaws.com"},
+    )
+    assert not iam.allows(policy(), request)
+    assert iam.allows(policy("trainer"), request)
+    assert not iam.allows(policy("other"), request)
+
+
+def test_the_evaluator_follows_the_rules_of_iam() -> None:
+    def decide(action: str = "ec2:StopInstances", **context: str) -> bool:
+        rules = json.dumps(
+            {
+                "Statement": [
+                    {"Effect": "Allow", "Action": "ec2:st?p*", "Resource": "arn:*:instance/*"},
+                    {
+                        "Effect": "Allow",
+                        "Action": ["ec2:RunInstances"],
+                        "Resource": "*",
+                        "Condition": {
+                            "StringEquals": {"a": ["1", "2"], "b": "x"},
+                            "StringLike": {"c": "y*"},
+                        },
+                    },
+                    {
+                        "Effect": "Deny",
+                        "Action": "*",
+                        "Resource": "*",
+                        "Condition": {"StringEquals": {"d": "no"}},
+                    },
+                ]
+            }
+        )
+        where = "arn:aws:ec2:us-east-1:1:instance/i-1"
+        return iam.allows(rules, iam.Request(action, where, context))
+
+    assert decide()
+    assert not decide(d="no"), "a deny is stronger"
+    assert not decide("ec2:StartInstances"), "nothing allows it"
+    assert decide("ec2:RunInstances", a="2", b="x", c="yes")
+    assert not decide("ec2:RunInstances", a="3", b="x", c="yes")
+    assert not decide("ec2:RunInstances", a="2", c="yes"), "a key that is missing"
+    assert not decide("ec2:RunInstances", a="2", b="x", c="no")
 
 
 FORBIDDEN: dict[str, Callable[[Any, dict[str, str]], Any]] = {
@@ -61,6 +155,19 @@ FORBIDDEN: dict[str, Callable[[Any, dict[str, str]], Any]] = {
     "delete a volume": lambda ec2, at: ec2.delete_volume(VolumeId=at["volume"]),
     "delete a key": lambda ec2, at: ec2.delete_key_pair(KeyName="theirs"),
     "open a port": lambda ec2, at: ec2.authorize_security_group_ingress(
+        GroupId=at["group"], IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
+    ),
+    "make an image of it": lambda ec2, at: ec2.create_image(
+        InstanceId=at["instance"], Name="theirs"
+    ),
+    "make a tagged image of it": lambda ec2, at: ec2.create_image(
+        InstanceId=at["instance"],
+        Name="theirs",
+        TagSpecifications=[
+            {"ResourceType": "image", "Tags": [{"Key": "jupyter-sky", "Value": "x"}]}
+        ],
+    ),
+    "close a port": lambda ec2, at: ec2.revoke_security_group_ingress(
         GroupId=at["group"], IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
     ),
     # With our tag on it, all of the above would be allowed.

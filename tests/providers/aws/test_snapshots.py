@@ -12,10 +12,12 @@ from jupyter_sky.providers.aws import doctor
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance
+from jupyter_sky.providers.aws.market.confirmation import ask
 from jupyter_sky.providers.diagnosis import CheckResult
 from tests.cluster.conftest import Cells
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in import iam
+from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.machines import Machines
 
 
@@ -68,6 +70,44 @@ def test_the_next_cluster_boots_from_what_was_prepared(
     start(1, framework=False, image_id="ami-1e749f67")
     [asked] = [call for call in account.calls if call.action == "RunInstances"]
     assert asked.params["ImageId"] == "ami-1e749f67"
+
+
+def test_anothers_snapshot_is_used_by_its_name_alone(
+    clients: Clients, account: Account, subnet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = iam.owner_of(account)
+    made = owner.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=1, SubnetId=subnet)
+    instance = made["Instances"][0]["InstanceId"]
+    account.on_image = lambda image, instance: None
+    name = "jupyter-sky-of-bob"
+    tags = {"jupyter-sky": name, "jupyter-sky-content": "same", "jupyter-sky-by": "bob@there"}
+    others = {**tags, "jupyter-sky-owner": "bob", "jupyter-sky-user": "arn:aws:iam::1:user/bob"}
+    pairs = [{"Key": key, "Value": value} for key, value in others.items()]
+    kinds = [{"ResourceType": kind, "Tags": pairs} for kind in ("image", "snapshot")]
+    image = owner.create_image(InstanceId=instance, Name=name, TagSpecifications=kinds)["ImageId"]
+    try:
+        assert snapshots.bootable(clients, "same") is None
+        assert cloud_resources.upkeep() == []
+        with pytest.raises(UsageError, match="is a snapshot of bob@there, who can remove it"):
+            snapshots.remove(clients, name)
+        asked: list[str] = []
+        for given in (name, image):
+            question = lambda text, otherwise: asked.append(text)  # noqa: E731
+            assert snapshots.resolve(clients, given, question) == image
+        assert [text.partition("?")[0] for text in asked] == [
+            "Boot from jupyter-sky-of-bob, a snapshot that bob@there has made"
+        ] * 2
+        with pytest.raises(UsageError, match="nobody to ask: name another --image-id"):
+            snapshots.resolve(clients, name, ask)
+        # The disk alone is left: it is still not ours.
+        owner.deregister_image(ImageId=image)
+        assert cloud_resources.upkeep() == []
+        assert [each.is_ours for each in snapshots.every(clients)] == [False]
+    finally:
+        for each in snapshots.every(clients):
+            for disk in each.disks:
+                owner.delete_snapshot(SnapshotId=disk)
+        owner.terminate_instances(InstanceIds=[instance])
 
 
 def test_what_it_costs_is_said_until_it_is_removed(

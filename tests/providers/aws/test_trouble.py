@@ -12,7 +12,8 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.spec import ClusterSpec
-from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal, without_spot_price
+from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.faults import without_spot_price
 from tests.providers.aws.starting import SPEC, Booting
 
 Left = Callable[[], list[str]]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
-from jupyter_sky.providers.aws.ec2.login import renew_host_key, wait_for_login
+from jupyter_sky.providers.aws.ec2.login import renew_host_key, send_beat, wait_for_login
 from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
+
+BEAT_EVERY = 30.0
+"""Seconds between two heart beats."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +49,46 @@ class NodeBootstrap:
         progress: Progress,
     ) -> list[Machine]:
         """Wait until instances let us in, and start an agent on each."""
-        ssh = await self._log_in(rented, progress)
-        spec = _as_rented(spec, rented[0])
-        machines = await ssh.launch(spec, self.identity, preload, progress)
+        async with self._beating() as logged_in:
+            ssh = await self._log_in(rented, progress, logged_in)
+            spec = _as_rented(spec, rented[0])
+            machines = await ssh.launch(spec, self.identity, preload, progress)
         return self._instances(machines, rented)
 
     async def add_nodes(
         self, rented: Sequence[RentedInstance], running: RunningCluster, progress: Progress
     ) -> AddedNodes:
         """Do the same for instances that join a cluster."""
-        ssh = await self._log_in(rented, progress)
-        running = replace(running, spec=_as_rented(running.spec, rented[0]))
-        added = await ssh.add_nodes(running, progress)
+        async with self._beating() as logged_in:
+            ssh = await self._log_in(rented, progress, logged_in)
+            running = replace(running, spec=_as_rented(running.spec, rented[0]))
+            added = await ssh.add_nodes(running, progress)
         return replace(added, machines=self._instances(added.machines, rented))
 
-    async def _log_in(self, rented: Sequence[RentedInstance], progress: Progress) -> SSH:
+    @contextlib.asynccontextmanager
+    async def _beating(self) -> AsyncIterator[list[str]]:
+        """Tell hosts to stay, which are added to the list, as long as this goes on."""
+        hosts: list[str] = []
+
+        def beat(host: str) -> None:
+            with contextlib.suppress(SkyError):
+                send_beat(host, keys_of(self.identity), self.bastion)
+
+        async def beat_all() -> None:
+            while True:
+                await asyncio.gather(*(in_thread(beat, host) for host in hosts))
+                await asyncio.sleep(BEAT_EVERY)
+
+        beating = asyncio.get_running_loop().create_task(beat_all())
+        try:
+            yield hosts
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _log_in(
+        self, rented: Sequence[RentedInstance], progress: Progress, logged_in: list[str]
+    ) -> SSH:
         """Wait until instances show the host key that they booted with, and renew it."""
         hosts = [f"{each.user}@{each.address}" for each in rented]
         keys = keys_of(self.identity)
@@ -69,10 +99,16 @@ class NodeBootstrap:
             return list(await asyncio.gather(*jobs))
 
         keys.expect({each.address: boot_key for each in rented})
-        await each(wait_for_login, progress)
+
+        def log_in(host: str, *more: Any) -> None:
+            wait_for_login(host, *more)
+            send_beat(host, *more[:2])
+            logged_in.append(host)
+
+        await each(log_in, progress, False, len(hosts))
         shown = await each(renew_host_key)
         keys.expect({one.address: key for one, key in zip(rented, shown, strict=True)})
-        await each(wait_for_login, progress, True)
+        await each(wait_for_login, progress, True, len(hosts))
         return SSH(hosts, python=self.python, grace=self.grace, spot=self.spot)
 
     def _instances(

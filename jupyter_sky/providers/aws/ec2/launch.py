@@ -12,7 +12,7 @@ from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.images import MachineImage, find_image
-from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys, make_keys
+from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys, keys_of, make_keys
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest, run_instances_arguments
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
@@ -63,6 +63,8 @@ class RentedInstance:
         Number of its GPUs.
     content
         The key of a snapshot of it.
+    is_spot
+        Whether AWS may take it away.
     """
 
     id: str
@@ -73,6 +75,11 @@ class RentedInstance:
     price: float | None
     gpus: int
     content: str
+    is_spot: bool = False
+
+
+class NoCapacity(SkyError):
+    """AWS has not enough of anything that fits, or the account may have no more."""
 
 
 def rent(
@@ -103,7 +110,10 @@ def rent(
         )
     first = attempts[0][1]
     source = caller_cidr(first, request.private, request.ssh_from)
-    keys = make_keys(request.identity)
+    # They are there if something else was tried before.
+    keys = keys_of(request.identity)
+    if not keys.folder.is_dir():
+        keys = make_keys(request.identity)
     report("making keys and a security group")
     _import_key(clients, request.name, keys, request.tags)
     is_given = request.ssh_from is not None
@@ -162,7 +172,7 @@ def _try_all(
                 refusals.append(f"{kind.name}: {error.message} (the quota is `{quota}`)")
             else:
                 refusals.append(f"{kind.name} in {subnet.zone}: {error.message}")
-    raise SkyError(_no_capacity(request, refusals))
+    raise NoCapacity(_no_capacity(request, refusals))
 
 
 def _image(
@@ -235,6 +245,7 @@ def wait_until_running(
             price,
             offer.type.gpus,
             snapshots.key(request.installed, offer.type),
+            offer.spot,
         )
         for each in found
     ]

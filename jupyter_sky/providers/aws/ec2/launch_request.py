@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.providers.aws.ec2 import user_data
 from jupyter_sky.providers.aws.ec2.images import MachineImage
 from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys
+from jupyter_sky.providers.aws.market.limits import Limits
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.providers.aws.network.subnets import Subnet
 from jupyter_sky.providers.aws.tags import name_of, tag_specification
@@ -43,9 +44,8 @@ class LaunchRequest:
         The name of the instance profile.
     together
         Whether the cluster is one of several nodes, which are placed close together.
-    lifetime
-        Seconds after which instances power off by themselves, as a function of the price of all
-        of them an hour.
+    limits
+        What all nodes may cost, and with that for how long they run.
     watch_every
         Seconds between two looks of an instance at whether it has an agent.
     """
@@ -63,7 +63,7 @@ class LaunchRequest:
     ssh_from: str | None
     profile: str | None
     together: bool
-    lifetime: Callable[[float | None], float | None]
+    limits: Limits
     watch_every: int
 
     def is_placed(self, offer: InstanceOffer) -> bool:
@@ -91,8 +91,8 @@ def run_instances_arguments(
     group
         The id of the security group.
     """
-    price = offer.prices[subnet.zone]
-    lifetime = request.lifetime(None if price is None else request.nodes * price)
+    most = request.limits.most_of(offer, subnet.zone)
+    token = uuid.uuid4().hex
     kinds = ("instance", "volume", "network-interface")
     arguments: dict[str, Any] = {
         "ImageId": image.id,
@@ -101,11 +101,11 @@ def run_instances_arguments(
         "MaxCount": request.nodes,
         "KeyName": request.name,
         # The same request, sent twice after a lost answer, gets the same instances.
-        "ClientToken": uuid.uuid4().hex,
+        "ClientToken": token,
         "UserData": user_data.user_data(
             keys.host_key,
-            lifetime,
-            user_data.FIRST_AGENT_WITHIN,
+            request.limits.lifetime(most),
+            token,
             request.watch_every,
             bool(image.snapshot),
         ),
@@ -142,6 +142,9 @@ def run_instances_arguments(
                 "InstanceInterruptionBehavior": "terminate",
             },
         }
+        if most is not None:
+            options: dict[str, Any] = arguments["InstanceMarketOptions"]["SpotOptions"]
+            options["MaxPrice"] = f"{most:.6f}"
         arguments["TagSpecifications"] += tag_specification("spot-instances-request", request.tags)
     return arguments
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys
-from jupyter_sky.providers.aws.ec2.user_data import renew_host_key_script
+from jupyter_sky.providers.aws.ec2.user_data import beat_script, renew_host_key_script
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import HostError, HostKeyError
 from jupyter_sky.providers.ssh.connection.ssh_config import Login
@@ -28,6 +28,7 @@ def wait_for_login(
     bastion: str | None,
     report: Callable[[str], None],
     renewed: bool = False,
+    count: int = 1,
 ) -> None:
     """Wait until an instance lets us in.
 
@@ -39,6 +40,8 @@ def wait_for_login(
         Called with what goes on; raising from it ends the wait.
     renewed
         Whether its host key was renewed a moment ago, so that it may still show the old one.
+    count
+        Number of instances that are waited for at the same time.
 
     Raises
     ------
@@ -48,7 +51,12 @@ def wait_for_login(
     connection = connection_to(host, keys, bastion)
     start = time.monotonic()
     while True:
-        report(f"waiting for {host} to {'show its new key' if renewed else 'boot'}")
+        # One line for all of them, however often each is tried.
+        if count > 1:
+            what = "show their new keys" if renewed else "boot"
+            report(f"waiting for {count} instances to {what}")
+        else:
+            report(f"waiting for {host} to {'show its new key' if renewed else 'boot'}")
         try:
             connection.connect()
             return
@@ -69,6 +77,11 @@ def renew_host_key(host: str, keys: ClusterKeys, bastion: str | None) -> str:
     finally:
         connection.close()
     return " ".join(key[:2])
+
+
+def send_beat(host: str, keys: ClusterKeys, bastion: str | None) -> None:
+    """Tell an instance to stay, as a node is made of it."""
+    connection_to(host, keys, bastion).run(beat_script())
 
 
 def connection_to(host: str, keys: ClusterKeys, bastion: str | None) -> SSHConnection:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,18 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers.aws.clients import AWSError, Clients, did_you_mean, explain_errors
 from jupyter_sky.providers.aws.ec2.images import MachineImage
+from jupyter_sky.providers.aws.local_store import owner
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
-from jupyter_sky.providers.aws.tags import ID, tag_specification, tags_of
+from jupyter_sky.providers.aws.tags import (
+    BY,
+    ID,
+    NAME,
+    OWNER,
+    USER,
+    cluster_tags,
+    tag_specification,
+    tags_of,
+)
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.providers.ssh.setup.environment import recipe_for
 
@@ -29,7 +39,7 @@ GB_MONTH = 0.05
 """Dollars that AWS takes for a gigabyte of a snapshot each month, in most regions."""
 
 _KEY = "jupyter-sky-content"
-_USER = "jupyter-sky-user"
+_USER = "jupyter-sky-login"
 _PAUSE = 2.0
 
 
@@ -47,6 +57,8 @@ class NodeSnapshot:
         What AWS says of the AMI.
     disks
         The ids of its disks, and the gigabytes of each.
+    is_ours, made_by
+        Whether the user has made it, and user and computer that have.
     """
 
     name: str
@@ -57,6 +69,8 @@ class NodeSnapshot:
     device: str = ""
     made: str = ""
     disks: dict[str, int] = field(default_factory=dict)
+    is_ours: bool = False
+    made_by: str = ""
 
     @property
     def gigabytes(self) -> int:
@@ -92,8 +106,13 @@ def key(installed: str, kind: InstanceType) -> str:
 
 
 def bootable(clients: Clients, wanted: str) -> MachineImage | None:
-    """Return the newest snapshot with such a key, to boot from."""
-    fitting = [each for each in _images(clients, wanted) if each.state == "available"]
+    """Return the user's newest snapshot with such a key, to boot from.
+
+    Others' are never booted from unasked: what is on them runs, and has the user's data.
+    """
+    fitting = [
+        each for each in _images(clients, wanted) if each.state == "available" and each.is_ours
+    ]
     if not fitting:
         return None
     newest = max(fitting, key=lambda each: each.made)
@@ -112,6 +131,7 @@ def every(clients: Clients) -> list[NodeSnapshot]:
         tags = tags_of(described)
         name = tags[ID]
         rest = NodeSnapshot(name, tags.get(_KEY, ""), tags.get(_USER, ""))
+        rest.is_ours, rest.made_by = _is_ours(clients, tags), tags.get(BY, "")
         snapshot = found.setdefault(name, rest)
         snapshot.disks[described["SnapshotId"]] = _gigabytes(described)
     return sorted(found.values(), key=lambda each: each.made)
@@ -135,7 +155,8 @@ def make(
             f"`%sky snapshot --remove {there.snapshot}` removes it."
         )
     name = f"jupyter-sky-{wanted[:8]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
-    tags = {"Name": name, ID: name, _KEY: wanted, _USER: user}
+    tags = {**cluster_tags(name, name, clients.user), "Name": name, _KEY: wanted, _USER: user}
+    del tags[NAME]
     with explain_errors():
         number = clients.ec2.create_image(
             InstanceId=instance,
@@ -165,6 +186,10 @@ def remove(clients: Clients, name: str) -> NodeSnapshot:
     if snapshot is None:
         instead = did_you_mean(name, known) if known else "there are none."
         raise UsageError(f"there is no snapshot {name} in {clients.location}: {instead}")
+    if not snapshot.is_ours:
+        raise UsageError(
+            f"{name} is a snapshot of {snapshot.made_by or 'somebody else'}, who can remove it."
+        )
     if snapshot.image:
         with explain_errors():
             clients.ec2.deregister_image(ImageId=snapshot.image)
@@ -182,10 +207,39 @@ def _images(clients: Clients, wanted: str) -> list[NodeSnapshot]:
     ours = [{"Name": f"tag:{_KEY}", "Values": [wanted]}]
     with explain_errors():
         found = clients.ec2.describe_images(Owners=["self"], Filters=ours)["Images"]
-    return [_read(described) for described in found]
+    return [_read(clients, described) for described in found]
 
 
-def _read(described: dict[str, Any]) -> NodeSnapshot:
+def resolve(
+    clients: Clients, given: str | None, question: Callable[[str, str], None]
+) -> str | None:
+    """Return the id of the image that the user asks for, by its id or by the name of a snapshot.
+
+    Parameters
+    ----------
+    question
+        Asks the user, with what to do instead; it raises where the answer is no.
+    """
+    if given is None:
+        return None
+    found = [each for each in _images(clients, "*") if given in (each.image, each.name)]
+    if not found:
+        return given
+    if not found[0].is_ours:
+        maker = found[0].made_by or "somebody else"
+        question(
+            f"Boot from {found[0].name}, a snapshot that {maker} has made? What is on it runs with "
+            "your data.",
+            "name another --image-id",
+        )
+    return found[0].image
+
+
+def _is_ours(clients: Clients, tags: Mapping[str, str]) -> bool:
+    return tags.get(OWNER) == owner() or bool(clients.user and tags.get(USER) == clients.user)
+
+
+def _read(clients: Clients, described: dict[str, Any]) -> NodeSnapshot:
     tags = tags_of(described)
     disks = {
         ebs["SnapshotId"]: int(ebs.get("VolumeSize") or 0)
@@ -201,6 +255,8 @@ def _read(described: dict[str, Any]) -> NodeSnapshot:
         device=described["RootDeviceName"],
         made=described["CreationDate"],
         disks=disks,
+        is_ours=_is_ours(clients, tags),
+        made_by=tags.get(BY, ""),
     )
 
 

@@ -9,36 +9,51 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import PurePosixPath
 
-from jupyter_sky.providers.ssh.setup.environment import INSTALL_WITHIN
+FIRST_SIGN_WITHIN = 600
+"""Seconds after booting for a notebook to log in: by then it has begun to make a node of it."""
 
-FIRST_AGENT_WITHIN = int(2 * INSTALL_WITHIN) + 600
-"""Seconds after booting in which an agent has to come.
+NEXT_BEAT_WITHIN = 300
+"""Seconds for the next heart beat of a notebook that makes a node of it, however long that takes.
 
-It comes after packages of the system and those of Python, each of which may take its time.
+A launch that was killed costs no more than the longer of the two, and the time to boot.
 """
 
 NEXT_AGENT_WITHIN = 120
 """Seconds without an agent, once there has been one."""
 
+_BEAT = "/run/jupyter-sky-beat"
+"""What a notebook writes anew while it makes a node of a machine."""
+
 _UNTIL = "/run/jupyter-sky-until"
-"""When a machine powers off whatever goes on, in seconds since it was switched on."""
+"""When a machine powers off whatever goes on, in seconds since the epoch.
+
+It leads to a file that outlives a reboot, and is of this instance alone: a snapshot of its disk has
+it too.
+"""
+
+_KEPT = "/var/lib/misc/jupyter-sky-until-{}"
 
 # It looks for a process with this very word: a script that asks for an agent does not count,
 # and neither does `grep` itself, thanks to the brackets.
 _SWITCH = r"""
 {
-    quiet=0 seen=
+    quiet=0 seen= last=
     while :; do
+        now=$(cat "$beat" 2>/dev/null)
         if grep -qszxE '[j]upyter_sky\.node' /proc/[0-9]*/cmdline; then
-            seen=yes quiet=0
+            seen=agent quiet=0
+        elif test "$now" != "$last"; then
+            seen=${seen:-beat} quiet=0
         else
             quiet=$((quiet + every))
         fi
-        limit=$first; test -n "$seen" && limit=$next
-        up=$(cut -d. -f1 /proc/uptime)
+        last=$now limit=$first
+        test "$seen" = beat && limit=$between
+        test "$seen" = agent && limit=$next
         test "$quiet" -ge "$limit" && break
-        test -s "$until" && test "$up" -ge "$(cat "$until")" && break
+        test -s "$until" && test "$(date +%s)" -ge "$(cat "$until")" && break
         sleep "$every"
     done
     poweroff || halt -fp
@@ -53,7 +68,7 @@ _FORGET = "rm -rf /root/.ssh/authorized_keys /home/*/.ssh/authorized_keys /tmp/j
 def user_data(
     host_key: tuple[str, str],
     lifetime: float | None,
-    first: int,
+    token: str,
     every: int,
     is_snapshot: bool = False,
 ) -> str:
@@ -64,16 +79,29 @@ def user_data(
     host_key
         The private and the public half of the key that it shows when it is logged in to first.
     lifetime
-        Seconds after which it powers off whatever goes on; ``None``: never.
-    first, every
-        Seconds that it waits for its first agent, and between two looks for one.
+        Seconds after its first boot when it powers off whatever goes on; ``None``: never.
+    token
+        What no other launch has.
+    every
+        Seconds between two looks for an agent.
     is_snapshot
         Whether it boots from a snapshot of another machine.
     """
     private, public = host_key
-    variables = {"first": first, "next": NEXT_AGENT_WITHIN, "every": every, "until": _UNTIL}
+    kept = _KEPT.format(token)
+    variables = {
+        "first": FIRST_SIGN_WITHIN,
+        "between": NEXT_BEAT_WITHIN,
+        "next": NEXT_AGENT_WITHIN,
+        "every": every,
+        "beat": _BEAT,
+        "until": kept,
+    }
     given = "\n".join(f"{name}={value}" for name, value in variables.items())
-    switch = f"{given}\n{_set_power_off(lifetime) if lifetime else ''}\n{_SWITCH}"
+    lines = [given, f"mkdir -p {PurePosixPath(kept).parent}", f"ln -sfn {kept} {_UNTIL}"]
+    if lifetime:
+        lines.append(f'test -s "$until" || {_set_power_off(lifetime)}')
+    switch = "\n".join([*lines, _SWITCH])
     forget = ["cloud-init-per", "instance", "jupyter-sky-forget", "sh", "-c", _FORGET]
     config = {
         "ssh_deletekeys": True,
@@ -88,7 +116,7 @@ def user_data(
 
 ASK_POWER_OFF = f"""
 test -s {_UNTIL} || exit 0
-echo $(($(cat {_UNTIL}) - $(cut -d. -f1 /proc/uptime)))
+echo $(($(cat {_UNTIL}) - $(date +%s)))
 """
 """Prints the seconds until a machine powers off because the money is spent."""
 
@@ -100,7 +128,13 @@ def power_off_script(seconds: float) -> str:
 
 
 def _set_power_off(seconds: float) -> str:
-    return f"echo $(($(cut -d. -f1 /proc/uptime) + {int(seconds)})) >{_UNTIL}"
+    return f"echo $(($(date +%s) + {int(seconds)})) >{_UNTIL}"
+
+
+def beat_script() -> str:
+    """Return a script that tells a machine to stay: somebody makes a node of it."""
+    root = 'root=; test "$(id -u)" = 0 || root="sudo -n"'
+    return f"{root}\n$root sh -c {shlex.quote(f'date +%s%N >{_BEAT}')}"
 
 
 def renew_host_key_script(folder: str = "/etc/ssh") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jupyter_sky.errors import Declined, UsageError
-from jupyter_sky.formatting import format_dollars
+from jupyter_sky.formatting import format_dollars, format_duration
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.transport import event_loop
 
@@ -18,6 +18,7 @@ def confirm_price(
     max_price: float | None,
     ask_above: float,
     report: Callable[[str], None],
+    idle_timeout: float | None = None,
 ) -> None:
     """Report what a choice costs, and return if the user agrees to it.
 
@@ -29,6 +30,8 @@ def confirm_price(
         Dollars an hour for all nodes that the user has agreed to already.
     ask_above
         Dollars an hour up to which nobody is asked.
+    idle_timeout
+        Seconds without a run after which the cluster ends itself.
 
     Raises
     ------
@@ -36,16 +39,42 @@ def confirm_price(
         When the user does not, or there is nobody to ask.
     """
     what, cost, most = _described(nodes, choice)
-    report(f"{what} {cost}")
-    if max_price is not None or most <= ask_above:
+    ends = f", ends after {format_duration(idle_timeout)} without a run" if idle_timeout else ""
+    report(f"{what} {cost}{ends}")
+    first = choice[0]
+    if first.price is None:
+        # AWS itself holds what spot may cost; nobody holds what is not known of on-demand.
+        if most <= ask_above or (max_price is not None and first.spot):
+            return
+        why, otherwise = "", "set `%config Sky.aws = {'ask_above': float('inf')}`"
+    elif max_price is not None or most <= ask_above:
         return
-    otherwise = "add `--max-price` with the dollars an hour that you accept"
+    else:
+        why = f" is more than ${ask_above:g}"
+        otherwise = "add `--max-price` with the dollars an hour that you accept"
+    ask(f"Start {what} {cost}?", otherwise, f"{what} {cost}{why}")
+
+
+def ask(question: str, otherwise: str, what: str = "") -> None:
+    """Ask the user, and return if the answer is yes.
+
+    Parameters
+    ----------
+    otherwise
+        What to do to be asked nothing.
+    what
+        What the question is about, for where there is nobody to ask.
+
+    Raises
+    ------
+    UsageError
+        When it is no, or there is nobody to ask.
+    """
     try:
-        answer = event_loop.call_in_waiting_thread(input, f"Start {what} {cost}? [y/N] ")
+        answer = event_loop.call_in_waiting_thread(input, f"{question} [y/N] ")
     except (event_loop.NoWaitingThread, EOFError, NotImplementedError):
-        raise UsageError(
-            f"{what} {cost} is more than ${ask_above:g}, and there is nobody to ask: {otherwise}."
-        ) from None
+        about = f"{what}, and there" if what else f"{question} There"
+        raise UsageError(f"{about} is nobody to ask: {otherwise}.") from None
     if answer.strip().lower() not in ("y", "yes"):
         raise Declined(f"nothing was started; to start without a question, {otherwise}.")
 

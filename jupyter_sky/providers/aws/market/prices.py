@@ -26,14 +26,23 @@ _PLAIN_LINUX = {
 def on_demand(clients: Clients) -> tuple[dict[str, float], float]:
     """Return the dollars an hour of every type of a region, and the age of this in seconds.
 
-    Without permission to see the price list there are no prices, and it is empty.
+    Where the price list cannot be had, whatever the reason, it is empty.
     """
     try:
         return cached(f"prices-{clients.region}", _DAY, lambda: _ask(clients))
     except AWSError as error:
-        if "Denied" in error.code or error.code == "UnauthorizedOperation":
-            return {}, 0.0
-        raise
+        _denied[clients.location] = "Denied" in error.code or error.code == "UnauthorizedOperation"
+    except (ValueError, KeyError, TypeError):
+        _denied[clients.location] = False
+    return {}, 0.0
+
+
+def is_denied(clients: Clients) -> bool:
+    """Return whether prices are not known because the user may not see them."""
+    return _denied.get(clients.location, False)
+
+
+_denied: dict[str, bool] = {}
 
 
 def spot(clients: Clients, types: Iterable[str]) -> dict[tuple[str, str], float]:

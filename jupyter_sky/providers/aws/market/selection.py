@@ -16,6 +16,10 @@ _USUAL_CPUS = "4+"
 _USUAL_GB_PER_CPU = 4
 
 
+class NotOffered(UsageError):
+    """What fits is not on the market that is asked for."""
+
+
 @dataclass(frozen=True)
 class InstanceRequirements:
     """What the nodes have to be.
@@ -83,7 +87,7 @@ def select(
     """
     fitting = _fitting(required, catalog)
     if required.spot and not (fitting := [each for each in fitting if each.has_spot]):
-        raise UsageError(f"what fits is not offered as spot in {catalog.region}: leave out --spot.")
+        raise NotOffered(f"what fits is not offered as spot in {catalog.region}: leave out --spot.")
     if required.zone is not None:
         fitting = _in_zone(required.zone, fitting, catalog)
     offers = [_offer(each, required, on_demand, spot) for each in fitting]
@@ -203,7 +207,10 @@ def _offer(
 
 
 def _affordable(required: InstanceRequirements, offers: list[InstanceOffer]) -> list[InstanceOffer]:
-    if required.max_price is None:
+    if required.max_price is None or not any(
+        price is not None for offer in offers for price in offer.prices.values()
+    ):
+        # Where no price is known at all, the user is asked.
         return offers
     most = required.max_price / required.nodes
     found = []
@@ -213,12 +220,7 @@ def _affordable(required: InstanceRequirements, offers: list[InstanceOffer]) -> 
             found.append(InstanceOffer(offer.type, offer.spot, prices))
     if found:
         return found
-    price = offers[0].price
-    if price is None:
-        raise UsageError(
-            "AWS does not show you its prices, so --max-price cannot be kept: leave it out, or ask "
-            "for the permission pricing:GetProducts."
-        )
+    price = offers[0].price or 0.0
     nodes = f"{required.nodes} of them cost" if required.nodes > 1 else "it costs"
     total = format_dollars(required.nodes * price)
     instead = "" if required.spot else ", or try --spot"

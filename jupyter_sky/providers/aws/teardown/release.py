@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jupyter_sky.providers.aws import rented
+from jupyter_sky.providers.aws import mfa, rented
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.tags import REQUEST, name_of
@@ -33,6 +33,7 @@ _LATER = ("DependencyViolation", "InvalidPlacementGroup.InUse", "VolumeInUse", "
 _ENDED = ("shutting-down", "terminated")
 
 
+@mfa.without_questions()
 def release(clients: Clients, identity: str, report: Callable[[str], None]) -> None:
     """Release everything that a cluster has, and return when it is seen to be gone.
 
@@ -83,6 +84,7 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
+@mfa.without_questions()
 def terminate(clients: Clients, identity: str, instances: Sequence[str], request: str = "") -> None:
     """Terminate some of a cluster's instances, and return when they are seen to be gone.
 
@@ -129,8 +131,10 @@ def end_instances(ec2: Any, ids: Sequence[str]) -> tuple[list[str], list[str]]:
         with explain_errors():
             answer = ec2.terminate_instances(InstanceIds=list(ids))
     except AWSError as error:
-        if len(ids) == 1:
-            return ([], []) if _is_gone(error) else (list(ids), [str(error)])
+        if _is_gone(error) and len(ids) == 1:
+            return [], []
+        if len(ids) == 1 or not (_is_gone(error) or error.code == "UnauthorizedOperation"):
+            return list(ids), [str(error)]
         # One that AWS does not know any more is enough for it to end none of them.
         each_alone = [end_instances(ec2, [each]) for each in ids]
         return (

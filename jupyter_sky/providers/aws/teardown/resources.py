@@ -8,7 +8,7 @@ from typing import Any
 
 from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
-from jupyter_sky.providers.aws.tags import BY, ID, NAME, OWNER, tags_of
+from jupyter_sky.providers.aws.tags import BY, ID, NAME, OWNER, SINCE, USER, tags_of
 
 LIVING = ("pending", "running", "shutting-down", "stopping", "stopped")
 """States of instances that may still be there."""
@@ -25,8 +25,9 @@ class EC2Resources:
     ----------
     id, region, name
         The cluster, and where it is.
-    owner, started_by
-        The id of the registry that it belongs to, and user and computer, as far as tags tell.
+    owner, started_by, user, since
+        The id of the registry that it belongs to, user and computer, the user of AWS, and when the
+        newest of it was made, as far as tags tell.
     instances, volumes, spot_requests, groups, keys, placements
         The ids of instances, disks, requests and security groups; names of key pairs and
         placement groups.
@@ -37,6 +38,8 @@ class EC2Resources:
     name: str = ""
     owner: str = ""
     started_by: str = ""
+    user: str = ""
+    since: float = 0.0
     instances: list[str] = field(default_factory=list)
     volumes: list[str] = field(default_factory=list)
     spot_requests: list[str] = field(default_factory=list)
@@ -91,6 +94,8 @@ def look(
             resources.name = resources.name or tags.get(NAME, "")
             resources.owner = resources.owner or tags.get(OWNER, "")
             resources.started_by = resources.started_by or tags.get(BY, "")
+            resources.user = resources.user or tags.get(USER, "")
+            resources.since = max(resources.since, float(tags.get(SINCE, 0)))
             getattr(resources, kind).append(name)
     return list(found.values()), unseen
 

@@ -13,7 +13,8 @@ from jupyter_sky.providers.aws.network import access, security_group
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.stand_in.account import Account, denying
+from tests.providers.aws.stand_in.account import Account
+from tests.providers.aws.stand_in.faults import denying
 from tests.providers.aws.stand_in.machines import Machines
 
 

@@ -12,7 +12,8 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.stand_in.account import Account, Answer, Call, denying, refusal
+from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.faults import denying
 from tests.providers.aws.starting import SPEC, provider, start
 
 Left = Callable[[], list[str]]

@@ -7,6 +7,7 @@ Answers of our own, each as AWS documents it, and only for these:
   its number of processors and GPUs, and spot at a third of it,
 - the public parameters with the images of Canonical and the Deep Learning AMI,
 - ``ClientToken`` of ``RunInstances`` (moto launches twice),
+- the regions that the account has enabled (moto has all),
 - tags for the disks of an image in ``CreateImage`` (moto refuses them).
 
 What an instance finds at its own metadata is in ``metadata.py``, what is on its disk in
@@ -35,6 +36,7 @@ from xml.etree import ElementTree
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+REGIONS = ("us-east-1", "eu-west-1")
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")
 _XML = "http://ec2.amazonaws.com/doc/2016-11-15/"
 
@@ -268,6 +270,11 @@ class Account:
                 self.on_terminate(value)
         return self._pass_on(environ)
 
+    def _on_DescribeRegions(self, environ: Environ, params: Params) -> Answer:
+        # An account has not enabled every region, and moto makes each one that is asked for.
+        names = "".join(f"<item><regionName>{each}</regionName></item>" for each in REGIONS)
+        return _xml("DescribeRegions", f"<regionInfo>{names}</regionInfo>")
+
     def _on_CreatePlacementGroup(self, environ: Environ, params: Params) -> Answer:
         name = params["GroupName"]
         if name in self._groups:
@@ -344,32 +351,6 @@ def refusal(
         "<RequestID>r</RequestID></Response>"
     )
     return Answer(body.encode(), status)
-
-
-def denied(call: Call) -> Answer:
-    """Return how AWS says no to who is not allowed to do something."""
-    service = {"GetParameter": "ssm", "GetProducts": "pricing"}.get(call.action, "ec2")
-    text = f"You are not authorized to perform: {service}:{call.action}"
-    return refusal("UnauthorizedOperation", text, "403 Forbidden", service != "ec2")
-
-
-def denying(*actions: str) -> Fault:
-    """Have AWS deny these actions, for ever."""
-    return lambda call, carry_out: denied(call) if call.action in actions else carry_out()
-
-
-def without_spot_price(zone: str) -> Fault:
-    """Have AWS tell what spot costs in all zones but one."""
-
-    def hide(call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        answer = carry_out()
-        if call.action == "DescribeSpotPriceHistory":
-            there = f"<availabilityZone>{zone}</availabilityZone>".encode()
-            item = rb"<item>(?:(?!</item>).)*" + there + rb".*?</item>"
-            answer.body = re.sub(item, b"", answer.body, flags=re.DOTALL)
-        return answer
-
-    return hide
 
 
 def _xml(action: str, body: str) -> Answer:

@@ -1,29 +1,158 @@
 """A policy that is enforced: an account's calls are refused where it does not allow them.
 
-Of IAM there is what such a policy needs: statements that allow, with the conditions
-``aws:ResourceTag`` on what a call names, and ``ec2:CreateAction`` on the tags of what it makes.
+The rules are those that AWS documents: a request needs a permission for its action on each resource
+that it names or makes; a statement applies where action, resource and all conditions match; a
+condition on a key that the request does not have does not hold; a deny is stronger than any allow,
+and what nothing allows is denied. Who gives tags to what a call makes needs ``ec2:CreateTags`` for
+that, with the call's name as ``ec2:CreateAction``; who gives a machine a role needs
+``iam:PassRole``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from fnmatch import fnmatch
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
-from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.account import Account, Answer, Call
+from tests.providers.aws.stand_in.faults import denied
 
 OWNER = "owner"
 """The access key of who owns the account, and may do everything."""
 
-_SERVICES = {"GetParameter": "ssm", "GetProducts": "pricing"}
-_NAMES_RESOURCE = r"(GroupId|KeyName|GroupName|SnapshotId|VolumeId|ImageId)$|(\w+Id)\.\d+$"
+_SERVICES = {"GetParameter": "ssm", "GetProducts": "pricing", "GetCallerIdentity": "sts"}
+
+# The resources of each action that is no look, from AWS's Service Authorization Reference: the
+# type, and the parameter that names it, or None where the call makes it.
+_RESOURCES: Mapping[str, tuple[tuple[str, str | None], ...]] = {
+    "RunInstances": (
+        ("image", "ImageId"),
+        ("instance", None),
+        ("key-pair", "KeyName"),
+        ("network-interface", None),
+        ("placement-group", r"Placement\.GroupName"),
+        ("security-group", r"NetworkInterface\.\d+\.SecurityGroupId\.\d+"),
+        ("subnet", r"NetworkInterface\.\d+\.SubnetId"),
+        ("volume", None),
+    ),
+    "CreateImage": (("instance", "InstanceId"), ("image", None), ("snapshot", None)),
+    "CreatePlacementGroup": (("placement-group", None),),
+    "CreateSecurityGroup": (("security-group", None), ("vpc", "VpcId")),
+    "ImportKeyPair": (("key-pair", None),),
+    "CreateTags": (("*", r"ResourceId\.\d+"),),
+    "AuthorizeSecurityGroupEgress": (("security-group", "GroupId"),),
+    "AuthorizeSecurityGroupIngress": (("security-group", "GroupId"),),
+    "RevokeSecurityGroupIngress": (("security-group", "GroupId"),),
+    "CancelSpotInstanceRequests": (("spot-instances-request", r"SpotInstanceRequestId\.\d+"),),
+    "DeleteKeyPair": (("key-pair", "KeyName"),),
+    "DeletePlacementGroup": (("placement-group", "GroupName"),),
+    "DeleteSecurityGroup": (("security-group", "GroupId"),),
+    "DeleteSnapshot": (("snapshot", "SnapshotId"),),
+    "DeleteVolume": (("volume", "VolumeId"),),
+    "DeregisterImage": (("image", "ImageId"),),
+    "TerminateInstances": (("instance", r"InstanceId\.\d+"),),
+    "StopInstances": (("instance", r"InstanceId\.\d+"),),
+}
+_WITHOUT_ACCOUNT = ("image", "snapshot")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What IAM decides about: an action on a resource, and what is known of both."""
+
+    action: str
+    resource: str
+    context: Mapping[str, str] = field(default_factory=dict)
+
+
+def allows(policy: str, request: Request) -> bool:
+    """Decide by the statements of a policy."""
+    effects = {
+        statement["Effect"]
+        for statement in json.loads(policy)["Statement"]
+        if _applies(statement, request)
+    }
+    return effects == {"Allow"}
+
+
+def _applies(statement: Mapping[str, Any], request: Request) -> bool:
+    actions, resources = (_every(statement[name]) for name in ("Action", "Resource"))
+    return (
+        any(_matches(request.action.lower(), each.lower()) for each in actions)
+        and any(_matches(request.resource, each) for each in resources)
+        and all(
+            _holds(operator, request.context.get(key), _every(wanted))
+            for operator, keys in statement.get("Condition", {}).items()
+            for key, wanted in keys.items()
+        )
+    )
+
+
+def _holds(operator: str, value: str | None, wanted: list[str]) -> bool:
+    tests = {"StringEquals": str.__eq__, "StringLike": _matches}
+    return value is not None and any(tests[operator](value, each) for each in wanted)
+
+
+def _matches(text: str, pattern: str) -> bool:
+    # Brackets mean nothing there.
+    return fnmatchcase(text, pattern.replace("[", "[[]"))
+
+
+def _every(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def requests_of(call: Call, tags_of: Callable[[str, str], Mapping[str, str]]) -> Iterator[Request]:
+    """Yield what IAM has to allow, all of it, for a call.
+
+    Parameters
+    ----------
+    tags_of
+        Returns the tags of a resource, by its type and its id or name.
+    """
+    action = f"{_SERVICES.get(call.action, 'ec2')}:{call.action}"
+    if call.action.startswith(("Describe", "Get")):
+        yield Request(action, "*")
+        return
+    for kind, named in _RESOURCES[call.action]:
+        if named is None:
+            yield Request(action, _arn(kind, "*"))
+        for name, value in call.params.items():
+            if named is not None and re.fullmatch(named, name):
+                tags = {
+                    f"aws:ResourceTag/{key}": text for key, text in tags_of(kind, value).items()
+                }
+                yield Request(action, _arn(kind, value), tags)
+    for name, kind in call.params.items():
+        if re.fullmatch(r"TagSpecification\.\d+\.ResourceType", name):
+            yield Request("ec2:CreateTags", _arn(kind, "*"), {"ec2:CreateAction": call.action})
+    if role := call.params.get("IamInstanceProfile.Name"):
+        context = {"iam:PassedToService": "ec2.amazonaws.com"}
+        yield Request("iam:PassRole", f"arn:aws:iam::123456789012:role/{role}", context)
+
+
+def _arn(kind: str, name: str) -> str:
+    account = "" if kind in _WITHOUT_ACCOUNT else "123456789012"
+    return f"arn:aws:ec2:us-east-1:{account}:{kind}/{name}"
 
 
 def enforce(account: Account, policy: str) -> None:
     """Refuse what a policy does not allow, from now on."""
-    account.fault = _Enforced(json.loads(policy)["Statement"], owner_of(account))
+    owner = owner_of(account)
+
+    def decide(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        # Everybody may ask who they are.
+        if call.who == OWNER or call.action == "GetCallerIdentity":
+            return carry_out()
+        for request in requests_of(call, lambda kind, name: _tags(owner, kind, name)):
+            if not allows(policy, request):
+                return denied(call)
+        return carry_out()
+
+    account.fault = decide
 
 
 def owner_of(account: Account) -> Any:
@@ -34,67 +163,15 @@ def owner_of(account: Account) -> Any:
     return boto3.client("ec2", "us-east-1", endpoint_url=account.url, **keys)
 
 
-class _Enforced:
-    """Decides about calls: see `Fault`."""
-
-    def __init__(self, statements: list[dict[str, Any]], owner: Any) -> None:
-        self._statements = statements
-        self._owner = owner
-
-    def __call__(self, call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        if call.who == OWNER or self._allows(call):
-            return carry_out()
-        action = f"{_SERVICES.get(call.action, 'ec2')}:{call.action}"
-        text = f"You are not authorized to perform: {action}"
-        return refusal("UnauthorizedOperation", text, "403 Forbidden", action[:4] != "ec2:")
-
-    def _allows(self, call: Call) -> bool:
-        service = _SERVICES.get(call.action, "ec2")
-        tagging = any(re.fullmatch(r"TagSpecification\.\d+\..*", name) for name in call.params)
-        return self._has(f"{service}:{call.action}", call) and (
-            not tagging or self._has("ec2:CreateTags", call, creating=call.action)
-        )
-
-    def _has(self, action: str, call: Call, creating: str | None = None) -> bool:
-        return any(
-            statement["Effect"] == "Allow"
-            and statement["Resource"] == "*"
-            and any(fnmatch(action, each) for each in statement["Action"])
-            and self._holds(statement.get("Condition", {}), call, creating)
-            for statement in self._statements
-        )
-
-    def _holds(self, condition: dict[str, Any], call: Call, creating: str | None) -> bool:
-        for operator, wanted in condition.items():
-            assert operator in ("StringEquals", "StringLike")
-            for key, patterns in wanted.items():
-                patterns = [patterns] if isinstance(patterns, str) else patterns
-                for value in self._values(key, call, creating):
-                    if value is None or not any(fnmatch(value, each) for each in patterns):
-                        return False
-        return True
-
-    def _values(self, key: str, call: Call, creating: str | None) -> Iterator[str | None]:
-        """Yield what has to fit; ``None`` where there is nothing."""
-        if key == "ec2:CreateAction":
-            yield creating
-            return
-        name = key.removeprefix("aws:ResourceTag/")
-        assert name != key, f"no such condition: {key}"
-        resources = [
-            value for param, value in call.params.items() if re.match(_NAMES_RESOURCE, param)
-        ]
-        assert resources, call
-        for resource in resources:
-            yield self._tags(resource).get(name)
-
-    def _tags(self, resource: str) -> dict[str, str]:
-        """Return the tags of what has such an id, or of a key pair or placement group so named."""
-        by_id = [{"Name": "resource-id", "Values": [resource]}]
-        tags = [*self._owner.describe_tags(Filters=by_id)["Tags"]]
-        for each in self._owner.describe_key_pairs()["KeyPairs"]:
-            tags += each.get("Tags", []) * (each["KeyName"] == resource)
+def _tags(owner: Any, kind: str, resource: str) -> dict[str, str]:
+    if kind == "key-pair":
+        pairs = owner.describe_key_pairs()["KeyPairs"]
+        tags = [each.get("Tags", []) for each in pairs if each["KeyName"] == resource]
+    elif kind == "placement-group":
         with_any = [{"Name": "tag:jupyter-sky", "Values": ["*"]}]
-        for each in self._owner.describe_placement_groups(Filters=with_any)["PlacementGroups"]:
-            tags += each.get("Tags", []) * (each["GroupName"] == resource)
-        return {tag["Key"]: tag["Value"] for tag in tags}
+        groups = owner.describe_placement_groups(Filters=with_any)["PlacementGroups"]
+        tags = [each.get("Tags", []) for each in groups if each["GroupName"] == resource]
+    else:
+        by_id = [{"Name": "resource-id", "Values": [resource]}]
+        tags = [owner.describe_tags(Filters=by_id)["Tags"]]
+    return {tag["Key"]: tag["Value"] for some in tags for tag in some}

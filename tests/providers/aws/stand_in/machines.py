@@ -204,6 +204,7 @@ def _follow(config: dict[str, Any], etc: Path) -> None:
         f"mount --bind {ssh} /etc/ssh\n"
         # Hosts share this machine's disk, and not what is in memory.
         "mount -t tmpfs tmpfs /run\nmkdir -p /run/sshd\n"
+        f"mkdir -p {etc.parent}/misc && mount --bind {etc.parent}/misc /var/lib/misc\n"
         f"export PATH={power.parent}:$PATH\n"
         f"{commands}\n"
     )

@@ -1,0 +1,57 @@
+"""Profiles that need a code of the user's device: it is asked for once, by this and AWS's tools.
+
+What was had for the code is kept where AWS's own command line keeps it. Giving back asks nothing: a
+question that nobody answers would keep machines running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport import event_loop
+
+_CACHE = "~/.aws/cli/cache"
+
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def without_questions() -> Iterator[None]:
+    """Have calls of this thread fail rather than ask for a code."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+def prepare(session: Any) -> None:
+    """Have a session of boto3 ask here, and keep what it gets."""
+    from botocore.utils import JSONFileCache
+
+    chain = session._session.get_component("credential_provider")
+    for provider in chain.providers:
+        if provider.METHOD == "assume-role":
+            provider.cache = JSONFileCache(Path(_CACHE).expanduser())
+            provider._prompter = _ask
+
+
+def _ask(text: str) -> str:
+    if _silent.get():
+        raise SkyError(
+            "your session with AWS has expired, and the code of your device is needed: run a "
+            "command that asks for it, like `%sky doctor --provider aws`, then this again."
+        )
+    with _lock:
+        try:
+            return event_loop.call_in_waiting_thread(getpass.getpass, text)
+        except event_loop.NoWaitingThread:
+            return getpass.getpass(text)

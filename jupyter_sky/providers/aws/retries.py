@@ -1,0 +1,89 @@
+"""Trying again what AWS did not carry out: with pauses that Stop ends at once.
+
+botocore sleeps between attempts, and takes a lack of capacity, which AWS says with status 500, for
+an outage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from jupyter_sky.errors import SkyError
+
+ATTEMPTS = 8
+"""With pauses that grow, about half a minute of throttling."""
+
+_LONGEST_PAUSE = 20.0
+
+_REFUSALS = ("Insufficient", "Unfulfillable", "LimitExceeded", "CountExceeded", "Unsupported")
+"""How codes begin or end that say what AWS has not, whatever the status of the answer."""
+
+_THROTTLED = ("RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException")
+_TRANSIENT = ("RequestTimeout", "RequestTimeoutException", "PriorRequestNotComplete")
+_TRANSIENT_STATUS = (429, 500, 502, 503, 504)
+
+_stopping: ContextVar[threading.Event | None] = ContextVar("stopping", default=None)
+
+
+class Stopped(SkyError):
+    """The user has stopped the work."""
+
+
+@contextlib.contextmanager
+def until(stopping: threading.Event) -> Iterator[None]:
+    """Have no call of this thread be tried again once ``stopping`` is set."""
+    token = _stopping.set(stopping)
+    try:
+        yield
+    finally:
+        _stopping.reset(token)
+
+
+def attach(client: Any, most: int = ATTEMPTS) -> None:
+    """Have a client of boto3, which makes one attempt, make up to so many."""
+    service = client.meta.service_model.service_id.hyphenize()
+    decide = functools.partial(_decide, most)
+    client.meta.events.register(f"needs-retry.{service}", decide, unique_id="jupyter-sky-retry")
+
+
+def _decide(
+    most: int,
+    attempts: int,
+    response: tuple[Any, dict[str, Any]] | None = None,
+    caught_exception: Exception | None = None,
+    **_: Any,
+) -> float | None:
+    """Wait and return 0 if a call is to be made again; ``None`` if not."""
+    if attempts >= most or not _may_pass(response, caught_exception):
+        return None
+    # With some randomness: what is throttled together should not come again together.
+    pause = min(_LONGEST_PAUSE, random.uniform(0.3, 1.0) * 2 ** (attempts - 1))
+    stopping = _stopping.get()
+    if stopping is None:
+        time.sleep(pause)
+    elif stopping.wait(pause):
+        raise Stopped("it was stopped.")
+    return 0.0
+
+
+def _may_pass(
+    response: tuple[Any, dict[str, Any]] | None, caught_exception: Exception | None
+) -> bool:
+    from botocore.exceptions import ConnectionError, HTTPClientError
+
+    if response is None:
+        return isinstance(caught_exception, ConnectionError | HTTPClientError)
+    http, parsed = response
+    code = str(parsed.get("Error", {}).get("Code", ""))
+    if code in _THROTTLED or "Throttl" in code or code in ("SlowDown", "TooManyRequestsException"):
+        return True
+    if code.startswith(_REFUSALS) or code.endswith(_REFUSALS):
+        return False
+    return code in _TRANSIENT or http.status_code in _TRANSIENT_STATUS

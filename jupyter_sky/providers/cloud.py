@@ -1,0 +1,109 @@
+"""What a provider implements beside `jupyter_sky.providers.base` if its machines cost money."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from jupyter_sky.providers.base import Machine, Progress, Provider
+
+
+@runtime_checkable
+class CloudProvider(Provider, Protocol):
+    """A provider whose machines are rented: they cost money until they are freed.
+
+    Everything that it rents has to bear the id of its cluster and an id of this registry, so that
+    `list_resources` finds it even if the kernel is killed at the worst moment.
+    """
+
+    def location(self) -> str:
+        """Return where machines are rented, as the registry keeps it and a user can read it."""
+
+    async def release_cluster(
+        self, identity: str, location: str | None, progress: Progress
+    ) -> None:
+        """Give back all that a cluster has at a location, whether or not anything is there.
+
+        Raises
+        ------
+        SkyError
+            When something may still be there; the cluster stays in the registry then.
+        """
+
+    async def ended_at(self, machines: Sequence[Machine]) -> list[float | None]:
+        """Return when machines have ended, in seconds since the epoch; ``None`` where one has not.
+
+        It is asked about machines that do not answer: one that has ended costs nothing any more.
+
+        Raises
+        ------
+        SkyError
+            When it cannot be known.
+        """
+
+    async def list_resources(
+        self, everywhere: bool = False
+    ) -> tuple[list[CloudResources], list[str]]:
+        """Return what clusters have at all locations that were ever used from this registry.
+
+        Parameters
+        ----------
+        everywhere
+            Whether to look where this registry never was, too.
+
+        Returns
+        -------
+        list of CloudResources
+            What there is, a row for each cluster.
+        list of str
+            Which location could not be looked at, and why, a sentence each.
+        """
+
+    async def release_strays(self, identity: str, location: str, instances: Sequence[str]) -> None:
+        """Give back instances of a cluster that is up, of which it does not know.
+
+        Raises
+        ------
+        SkyError
+            When one may still be there.
+        """
+
+    async def remove_unused(self) -> list[str]:
+        """Remove what belongs to no cluster any more, and list what is kept and costs money.
+
+        Returns
+        -------
+        list of str
+            What was removed and what was kept, a sentence each.
+        """
+
+
+@dataclass(frozen=True)
+class CloudResources:
+    """What a cluster has at a cloud provider.
+
+    Attributes
+    ----------
+    id, name, location
+        The cluster, and where it is.
+    what
+        What there is, in words: ``"4 instances, 4 disks"``.
+    is_ours
+        Whether it was started from this registry; others may use the same account.
+    started_by
+        User and computer that started it.
+    instances
+        The ids of its instances, as rows of their machines have them.
+    is_abandoned
+        Whether the user started it elsewhere, and what is left cannot be a cluster any more.
+    """
+
+    id: str
+    name: str
+    location: str
+    what: str
+    is_ours: bool
+    started_by: str
+    instances: tuple[str, ...] = ()
+    is_abandoned: bool = False

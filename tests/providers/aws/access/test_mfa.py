@@ -1,0 +1,44 @@
+"""A profile that needs a code of the user's device: it is asked for once, never in giving back."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws import mfa
+from jupyter_sky.providers.aws.clients import Clients
+from tests.providers.aws.stand_in.account import Account
+
+CONFIG = """
+[profile base]
+aws_access_key_id = base
+aws_secret_access_key = secret
+
+[profile work]
+role_arn = arn:aws:iam::123456789012:role/work
+source_profile = base
+mfa_serial = arn:aws:iam::123456789012:mfa/anna
+"""
+
+
+def test_a_code_is_asked_for_once(
+    account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text(CONFIG)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked: list[str] = []
+    monkeypatch.setattr(getpass, "getpass", lambda text: asked.append(text) or "123456")
+    for region in ("us-east-1", "eu-west-1"):
+        assert "assumed-role/work" in Clients(region, "work").ask_user()
+    assert len(asked) == 1
+    assert account.actions.count("AssumeRole") == 1
+    # Another kernel, hours later, that gives back.
+    shutil.rmtree(tmp_path / ".aws")
+    with mfa.without_questions(), pytest.raises(SkyError, match="the code of your device is need"):
+        Clients("us-east-1", "work").ask_user()
+    assert len(asked) == 1

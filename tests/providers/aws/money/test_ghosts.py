@@ -1,0 +1,183 @@
+"""What has ended is known as that, what is left is found, and what is alive elsewhere goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.cluster.inventory import cloud_resources, registry
+from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers import providers
+from jupyter_sky.providers.aws import inventory
+from jupyter_sky.providers.aws.clients import Clients
+from tests.providers.aws.conftest import Start
+from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.machines import Machines
+from tests.providers.aws.starting import start as rent
+
+Left = Callable[[], list[str]]
+
+
+def running(clients: Clients) -> int:
+    alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    found = clients.ec2.describe_instances(Filters=alive)["Reservations"]
+    return sum(len(each["Instances"]) for each in found)
+
+
+def test_a_cluster_whose_machine_has_ended_itself(
+    start: Start, machines: Machines, clients: Clients, left: Left
+) -> None:
+    cells = start(1, framework=False)
+    cells.cluster.close()
+    [instance] = machines.hosts
+    clients.ec2.terminate_instances(InstanceIds=[instance])
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    [result] = probe([row], providers())
+    assert result.phase is ProbePhase.GONE
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    cost = row.cost(time.time())
+    assert cost == row.cost(time.time() + 3600), "it costs nothing any more"
+    [rental], _ = cloud_resources.find()
+    assert str(rental).startswith(f"{cells.cluster.name}: 1 security group, 1 key pair in us-e")
+    assert rental.is_orphaned
+    rental.remove()
+    assert left() == []
+    assert registry.find(cells.cluster.name) is None
+
+
+def test_an_answer_that_is_lost_while_it_grows(
+    start: Start, clients: Clients, account: Account
+) -> None:
+    cells = start(1, framework=False)
+
+    def lose(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action != "RunInstances":
+            return carry_out()
+        carry_out()
+        return refusal("InternalError", "the answer is lost", "400 Bad Request")
+
+    account.fault = lose
+    with pytest.raises(SkyError, match="the answer is lost"):
+        cells.cluster.scale(2)
+    account.fault = None
+    assert running(clients) == 1, "found by its tag at once"
+    # As a kernel leaves it that is killed then: the row knows nothing of the instance.
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    tags = clients.ec2.describe_instances(InstanceIds=[row.machines[0]["id"]])
+    [first] = tags["Reservations"][0]["Instances"]
+    account.on_run = lambda instance, address, params: None
+    specification = [{"ResourceType": "instance", "Tags": first["Tags"]}]
+    clients.ec2.run_instances(
+        ImageId=first["ImageId"],
+        MinCount=1,
+        MaxCount=1,
+        SubnetId=first["SubnetId"],
+        TagSpecifications=specification,
+    )
+    registry.record_growth(cells.cluster.id, goes_on=True)
+    assert not [each for each in cloud_resources.find()[0] if each.is_orphaned]
+    registry.record_growth(cells.cluster.id, goes_on=False)
+    [rental] = [each for each in cloud_resources.find()[0] if each.is_orphaned]
+    assert "1 instance of which it does not know in us-east-1" in str(rental)
+    rental.remove()
+    assert running(clients) == 1
+    assert cells.ask("1 + 1") == [2]
+
+
+@pytest.fixture
+def alive(account: Account, subnet: str, left: Left, tmp_path: Path) -> Path:
+    """A cluster that boots, as far as anybody can see; returns the registry that it is in."""
+
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "TerminateInstances":
+            return refusal("InternalError", "it does not work", "400 Bad Request")
+        return carry_out()
+
+    account.fault = refuse
+    with pytest.raises(SkyError):
+        start_in(tmp_path / "first", subnet)
+    account.fault = None
+    return tmp_path / "first"
+
+
+def start_in(place: Path, subnet: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_SKY_HOME", str(place))
+        rent(subnet)
+
+
+def test_gc_from_elsewhere_ends_nothing_that_runs(
+    alive: Path,
+    subnet: str,
+    clients: Clients,
+    left: Left,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A copy of the registry, as it was when the cluster was not up yet; and hours later.
+    shutil.copytree(alive, tmp_path / "copy")
+    database = sqlite3.connect(tmp_path / "copy" / "registry.sqlite")
+    with database:
+        spec = json.dumps({"computer": "elsewhere", "pid": 1})
+        database.execute(
+            "UPDATE clusters SET created = ?, spec = json_set(spec, '$.starter', json(?))",
+            (time.time() - 86400, spec),
+        )
+    database.close()
+    for place in ("copy", "fresh"):
+        monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / place))
+        found, trouble = cloud_resources.find(everywhere=True)
+        assert not trouble
+        [rental] = found
+        assert not rental.is_orphaned, place
+        assert "4 instances" in rental.resources.what
+        assert rental.resources.started_by
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "copy"))
+    # Nor does a new cluster of the same name.
+    with pytest.raises(SkyError, match="was started by .* in another registry, and runs"):
+        rent(subnet)
+    row = registry.find("train")
+    assert row is not None
+    assert running(clients) == 4
+    # Whoever says so ends it.
+    rental.remove()
+    assert left() == []
+
+
+def test_gc_from_elsewhere_removes_what_nobody_can_use(
+    alive: Path, clients: Clients, left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert alive.is_dir()
+    ours = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    found = clients.ec2.describe_instances(Filters=ours)["Reservations"]
+    clients.ec2.terminate_instances(
+        InstanceIds=[each["InstanceId"] for some in found for each in some["Instances"]]
+    )
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "fresh"))
+    [rental], _ = cloud_resources.find(everywhere=True)
+    assert not rental.is_orphaned, "its instances may be about to come"
+    monkeypatch.setattr(inventory, "ABANDONED_AFTER", -60.0)
+    [rental], _ = cloud_resources.find(everywhere=True)
+    assert rental.is_orphaned
+    rental.remove()
+    assert left() == []
+
+
+def test_who_never_used_aws_asks_for_nothing(
+    account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as without:
+        without.setenv("JUPYTER_SKY_HOME", str(tmp_path))
+        without.delenv("AWS_ACCESS_KEY_ID")
+        assert inventory.list_resources(everywhere=True) == ([], [])
+    assert account.calls == []

@@ -1,0 +1,166 @@
+"""A launch that is killed costs minutes, and one that is told to end ends as with Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws.cancellable import Cancellable
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2 import user_data
+from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.starting import SPEC, provider, start, start_and_fail
+from tests.waiting import until
+
+Left = Callable[[], list[str]]
+
+
+@pytest.fixture
+def ready(account: Account, subnet: str) -> str:
+    provider(subnet).check(SPEC, [])
+    account.calls.clear()
+    return subnet
+
+
+class Box:
+    """What an instance does with its user data, in a folder of this machine."""
+
+    def __init__(self, folder: Path, lifetime: float | None = None, token: str = "one") -> None:
+        self.folder = folder
+        self.off = folder / "off"
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
+        power = folder / "bin" / "poweroff"
+        power.write_text(f"#!/bin/sh\ntouch {self.off}\n")
+        power.chmod(0o755)
+        # Every look is one at once.
+        pause = folder / "bin" / "sleep"
+        pause.write_text("#!/bin/sh\nexec /bin/sleep 0.01\n")
+        pause.chmod(0o755)
+        text = user_data.user_data(("private", "public"), lifetime, token, 30)
+        self.switch = json.loads(text.partition("\n")[2])["bootcmd"][-1][-1]
+
+    def _here(self, script: str) -> str:
+        for name in ("run", "var/lib/misc"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+            script = script.replace(f"/{name}/", f"{self.folder}/{name}/")
+        return script.replace("/var/lib/misc", f"{self.folder}/var/lib/misc").replace(
+            f"{self.folder}{self.folder}", f"{self.folder}"
+        )
+
+    def run(self, script: str) -> str:
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["sh", "-c", self._here(script)],
+            env={"PATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    def boot(self) -> None:
+        self.off.unlink(missing_ok=True)
+        for each in (self.folder / "run").glob("*"):
+            each.unlink()
+        self.run(self.switch)
+
+
+@pytest.fixture
+def no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents of other tests on this machine do not count."""
+    monkeypatch.setattr(user_data, "_SWITCH", user_data._SWITCH.replace("[j]upyter", "[j]Upyter"))
+
+
+@pytest.mark.usefixtures("no_agents")
+def test_a_machine_that_hears_nothing_powers_off(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    assert "first=600\n" in box.switch
+    assert "between=300\n" in box.switch
+    box.switch = box.switch.replace("first=600", "first=3000")
+    box.boot()
+    # Each beat is one more look that it stays for: then it waits for the next, and no longer.
+    box.run(user_data.beat_script())
+    until(box.off.exists)
+
+
+@pytest.mark.usefixtures("no_agents")
+def test_the_limit_outlives_a_reboot_and_no_snapshot(tmp_path: Path) -> None:
+    box = Box(tmp_path, lifetime=5000)
+    box.boot()
+    first = int(box.run(user_data.ASK_POWER_OFF))
+    assert 4900 < first <= 5000
+    box.run(user_data.power_off_script(2000))
+    until(box.off.exists)
+    box.boot()
+    assert 1900 < int(box.run(user_data.ASK_POWER_OFF)) <= 2000
+    until(box.off.exists)
+    # The same disk, in another instance.
+    other = Box(tmp_path, lifetime=7000, token="two")
+    other.boot()
+    assert 6900 < int(other.run(user_data.ASK_POWER_OFF)) <= 7000
+    until(box.off.exists)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_launch_like_ctrl_c(
+    account: Account, ready: str, left: Left, clients: Clients, number: signal.Signals
+) -> None:
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["tests.providers.aws.stand_in.warm"])
+    kernel = forks.Process(target=start_and_fail, args=(ready, dict(os.environ)))
+
+    def end(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        answer = carry_out()
+        if call.action == "RunInstances" and kernel.pid:
+            os.kill(kernel.pid, number)
+        return answer
+
+    account.fault = end
+    kernel.start()
+    kernel.join()
+    assert kernel.exitcode == -number
+    assert "TerminateInstances" in account.actions
+    assert left() == []
+
+
+def test_a_lack_of_capacity_is_no_outage(account: Account, ready: str, left: Left) -> None:
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action != "RunInstances":
+            return carry_out()
+        said = "We currently do not have sufficient capacity"
+        return refusal("InsufficientInstanceCapacity", said, "500 Internal Server Error")
+
+    account.fault = refuse
+    with pytest.raises(SkyError, match="AWS has no capacity for 4 such instances now"):
+        start(ready)
+    # There is one type that fits, in the only zone of the subnet.
+    assert account.actions.count("RunInstances") == 1
+    assert left() == []
+
+
+def test_ctrl_c_does_not_wait_for_throttling(account: Account, clients: Clients) -> None:
+    def throttle(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        return refusal("RequestLimitExceeded", "Request limit exceeded.", "503 Unavailable")
+
+    account.fault = throttle
+    account.calls.clear()
+
+    async def stop_at_once() -> None:
+        work = Cancellable(lambda text: None)
+        job = asyncio.create_task(work.run(clients.ec2.describe_subnets))
+        await asyncio.to_thread(until, lambda: len(account.calls) >= 1)
+        await work.stop()
+        with pytest.raises(SkyError, match="it was stopped"):
+            await job
+
+    asyncio.run(stop_at_once())
+    assert len(account.calls) <= 3
