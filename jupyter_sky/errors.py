@@ -8,6 +8,7 @@ of all exceptions, each with its file::
             UsageError       errors.py: what was typed cannot be done
                 InvalidCell  notebook/errors.py: the cell does not compile
                 Declined     errors.py: the user was asked, and said no
+                NotOffered   providers/aws/market/selection.py: what fits is on no market
             ScriptFailed     errors.py: a script ended with an exit status that is not 0
             ClusterLost      errors.py: the cluster, or a part of it, is gone
             NoConnection     errors.py: a node cannot be reached now, and may be there
@@ -19,7 +20,8 @@ of all exceptions, each with its file::
             HostKeyError     providers/ssh/connection/errors.py: its key is not the known one
             LoginError       providers/ssh/connection/errors.py: it does not let us in
             AWSError         providers/aws/clients.py: AWS refused a request
-            Stopped          providers/aws/cancellable.py: the user stopped a launch
+            Stopped          providers/aws/retries.py: the user stopped a launch
+            NoCapacity       providers/aws/ec2/launch.py: AWS has too little of what fits
             NoAnswer         server/kernel_client.py: a kernel did not answer
         RemoteError          cluster/errors.py: raised on a rank
             RankLost         cluster/errors.py: a rank's process ended in a run

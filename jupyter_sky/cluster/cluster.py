@@ -30,7 +30,6 @@ from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
 
 USUAL = Timeouts()
 _LINES = 200  # of a rank's log in a snapshot
-_LOG_LIMIT = 4 * 1024 * 1024  # bytes of a log at once
 _SNAPSHOT_LIMIT = 256 * 1024  # bytes of a log in a snapshot
 
 
@@ -273,7 +272,7 @@ class Cluster:
         return [key for key in blobs if not all(each.has(key) for each in uploads)]
 
     def log(
-        self, rank: int, tail: int | None = None, offset: int = 0, limit: int = _LOG_LIMIT
+        self, rank: int, tail: int | None = None, offset: int = 0, limit: int = rank_log.LIMIT
     ) -> rank_log.LogPart:
         """Return a part of a rank's log.
 

@@ -10,6 +10,9 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
 
+LIMIT = 4 * 1024 * 1024
+"""Bytes of a log at once."""
+
 
 @dataclass(frozen=True)
 class LogEntry:
