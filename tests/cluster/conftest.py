@@ -90,10 +90,13 @@ def start(
     )
 
 
+_PREPARE = "import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()"
+
+
 def prepared() -> Iterator[Cells]:
     """Yield a cluster whose ranks have imported what most cells need, and end it."""
     cells = start()
-    cells.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
+    cells.run(_PREPARE)
     yield cells
     cells.cluster.down()
 
@@ -113,7 +116,15 @@ def cells(shared: Cells, workplace: Path) -> Iterator[Cells]:
     """A shared cluster, for tests that leave it as it was."""
     shared.namespace.clear()
     with shared_registry(workplace):
+        before = _processes(shared)
         yield shared
+        # A rank that was lost, or that Stop had to kill, is as empty as it began.
+        if shared.cluster.alive and _processes(shared) != before:
+            shared.run(_PREPARE)
+
+
+def _processes(cells: Cells) -> list[int | None]:
+    return [rank.pid for rank in cells.cluster.state.ranks]
 
 
 @pytest.fixture

@@ -134,7 +134,8 @@ def test_how_far_it_is_is_shown(pool: sky.ComputePool) -> None:
     seen.clear()
     Event("go on", client=pool.dask()).clear()
     futures = pool.dask().map(wait, range(15, 28), pure=False)
-    until(lambda: any(count.endswith("/13") for count, _ in seen))
+    # With joblib's, if those ended less than half a second before.
+    until(lambda: any(count.endswith(("/13", "/53")) for count, _ in seen))
     Event("go on", client=pool.dask()).set()
     assert pool.dask().gather(futures) == list(range(15, 28))
     until(lambda: (pool.cluster.snapshot()["run"] or {}).get("title") != "tasks on Dask")
@@ -291,14 +292,12 @@ def test_a_cluster_is_not_idle_while_dask_works() -> None:
     dask = sky.plugins.dask()
     with sky.ComputePool(nodes=1, plugins=[dask], idle_timeout=16) as made:
         task = made.dask().submit(lambda: Event("over").wait())
-        runs: set[str] = set()
 
-        def several() -> bool:
+        def long() -> bool:
             shown = made.cluster.snapshot()["run"]
-            runs.add(shown["id"] if shown else "")
-            return len(runs) > 5
+            return bool(shown and shown["title"] == "tasks on Dask" and shown["seconds"] > 20)
 
-        until(several)  # for longer than it may be idle
+        until(long)  # for longer than it may be idle
         assert made.cluster.alive
         Event("over", client=made.dask()).set()
         assert task.result()

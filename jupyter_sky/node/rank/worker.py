@@ -137,8 +137,9 @@ class RankWorker:
 
     def _listen_aside(self) -> None:
         while True:
-            ready, _, _ = select.select([self._side.sock], [], [], _FLUSH_EVERY)
-            if not ready:
+            # Of two that came at once the second has been read already.
+            there = self._side.has_message
+            if not there and not select.select([self._side.sock], [], [], _FLUSH_EVERY)[0]:
                 # So that a line without an end, like a prompt, is seen too.
                 with contextlib.suppress(Exception):
                     sys.stdout.flush()

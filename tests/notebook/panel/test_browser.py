@@ -139,6 +139,8 @@ def test_keyboard_and_mouse(open_page: Open) -> None:
     page.browser.keyboard.press("Tab")
     assert page.browser.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
     page.browser.keyboard.press("Tab")
+    assert page.browser.evaluate("document.activeElement.textContent") == "Where?"
+    page.browser.keyboard.press("Tab")
     assert page.browser.evaluate("document.activeElement.textContent") == "Stop"
     page.browser.keyboard.press("Tab")
     page.browser.keyboard.press("ArrowDown")

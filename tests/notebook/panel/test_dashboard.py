@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.installed import skip_without
-from tests.notebook.panel.jupyter import NotebookUser, serve
+from tests.notebook.panel.jupyter import NotebookUser, Pages, serve
 
 skip_without("jupyterlab", "distributed", "bokeh")
 
@@ -17,7 +17,7 @@ def test_a_link_of_client_and_sidebar_leads_to_what_dask_does(
     chromium: Any, tmp_path: Path, shots: Path
 ) -> None:
     with serve(tmp_path) as server:
-        user = NotebookUser(chromium, server, "lab", "dask")
+        user = NotebookUser(Pages(chromium), server, "lab", "dask")
         try:
             follow_the_links(user, shots)
         finally:
@@ -38,8 +38,8 @@ def follow_the_links(user: NotebookUser, shots: Path) -> None:
     dashboard.on("websocket", lambda socket: sockets.append(socket))
     dashboard.reload()
     dashboard.wait_for_function(SHOWN)
-    [socket] = sockets
-    assert "/jupyter-sky/forward/" in socket.url
+    assert sockets
+    assert all("/jupyter-sky/forward/" in socket.url for socket in sockets)
     assert dashboard.title() == "Dask: Status"
     # It is alive: what comes over the WebSocket changes what is shown.
     user.run("kept = client.map(lambda at: at, range(50))\nclient.gather(kept)\nNone")

@@ -35,7 +35,10 @@ def let_in(clients: Clients, identity: str, host: str) -> str | None:
         asked, found = _known.get(identity, (0.0, None))
         if asked and time.monotonic() - asked < _AGAIN_AFTER:
             return found
-        found = _let_in(clients, identity, host)
+        try:
+            found = _let_in(clients, identity, host)
+        except SkyError as error:
+            return f"whether this computer may log in cannot be seen: {str(error).rstrip('.')}"
         _known[identity] = time.monotonic(), found
         return found
 
@@ -57,25 +60,22 @@ def is_elsewhere(group: Mapping[str, Any]) -> str | None:
 
 
 def _let_in(clients: Clients, identity: str, host: str) -> str | None:
-    try:
-        now = here(host)
-        for group in security_group.find_groups(clients, identity):
-            if security_group.is_let_in(group, now):
-                continue
-            rules = security_group.who_may_log_in(group)
-            if not any(rules.values()):
-                return (
-                    f"this computer is at {now} now, and `ssh_from` lets in {', '.join(rules)}: "
-                    "go back there, or let it in at the security group "
-                    f"{group['GroupId']} in the AWS console"
-                )
-            try:
-                security_group.admit(clients, group, f"{now}/32")
-            except SkyError as error:
-                return (
-                    f"this computer is at {now} now, and the security group {group['GroupId']} "
-                    f"lets in {', '.join(rules)}: {str(error).rstrip('.')}"
-                )
-    except SkyError as error:
-        return f"whether this computer may log in cannot be seen: {str(error).rstrip('.')}"
+    now = here(host)
+    for group in security_group.find_groups(clients, identity):
+        if security_group.is_let_in(group, now):
+            continue
+        rules = security_group.who_may_log_in(group)
+        if not any(rules.values()):
+            return (
+                f"this computer is at {now} now, and `ssh_from` lets in {', '.join(rules)}: "
+                "go back there, or let it in at the security group "
+                f"{group['GroupId']} in the AWS console"
+            )
+        try:
+            security_group.admit(clients, group, f"{now}/32")
+        except SkyError as error:
+            return (
+                f"this computer is at {now} now, and the security group {group['GroupId']} "
+                f"lets in {', '.join(rules)}: {str(error).rstrip('.')}"
+            )
     return None
