@@ -10,6 +10,8 @@ import pytest
 from tests.guides import guides
 from tests.guides.guides import code, text_of
 
+pytestmark = pytest.mark.timeout(400)  # three notebooks, on a machine that has other tests to do
+
 FEWER = {
     "mingpt": {"STEPS = 1500": "STEPS = 60"},
     "huggingface": {"num_train_epochs=6": "num_train_epochs=1"},

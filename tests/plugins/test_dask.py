@@ -18,6 +18,8 @@ import jupyter_sky as sky
 
 pytest.importorskip("distributed")
 
+pytestmark = pytest.mark.timeout(300)  # on a machine that has other tests to do
+
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[sky.ComputePool]:
