@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def until(condition: Callable[[], object], within: float = 60.0) -> None:
-    """Wait until a condition holds; a test whose wait is longer than ``within`` seconds fails."""
+def until(condition: Callable[[], T], within: float = 60.0) -> T:
+    """Wait until a condition holds, and return what it says.
+
+    A test whose wait is longer than ``within`` seconds fails.
+    """
     deadline = time.monotonic() + within
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.01)
+    return found

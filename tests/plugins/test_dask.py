@@ -8,13 +8,15 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psutil
 import pytest
 
 import jupyter_sky as sky
+from tests import waiting
 
 pytest.importorskip("distributed")
 
@@ -45,12 +47,8 @@ def workers(pool: sky.ComputePool) -> dict[str, int]:
     }
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 90
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return found
+# A worker that is lost comes back within that, beside other tests.
+until = partial(waiting.until, within=90.0)
 
 
 def dask_processes(pool: sky.ComputePool) -> list[psutil.Process]:
