@@ -15,8 +15,13 @@ _MARK = re.compile(rb"\x00\x10sky([BE])([0-9a-f]{8})\x10\x10")
 _LENGTH = 16
 _HEAD = b"\x00\x10sky"
 
-FLOATING = -1
-"""Number of what was not written by Python's own streams: its place is where it is read."""
+FIRST_PLACE = 1
+"""Place of what is written before the first mark.
+
+What Python wrote after mark ``n`` has the place ``2 * n``. What others wrote to the pipe that
+Python has left, such as programs that it started, comes behind that, at ``2 * n + 1``: an odd
+place says no more than that, and is moved behind what else is known to be written by then.
+"""
 
 
 def mark(begins: bool, number: int) -> bytes:
@@ -28,23 +33,23 @@ class MarkReader:
     """Takes the marks out of what is read from one pipe."""
 
     def __init__(self) -> None:
-        self._number = FLOATING
+        self._place = FIRST_PLACE
         self._rest = b""
 
     def split(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Return what was read in pieces, each with the number of its stretch."""
+        """Return what was read in pieces, each with its place."""
         if not self._rest and b"\x00" not in data:
-            return [(self._number, data)]
+            return [(self._place, data)]
         data = self._rest + data
         data, self._rest = _without_part_of_mark(data)
         pieces, at = [], 0
         for found in _MARK.finditer(data):
-            pieces.append((self._number, data[at : found.start()]))
-            self._number = int(found[2], 16) if found[1] == b"B" else FLOATING
+            pieces.append((self._place, data[at : found.start()]))
+            self._place = 2 * int(found[2], 16) + (found[1] == b"E")
             at = found.end()
-        pieces.append((self._number, data[at:]))
-        # A piece without data says which number has come.
-        return [piece for piece in pieces if piece[1]] or [(self._number, b"")]
+        pieces.append((self._place, data[at:]))
+        # A piece without data says which place has come.
+        return [piece for piece in pieces if piece[1]] or [(self._place, b"")]
 
     def end(self) -> bytes:
         """Return what looked like the beginning of a mark, and was none."""

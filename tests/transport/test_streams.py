@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_sky.transport.streams import FLOATING, LineJoiner, MarkReader, mark
+from jupyter_sky.transport.streams import FIRST_PLACE, LineJoiner, MarkReader, mark
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
@@ -16,13 +16,13 @@ def test_marks_are_taken_out_however_they_are_cut(sizes: list[int]) -> None:
     for size in [*sizes, len(sent)]:
         found += reader.split(sent[at : at + size])
         at += size
-    found.append((3, reader.end()))
-    texts = {number: b"" for number, _ in found}
-    for number, text in found:
-        texts[number] += text
-    assert texts[FLOATING] == b"one"
-    assert texts[2] == b"two\x00\x10sk"
-    assert texts[3] == b"three"
+    found.append((6, reader.end()))
+    texts = {place: b"" for place, _ in found}
+    for place, text in found:
+        texts[place] += text
+    assert texts[FIRST_PLACE] == b"one"
+    assert texts[4] == b"two\x00\x10sk"
+    assert texts[6] == b"three"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from jupyter_sky.transport.protocol.rank_messages import (
     SideCommand,
     TellCommand,
 )
-from jupyter_sky.transport.streams import FLOATING, LineJoiner, MarkReader
+from jupyter_sky.transport.streams import FIRST_PLACE, LineJoiner, MarkReader
 
 _READ = 256 * 1024
 _TAILS = 128 * 1024  # bytes of output that the ranks of a run send at its end, together
@@ -103,7 +103,7 @@ class RankProcess:
         self._pipes: dict[int, str] = {}
         self._marks: dict[int, MarkReader] = {}
         self._held: list[tuple[int, str, bytes]] = []
-        self._number = 0
+        self._place = FIRST_PLACE
         self._joiner = LineJoiner()
         self._link: Link | None = None
         self._side: socket.socket | None = None
@@ -152,7 +152,7 @@ class RankProcess:
         self.drain()
         for fd in list(self._pipes):
             self._close_pipe(fd)
-        self._held, self._number = [], 0
+        self._held, self._place = [], FIRST_PLACE
         if self.stacks is not None:
             os.close(self.stacks)
         self.stacks = None
@@ -272,18 +272,18 @@ class RankProcess:
 
     def _read_all(self) -> bool:
         """Read each pipe once and pass on what is in order; return whether there was anything."""
-        # What was written before a number that was known already, has been read by now.
-        known = self._number
+        # What was written before a place that was known already, has been read by now.
+        known = self._place
         found = [self._read(fd) for fd in list(self._pipes)]
         held = sorted(self._held, key=lambda piece: piece[0])
         self._held = [piece for piece in held if any(found) and piece[0] > known]
-        for number, stream, data in held:
-            if number <= known or not any(found):
+        for place, stream, data in held:
+            if place <= known or not any(found):
                 self._pass_on(stream, data)
         return any(found)
 
     def _read(self, fd: int) -> bool:
-        """Read a pipe into what is held, each piece with its number."""
+        """Read a pipe into what is held, each piece with its place."""
         try:
             data = os.read(fd, _READ)
         except (BlockingIOError, InterruptedError):
@@ -291,13 +291,14 @@ class RankProcess:
         stream, reader = self._pipes[fd], self._marks[fd]
         if not data:
             if rest := reader.end():
-                self._held.append((self._number, stream, rest))
+                self._held.append((self._place, stream, rest))
             self._close_pipe(fd)
             return False
-        for number, piece in reader.split(data):
-            self._number = max(self._number, number)
+        for place, piece in reader.split(data):
+            if place % 2:
+                place = max(place, self._place | 1)
+            self._place = max(self._place, place)
             if piece:
-                place = self._number if number == FLOATING else number
                 self._held.append((place, stream, piece))
         return True
 
