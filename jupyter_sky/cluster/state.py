@@ -12,10 +12,12 @@ from jupyter_sky.providers.base import Node
 from jupyter_sky.transport.protocol.events import (
     Event,
     Formed,
+    Lost,
     Prepared,
     RankDone,
     RankExited,
     RankStarted,
+    RunBegan,
 )
 
 
@@ -134,9 +136,24 @@ class ClusterState:
         return all(rank.phase is RankPhase.IDLE for rank in self.ranks)
 
 
-def reduce(state: ClusterState, event: Event) -> ClusterState:
-    """Return the state after ``event``."""
+def reduce(state: ClusterState, event: Event, own: Collection[int] = ()) -> ClusterState:
+    """Return the state after ``event``.
+
+    Parameters
+    ----------
+    state
+        The state before.
+    event
+        What happened.
+    own
+        The ranks of the node that says so: about a run, its word counts for these alone.
+    """
     match event:
+        case RunBegan(run, ranks):  # perhaps one of another kernel
+            return running(state, [rank for rank in ranks if rank in own], run)
+        case Lost(others=others) if others:
+            # The end of what its ranks were busy with may be among them.
+            return _idle(state, [rank for rank in state.ranks if rank.rank in own and rank.run])
         case RankStarted(rank, pid):
             return _rank(state, rank, phase=RankPhase.IDLE, pid=pid, generation=0, run=None)
         case RankExited(rank, _, reason, _, _, again):
@@ -166,15 +183,13 @@ def running(state: ClusterState, ranks: Sequence[int], run: str) -> ClusterState
 
 def not_begun(state: ClusterState, run: str, ranks: Collection[int]) -> ClusterState:
     """Return the state after the agent of ``ranks`` has refused a run that was sent to it."""
-    return replace(
-        state,
-        ranks=tuple(
-            replace(rank, phase=RankPhase.IDLE, run=None)
-            if rank.rank in ranks and rank.run == run
-            else rank
-            for rank in state.ranks
-        ),
-    )
+    return _idle(state, [each for each in state.ranks if each.rank in ranks and each.run == run])
+
+
+def _idle(state: ClusterState, ranks: Sequence[RankState]) -> ClusterState:
+    for rank in ranks:
+        state = _rank(state, rank.rank, phase=RankPhase.IDLE, run=None)
+    return state
 
 
 def _rank(state: ClusterState, rank: int, **changes: Any) -> ClusterState:

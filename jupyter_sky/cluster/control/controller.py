@@ -288,7 +288,7 @@ class Controller(ConnectionListener):
 
     def on_event(self, connection: Connection, event: Event) -> None:
         """Change the state according to an event of a node, and tell the listener."""
-        self.state = reduce(self.state, event)
+        self.state = reduce(self.state, event, connection.ranks)
         match event:
             case Formed(generation=generation) if generation > self.state.generation:
                 self.outdated = True

@@ -208,7 +208,7 @@ class Scheduler(ClusterListener):
             raise controller.loss
         if self._foreign_runs and not await self._holds_soon(lambda: not self._foreign_runs):
             raise SkyError(
-                f"cluster {name} is busy with a run that was started before this kernel: follow it "
+                f"cluster {name} is busy with a run that another kernel began: follow it "
                 "with `%sky attach`, or stop it with `%sky interrupt`."
             )
         check_ranks(controller, run.task)

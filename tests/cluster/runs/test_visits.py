@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import probe, registry
@@ -18,6 +20,7 @@ from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.protocol.events import Output
 from tests.conftest import processes_of
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -102,3 +105,33 @@ def test_a_run_of_another_kernel_may_take_longer_than_ranks_take_to_start(short:
     other.close()
     mine.follow()
     assert mine.values() == {0: {"x": 1}}
+
+
+def busy_with(cluster: Cluster, run: str) -> bool:
+    return all(rank.run == run for rank in cluster.state.ranks)
+
+
+def test_two_kernels_see_what_the_other_runs(short: Cluster) -> None:
+    row = registry.find(short.name)
+    assert row is not None
+    other = Cluster.attach(row, Local(), short.runtime_env)
+    assert other is not None
+    try:
+        for mine, theirs in ((short, other), (other, short)):
+            waits = mine.run(Task((0, 1), code="import time\ntime.sleep(600)"))
+            waits.begin()
+            until(partial(busy_with, theirs, waits.id))
+            refused = theirs.run(Task((0,), code="pass"))
+            refused.follow()
+            with pytest.raises(sky.SkyError, match="busy with a run that another kernel began"):
+                refused.check()
+            theirs.interrupt()
+            waits.follow()
+            with pytest.raises(KeyboardInterrupt):
+                waits.check()
+            assert theirs.wait_until_idle(30)
+            again = theirs.run(Task((0, 1), code="pass"))
+            again.follow()
+            again.check()
+    finally:
+        other.close()
