@@ -45,24 +45,17 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     decorators: tuple[Decorate, ...] = ()
 
-    def __call__(self) -> Any:
+    def __call__(self, notebook: Conversation | None = None) -> Any:
         """Run the function to its end, and return its result.
 
         A coroutine is awaited. What a generator yields becomes a list, since that can be pickled.
-        """
-        return _finished(self._begin(self.args, self.kwargs))
-
-    def converse(self, notebook: Conversation) -> Any:
-        """Run the function, and send each value that it yields; return what it returns otherwise.
-
         Arguments that are iterators of the notebook's have their items as they are asked for.
         """
+        return _finished(self._begin(notebook))
 
-        def argument(value: Any) -> Any:
-            return notebook.items(value.number) if isinstance(value, Fed) else value
-
-        args = tuple(map(argument, self.args))
-        result = self._begin(args, {name: argument(value) for name, value in self.kwargs.items()})
+    def converse(self, notebook: Conversation) -> Any:
+        """Run the function and send each value that it yields; return what it returns otherwise."""
+        result = self._begin(notebook)
         if inspect.isasyncgen(result):
             return _awaited(_sent(result, notebook))
         if not inspect.isgenerator(result):
@@ -75,11 +68,15 @@ class Call:
             result.close()
         return None
 
-    def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _begin(self, notebook: Conversation | None) -> Any:
+        def argument(value: Any) -> Any:
+            return notebook.items(value.number) if notebook and isinstance(value, Fed) else value
+
         function = self.function
         for decorate in reversed(self.decorators):
             function = decorate(function)
-        result = function(*args, **kwargs)
+        kwargs = {name: argument(value) for name, value in self.kwargs.items()}
+        result = function(*map(argument, self.args), **kwargs)
         return _awaited(result) if inspect.iscoroutine(result) else result
 
 

@@ -101,7 +101,8 @@ def compute(
 
     One of several calls (``gather``, ``&``, ``map`` and ``>``) gives what its generator yields as a
     list, when it is done: only so can it be tried again elsewhere when its rank is lost, and no
-    rank waits for a reader.
+    rank waits for a reader. Each of them has its iterators to itself; one whose rank is lost is not
+    tried again when items are used up that no iterator gives twice.
     """
     _check_limits(timeout, retries)
     if function is None:

@@ -17,8 +17,9 @@ from jupyter_sky.api import accelerators, pools_up
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.calls import streams
 from jupyter_sky.api.calls.batches import Batches
+from jupyter_sky.api.calls.feeds import Feeder, with_feeds
 from jupyter_sky.api.calls.futures import Futures
-from jupyter_sky.api.calls.streams import Feeder, Stream
+from jupyter_sky.api.calls.streams import Stream
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, compute, gather
 from jupyter_sky.api.future import CallFuture
@@ -144,14 +145,14 @@ class ComputePool:
         self.worker = worker or Worker()
         self._batches: Batches | None = None
         self._futures: Futures | None = None
-        self._talking: WeakSet[Stream | Feeder] = WeakSet()
+        self._talking: WeakSet[streams.Talking] = WeakSet()
 
     def __enter__(self) -> ComputePool:
         if self._cluster is not None:
             raise SkyError("this pool is already up.")
         self._cluster = self._start()
         pools_up.begin(self._cluster)
-        self._batches = Batches(self._cluster, self.plugins, self.worker, _write)
+        self._batches = Batches(self._cluster, self.plugins, self.worker, _write, self._talking)
         self._futures = Futures(self._batches)
         for sentence in self._cluster.warnings:
             warnings.warn(sentence, stacklevel=2)
@@ -351,7 +352,7 @@ class ComputePool:
     ) -> dict[int, Any] | Stream:
         cluster = self.cluster
         streams.refuse_nested(list(self._talking))
-        pending, feeds = streams.with_feeds(pending)
+        pending, feeds = with_feeds(pending)
         is_stream = streams.yields(pending)
         call = pickling.dump(
             pending.call(decorators_of(self.plugins)), f"the call of {pending.function.__name__}"

@@ -40,6 +40,16 @@ def sum_of_ranks() -> float:
     return value.item()
 
 
+def enter(life: PluginLifecycle) -> None:
+    """Form a group that any rank may leave at once.
+
+    One that has connected to the others may be there before those are, and they fail if it leaves:
+    a cell begins only when all have said that they are there.
+    """
+    life.enter_app()
+    sum_of_ranks()
+
+
 def listening() -> list[str]:
     """Addresses that a program of this machine listens at, as the kernel writes them in hex."""
     rows = Path("/proc/net/tcp").read_text().splitlines()[1:]
@@ -121,7 +131,7 @@ def test_a_single_rank_has_a_group_of_one_if_that_is_asked_for(on_ranks: Any) ->
 def head_leaves_first(join: Callable[[int], None]) -> bool:
     life = PluginLifecycle([sky.plugins.torch()])
     join(1)
-    life.enter_app()
+    enter(life)
     info = instance_info()
     assert info is not None
     life.exit_app()
@@ -162,7 +172,7 @@ def destroyed_by_the_user(join: Callable[[int], None]) -> float:
 
     life = PluginLifecycle([sky.plugins.torch()])
     join(1)
-    life.enter_app()
+    enter(life)
     dist.destroy_process_group()
     life.exit_app()
     join(2)
@@ -170,10 +180,6 @@ def destroyed_by_the_user(join: Callable[[int], None]) -> float:
     return sum_of_ranks()
 
 
-@pytest.mark.xfail(
-    reason="in one of many whole runs a rank did not join the new group: not explained",
-    strict=False,
-)
 def test_a_group_that_the_user_destroyed_can_be_formed_again(on_ranks: Any) -> None:
     assert on_ranks(destroyed_by_the_user, 2) == [1.0, 1.0]
 
@@ -182,7 +188,7 @@ def broken_in_a_collective(join: Callable[[int], None]) -> float:
     """Break the group as a node does on Stop: close the connections while a collective waits."""
     life = PluginLifecycle([sky.plugins.torch()])
     join(1)
-    life.enter_app()
+    enter(life)
     if os.environ["RANK"] != "2":
         breaking = threading.Timer(0.1, close_connections)
         breaking.start()
@@ -212,20 +218,21 @@ def test_a_broken_group_can_be_left_and_formed_again(on_ranks: Any) -> None:
 # -- not formed ------------------------------------------------------------------------------------
 
 
-def form(join: Callable[[int], None]) -> None:
+def form(join: Callable[[int], None], deadline: float) -> None:
     join(1)
-    PluginLifecycle([sky.plugins.torch(deadline=1)]).enter_app()
+    PluginLifecycle([sky.plugins.torch(deadline=deadline)]).enter_app()
 
 
 def test_a_rank_that_does_not_come_is_named(on_ranks: Any) -> None:
-    for error in on_ranks(form, 3, absent=(2,)):
+    # Time enough for the others, on a machine that has much to do.
+    for error in on_ranks(form, 3, 10, absent=(2,)):
         assert isinstance(error, SkyError)
-        assert "within 1 s: rank 2 (node 2 at 127.0.0.1) did not join" in str(error)
+        assert "within 10 s: rank 2 (node 2 at 127.0.0.1) did not join" in str(error)
         assert "in plugin 'torch', around_app" in error.__notes__
 
 
 def test_a_head_that_does_not_listen_is_named(on_ranks: Any) -> None:
-    (error,) = on_ranks(form, 2, absent=(0,))
+    (error,) = on_ranks(form, 2, 1, absent=(0,))
     assert isinstance(error, SkyError)
     assert "rank 1 cannot reach the head at 127.0.0.1:" in str(error)
 

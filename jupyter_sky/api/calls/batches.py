@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import queue
 import reprlib
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from jupyter_sky.api.calls.feeds import CallFeeds, with_feeds
 from jupyter_sky.api.calls.progress import ProgressBar
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.api.plugin import Plugin, decorators_of
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, remote_error
-from jupyter_sky.cluster.runs.task import Answer, Batch, PackedCall
+from jupyter_sky.cluster.runs.task import Answer, Asked, Batch, PackedCall
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.serialization import blobs, pickling
@@ -24,7 +26,7 @@ RETRIES = 1
 
 _SLICE = 0.5  # seconds
 
-Event = Answer | Output | Display
+Event = Answer | Asked | Output | Display
 
 
 class Batches:
@@ -40,10 +42,12 @@ class Batches:
         How a rank carries calls out.
     write
         Shows what ranks print.
+    talking
+        Gets what keeps ranks busy until this thread goes on with it.
 
     Attributes
     ----------
-    write
+    write, talking
         The same.
     """
 
@@ -53,14 +57,18 @@ class Batches:
         plugins: Iterable[Plugin],
         worker: Worker,
         write: Callable[[Output | Display], None],
+        talking: weakref.WeakSet[Any],
     ) -> None:
         self._cluster = cluster
         self._decorators = decorators_of(plugins)
         self._worker = worker
         self.write = write
+        self.talking = talking
 
-    def pack(self, calls: Sequence[PendingCompute[Any]], sink: Callable[[Event], object]) -> Batch:
-        """Return calls as they are sent.
+    def pack(
+        self, calls: Sequence[PendingCompute[Any]], sink: Callable[[Event], object]
+    ) -> tuple[Batch, CallFeeds]:
+        """Return calls as they are sent, and what gives them the items of their iterators.
 
         Raises
         ------
@@ -70,15 +78,21 @@ class Batches:
         needs: dict[str, None] = {}
         digests: dict[tuple[int, int], str] = {}
         packed_calls = []
-        for index, pending in enumerate(calls):
+        feeds = {}
+        for index, call in enumerate(calls):
+            pending, sources = with_feeds(call)
+            if sources:
+                feeds[index] = sources
             name = f"the call of {_place(calls, index)}"
             pickled = pickling.dump(pending.call(self._decorators), name)
             packed, parts = blobs.pack(pickled, digests)
             needs.update(dict.fromkeys(pickled.needs))
             retries = RETRIES if pending.retries is None else pending.retries
-            packed_calls.append(PackedCall(packed, parts, pickled.cells, pending.timeout, retries))
+            packed_calls.append(
+                PackedCall(packed, parts, pickled.cells, pending.timeout, retries, bool(sources))
+            )
         namespace, ranks = pickling.main_namespace(), self._cluster.all_ranks
-        return Batch(
+        batch = Batch(
             calls=packed_calls,
             update=self._cluster.sync.update(needs, namespace, ranks, limit=None),
             serving=self._worker.serving,
@@ -86,6 +100,7 @@ class Batches:
             title=_title(calls),
             sink=sink,
         )
+        return batch, CallFeeds(self._cluster, feeds, batch.spent)
 
     def results(self, calls: Sequence[PendingCompute[Any]], ordered: bool) -> Iterator[Any]:
         """Carry calls out, and return an iterator over their results; they begin at once.
@@ -100,11 +115,10 @@ class Batches:
         if not calls:
             return iter(())
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        batch = self.pack(calls, events.put)
-        results = self._follow(calls, batch, events, ordered)
-        next(
-            results
-        )  # submits it: from here on, Ctrl-C and whatever else ends this stops the calls
+        batch, feeds = self.pack(calls, events.put)
+        results = self._follow(calls, batch, feeds, events, ordered)
+        # It submits them: from here on, Ctrl-C and whatever else ends this stops the calls.
+        next(results)
         return results
 
     def submit(self, batch: Batch) -> None:
@@ -115,10 +129,15 @@ class Batches:
         """Let a batch of one call not begin, unless it has begun."""
         self._cluster.calls.withdraw(batch, 0)
 
+    def cancel(self, batch: Batch) -> None:
+        """Let no further call of a batch begin, and stop those that run if they are alone."""
+        self._cluster.calls.cancel(batch)
+
     def _follow(
         self,
         calls: Sequence[PendingCompute[Any]],
         batch: Batch,
+        feeds: CallFeeds,
         events: queue.SimpleQueue[Event],
         ordered: bool,
     ) -> Iterator[Any]:
@@ -127,9 +146,11 @@ class Batches:
         bar = ProgressBar(len(calls), batch.title)
         try:
             self._cluster.calls.submit(batch)
+            self.talking.add(feeds)
             yield None
             while given < len(calls):
-                answer = self._next_answer(events, bar)
+                answer = self._next_answer(events, feeds, bar)
+                feeds.on_answer(answer.number)
                 value = self.value(answer, calls)
                 bar.advance()
                 if not ordered:
@@ -149,9 +170,12 @@ class Batches:
             self._cluster.calls.cancel(batch)
             raise
         finally:
+            feeds.close()
             bar.close()
 
-    def _next_answer(self, events: queue.SimpleQueue[Event], bar: ProgressBar) -> Answer:
+    def _next_answer(
+        self, events: queue.SimpleQueue[Event], feeds: CallFeeds, bar: ProgressBar
+    ) -> Answer:
         while True:
             try:
                 event = events.get(timeout=_SLICE)
@@ -159,6 +183,10 @@ class Batches:
                 continue  # so that Ctrl-C is heard
             if isinstance(event, Answer):
                 return event
+            if isinstance(event, Asked):
+                if left := feeds.on_ask(event):
+                    events.put(left)  # behind what came meanwhile
+                continue
             bar.clear()
             self.write(event)
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextvars
 import queue
 import threading
+import weakref
 from typing import Any, TypeVar
 
 from jupyter_sky.api.calls.batches import Batches, Event
+from jupyter_sky.api.calls.feeds import CallFeeds
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.api.future import CallFuture
-from jupyter_sky.cluster.runs.task import Answer, Batch
+from jupyter_sky.cluster.runs.task import Answer, Asked, Batch
+from jupyter_sky.transport.protocol.events import Display, Output
 
 R = TypeVar("R")
 
 
 class Futures:
     """Carries out single calls, and gives their results to futures, in a thread of its own.
+
+    A call that is fed has a thread besides, which waits for the items of its iterators.
 
     Parameters
     ----------
@@ -27,37 +31,75 @@ class Futures:
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
-        self._events: queue.SimpleQueue[tuple[_Submitted, Event] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[_Submitted, Event | BaseException] | None]
+        self._events = queue.SimpleQueue()
+        self._fed: weakref.WeakSet[_Submitted] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
 
     def submit(self, pending: PendingCompute[R]) -> CallFuture[R]:
         """Carry out a call on a rank that is free."""
         submitted = _Submitted(pending, CallFuture())
-        batch = self._batches.pack([pending], lambda event: self._events.put((submitted, event)))
+
+        def sink(event: Event) -> None:
+            if isinstance(event, Asked):
+                submitted.asked.put(event)
+            else:
+                self._events.put((submitted, event))
+
+        batch, feeds = self._batches.pack([pending], sink)
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="sky-futures", daemon=True)
             self._thread.start()
-        submitted.future.add_done_callback(lambda done: self._on_done(batch, done))
+        submitted.future.add_done_callback(lambda done: self._on_done(batch, submitted))
+        if feeds.keeps_ranks:
+            self._fed.add(submitted)
+            feeding = (submitted, batch, feeds)
+            threading.Thread(target=self._feed, args=feeding, name="sky-feed", daemon=True).start()
         self._batches.submit(batch)
         return submitted.future
 
     def close(self) -> None:
         """End the thread; a future that has no result by then gets none."""
         self._events.put(None)
+        for submitted in list(self._fed):
+            submitted.asked.put(None)
 
-    def _on_done(self, batch: Batch, future: concurrent.futures.Future[Any]) -> None:
-        if future.cancelled():
+    def _on_done(self, batch: Batch, submitted: _Submitted) -> None:
+        submitted.asked.put(None)
+        if not submitted.future.cancelled():
+            return
+        if submitted in self._fed:
+            self._batches.cancel(batch)  # it may wait for items that are not there
+        else:
             self._batches.withdraw(batch)
+
+    def _feed(self, submitted: _Submitted, batch: Batch, feeds: CallFeeds) -> None:
+        feeds.thread = threading.get_ident()
+        self._batches.talking.add(feeds)
+        context = submitted.context.copy()  # which no two threads may enter
+        try:
+            while asked := submitted.asked.get():
+                if left := context.run(feeds.on_ask, asked):
+                    submitted.asked.put(left)
+        except BaseException as error:  # of the user's iterator
+            self._events.put((submitted, error))
+            self._batches.cancel(batch)
+        finally:
+            feeds.close()
 
     def _serve(self) -> None:
         while entry := self._events.get():
             submitted, event = entry
-            if not isinstance(event, Answer):
+            future = submitted.future
+            if isinstance(event, Output | Display):
                 submitted.context.run(self._batches.write, event)
                 continue
-            future = submitted.future
-            if not future.set_running_or_notify_cancel():
+            if future.done() or not future.set_running_or_notify_cancel():
                 continue
+            if isinstance(event, BaseException):
+                future.set_exception(event)
+                continue
+            assert isinstance(event, Answer)
             try:
                 value = self._batches.value(event, [submitted.pending])
             except BaseException as error:
@@ -70,5 +112,6 @@ class _Submitted:
     def __init__(self, pending: PendingCompute[Any], future: CallFuture[Any]) -> None:
         self.pending = pending
         self.future = future
+        self.asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         # It says in which cell this is: what is printed goes there, whichever runs by then.
         self.context = contextvars.copy_context()

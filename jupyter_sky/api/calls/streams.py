@@ -1,148 +1,27 @@
-"""Calls that talk while they run: what they yield arrives at once, iterators are fed to them.
+"""Calls that talk while they run: what they yield arrives at once.
 
-Neither side runs ahead: a rank waits until what it sent was taken here, and an iterator of the
-notebook's is asked for items as the ranks use them up.
+Neither side runs ahead: a rank waits until what it sent was taken here.
 """
 
 from __future__ import annotations
 
-import collections.abc
-import gc
 import inspect
 import threading
 import time
-import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from jupyter_sky.api.call import Fed
+from jupyter_sky.api.calls.feeds import CallFeeds, Feeder
 from jupyter_sky.api.compute import PendingCompute
-from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.cluster.runs.talk import Message
 from jupyter_sky.errors import UsageError
-from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.transport.protocol.events import Display, Output, Told
-from jupyter_sky.transport.protocol.messages import NameGroup
 
 
 def yields(pending: PendingCompute[Any]) -> bool:
     """Return whether the function of a call is a generator."""
     function = pending.function.local_function
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-
-
-def with_feeds(
-    pending: PendingCompute[Any],
-) -> tuple[PendingCompute[Any], list[Iterator[Any]]]:
-    """Return a call in which numbers stand for its iterators, and those iterators."""
-    feeds: list[Iterator[Any]] = []
-    names = _iterator_parameters(pending.function.local_function)
-
-    def argument(name: object, value: Any) -> Any:
-        is_wanted = name in names and isinstance(value, collections.abc.Iterable)
-        if not is_wanted and not isinstance(value, collections.abc.Iterator):
-            return value
-        feeds.append(iter(value))
-        return Fed(len(feeds) - 1)
-
-    args = [argument(at, value) for at, value in enumerate(pending.args)]
-    kwargs = {name: argument(name, value) for name, value in pending.kwargs.items()}
-    if not feeds:
-        return pending, feeds
-    return PendingCompute(pending.function, tuple(args), kwargs, pending.timeout), feeds
-
-
-class Feeder:
-    """Gives the items of iterators to the ranks that ask for them; each rank gets all items.
-
-    Parameters
-    ----------
-    cluster
-        The cluster.
-    handle
-        The run.
-    feeds
-        The iterators.
-    ranks
-        The ranks of the run.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        handle: RunHandle,
-        feeds: Sequence[Iterator[Any]],
-        ranks: Sequence[int],
-    ) -> None:
-        self._cluster = cluster
-        self._handle = handle
-        self._feeds = [_Feed(feed, ranks) for feed in feeds]
-        self._ranks = tuple(ranks)
-        self._updates: list[NamespaceUpdate] = []
-        self._is_over = False
-        self.thread = threading.get_ident()
-
-    @property
-    def keeps_ranks(self) -> bool:
-        """Whether the ranks are busy with the run until they are fed."""
-        return not self._is_over and not self._handle.finished
-
-    def on_ask(self, event: Told) -> None:
-        """Give a rank the items that it asks for, as far as the others are not too far behind."""
-        if event.kind != "ask" or not 0 <= event.number < len(self._feeds):
-            return
-        feed = self._feeds[event.number]
-        feed.asked[event.rank] += event.count
-        while feed.is_next_wanted():
-            try:
-                item = next(feed.items)
-            except StopIteration:
-                feed.is_over = True
-                for rank in self._ranks:
-                    self._handle.tell(rank, "items_end", event.number)
-                return
-            message = self._pack(item, feed.position)
-            if message.blobs:
-                gc.collect(0)  # what has pickled the item refers to itself, and so holds on to it
-            feed.position += 1
-            for rank in self._ranks:
-                feed.asked[rank] -= 1
-                self._handle.tell(rank, "item", event.number, message)
-
-    def close(self) -> None:
-        """Report that what was sent has arrived, as far as the ranks are there."""
-        self._is_over = True
-        for update in self._updates:
-            for rank in self._ranks:
-                self._cluster.sync.ran(update, rank, {}, well=True)
-
-    def _pack(self, item: Any, position: int) -> Message:
-        pickled = pickling.dump((position, item), "an item of an iterator")
-        packed, parts = blobs.pack(pickled)
-        names: list[NameGroup] = []
-        if pickled.needs:
-            sync = self._cluster.sync
-            update = sync.update(pickled.needs, pickling.main_namespace(), self._ranks, limit=None)
-            sync.sent(update)
-            self._updates.append(update)
-            names, parts = cast("list[NameGroup]", update.groups), {**parts, **update.blobs}
-        return Message(packed, parts, pickled.cells, names)
-
-
-class _Feed:
-    """An iterator of the notebook's, and how many more items each rank has asked for."""
-
-    def __init__(self, items: Iterator[Any], ranks: Sequence[int]) -> None:
-        self.items = items
-        self.asked = dict.fromkeys(ranks, 0)
-        self.position = 0
-        self.is_over = False
-
-    def is_next_wanted(self) -> bool:
-        """Return whether every rank has asked for the next item."""
-        return not self.is_over and all(count > 0 for count in self.asked.values())
 
 
 class Stream(Iterator[Any]):
@@ -239,27 +118,15 @@ class Stream(Iterator[Any]):
         self.close()
 
 
-def _iterator_parameters(function: Callable[..., Any]) -> Mapping[object, str]:
-    """Return the parameters of a function that are annotated as iterators, by name and position."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return {}
-    found: dict[object, str] = {}
-    for at, parameter in enumerate(parameters):
-        annotation = parameter.annotation
-        kind = typing.get_origin(annotation) or annotation
-        text = annotation.rpartition("typing.")[2] if isinstance(annotation, str) else ""
-        text = text.rpartition("abc.")[2]
-        if kind is collections.abc.Iterator or text.startswith("Iterator"):
-            found[at] = found[parameter.name] = parameter.name
-    return found
+Talking = Stream | Feeder | CallFeeds
+"""What keeps ranks busy until the thread that has begun it goes on with it."""
 
 
-def refuse_nested(talking: Sequence[Stream | Feeder]) -> None:
+def refuse_nested(talking: Sequence[Talking]) -> None:
     """Refuse a call in the loop over a stream, which keeps the ranks busy until it is over.
 
-    The same holds inside of an iterator that is fed to ranks.
+    The same holds inside of an iterator that is fed to ranks, and in the loop over the results of
+    calls of which one is fed.
 
     Raises
     ------

@@ -20,7 +20,9 @@ class Worker:
     executor
         Where several run: in a ``"thread"`` each, which share the rank's variables and its GIL, or
         in a ``"process"`` each, which is forked from the rank and has the variables that it had.
-        ``"auto"`` stands for threads.
+        ``"auto"`` stands for threads. What several at once print has no sign of whose it is: it is
+        shown where the oldest of the calls on that rank was made, which matters for futures that
+        several cells have asked for.
     buffer
         How many more calls wait on a rank, so that it goes on at once with the next. That is worth
         it for short calls over a slow connection.

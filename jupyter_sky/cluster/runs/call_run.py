@@ -19,11 +19,10 @@ from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.runs.dispatch import dispatch
 from jupyter_sky.cluster.runs.run import rank_lost
 from jupyter_sky.cluster.runs.scheduler import Scheduler
-from jupyter_sky.cluster.runs.talk import tell
-from jupyter_sky.cluster.runs.task import Answer, Batch, BatchedCall, Task
+from jupyter_sky.cluster.runs.talk import Teller, fields_of, tell
+from jupyter_sky.cluster.runs.task import Answer, Asked, Batch, BatchedCall, Message, Task
 from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.errors import SkyError
-from jupyter_sky.transport.protocol.calls import TellFields
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
 from jupyter_sky.transport.protocol.events import Display, Output, RankExited, Told
 from jupyter_sky.transport.protocol.messages import NameGroup
@@ -66,7 +65,8 @@ class CallRun:
         self._order: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._late: set[int] = set()
         self._joining: list[NamespaceUpdate] = []
-        self._has_begun = self._is_closed = self._is_ending = False
+        self._is_closed = self._is_ending = False
+        self._begun = asyncio.Event()
         self._beginning: set[int] = set()
         ranks = self._controller.ranks
         task = Task(
@@ -78,6 +78,7 @@ class CallRun:
         )
         self.run = scheduler.new_run(task, self)
         self.run.redirect(self._on_output, self._on_over)
+        self._teller = Teller(self._controller, self.run.id)
 
     @property
     def progress(self) -> ProgressView | None:
@@ -100,6 +101,7 @@ class CallRun:
         """Carry out calls of another batch too."""
         update = batch.update
         self._joining.append(update)
+        await self._begun.wait()
         try:
             if update.blobs:
                 await broadcast.send(update.blobs, self._controller.connections)
@@ -126,13 +128,17 @@ class CallRun:
         self._fill()
         if busy and not others:
             self._is_closed = True  # it is to be stopped
-        return bool(busy) and not others
+            return True
+        for key, (call, rank) in self._given.items():
+            if call[0] is batch and batch.calls[call[1]].is_fed:
+                self._teller.tell(rank, "items_broken", key)  # nobody gives it items any more
+        return False
 
     # For the run (`talk.Talk`)
 
     def on_begun(self) -> None:
         """Give each rank its first calls."""
-        self._has_begun = True
+        self._begun.set()
         self._fill()
 
     def on_told(self, event: Told) -> None:
@@ -140,6 +146,9 @@ class CallRun:
         call, rank = self._given.get(event.number, (None, None))
         if call is None or rank != event.rank:
             # To unpickle a value is to run what its node put into it.
+            return
+        if event.kind == "ask":
+            self._on_ask(event, call)
             return
         del self._given[event.number]
         batch, number = call
@@ -159,6 +168,31 @@ class CallRun:
             self._answer(batch, Answer(number, rank, event.values))
         self._fill()
 
+    def _on_ask(self, event: Told, call: BatchedCall) -> None:
+        """Ask the user's thread for items, of which the rank wants more for its call."""
+        (batch, number), rank, key = call, event.rank, event.number
+
+        def on_trouble(trouble: SkyError) -> None:
+            if key in self._given and key not in self._late:
+                self._late.add(key)
+                self._answer(batch, Answer(number, rank, trouble=trouble))
+                self._teller.tell(rank, "items_broken", key)
+
+        def tell(
+            kind: str, feed: int, message: Message | None, update: NamespaceUpdate | None
+        ) -> None:
+            if update:
+                self._joining.append(update)
+            if key in self._given:
+                self._teller.tell(rank, kind, key, feed, message, on_trouble)
+
+        if not batch.calls[number].is_fed:
+            return
+        if number in batch.cancelled or key in self._late:
+            tell("items_broken", 0, None, None)
+        else:
+            batch.sink(Asked(number, key, rank, event.feed, event.count, tell))
+
     def on_rank_exited(self, event: RankExited) -> bool:
         """Let others carry out what a rank has not answered."""
         lost = [key for key, (_, rank) in self._given.items() if rank == event.rank]
@@ -174,7 +208,7 @@ class CallRun:
     def _lose(self, call: BatchedCall, rank: int, error: ErrorReport) -> None:
         batch, number = call
         batch.tries[number] += 1
-        if batch.tries[number] <= batch.calls[number].retries:
+        if batch.tries[number] <= batch.calls[number].retries and number not in batch.spent:
             self._waiting.appendleft(call)
             return
         failure = Failure(rank, self._controller.host(rank), error)
@@ -255,7 +289,7 @@ class CallRun:
 
     def _fill(self, without: int | None = None) -> None:
         """Give calls to the ranks that are free; close the run when there is none left."""
-        if not self._has_begun or self._is_closed:
+        if not self._begun.is_set() or self._is_closed:
             return
         ranks = self.run.waiting - {without} - self._beginning
         busy = dict.fromkeys(ranks, 0)
@@ -295,7 +329,7 @@ class CallRun:
 
     def _give_up(self, key: int) -> None:
         """Say of a call that its time is over; its rank may be busy with it for a while."""
-        if key not in self._given:
+        if key not in self._given or key in self._late:
             return
         self._late.add(key)
         (batch, number), rank = self._given[key]
@@ -312,16 +346,10 @@ class CallRun:
         if names:
             for update in self._joining:
                 blobs.update(update.blobs)
-        fields: TellFields = {
-            "run": self.run.id,
-            "rank": rank,
-            "kind": kind,
-            "number": key,
-            "packed": packed.packed if packed else None,
-            "names": names,
-            "cells": packed.cells if packed else {},
-            "timeout": packed.timeout if packed else None,
-        }
+        message = Message(packed.packed, blobs, packed.cells) if packed else None
+        timeout = packed.timeout if packed else None
+        fields = fields_of(self.run.id, rank, kind, key, 0, message, timeout)
+        fields["names"] = names
         try:
             connection = self._controller.connection(rank)
             # What has to travel first keeps the calls after it waiting; others do not.
@@ -347,6 +375,7 @@ class CallRun:
     def _on_over(self) -> None:
         """Say of each call that is left why it is, or begin anew where all ranks were lost."""
         self._is_closed = True
+        self._begun.set()  # or it does not
         run, sync = self.run, self._controller.sync
         for update in self._joining:
             for rank, done in run.done.items():

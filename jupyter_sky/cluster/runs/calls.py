@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.runs.call_run import CallRun
 from jupyter_sky.cluster.runs.scheduler import Scheduler
-from jupyter_sky.cluster.runs.task import Batch, BatchedCall
+from jupyter_sky.cluster.runs.task import Asked, Batch, BatchedCall, Message
 from jupyter_sky.cluster.runs.values import load
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.messages import Packed
@@ -43,6 +44,16 @@ class Calls:
         """Let a call of a batch not begin, unless it has begun."""
         event_loop.call(batch.cancelled.add, number)
 
+    def tell(
+        self,
+        asked: Asked,
+        kind: str,
+        message: Message | None = None,
+        update: NamespaceUpdate | None = None,
+    ) -> None:
+        """Tell a rank, which has asked for items of an iterator, what has come of it."""
+        event_loop.call(asked.tell, kind, asked.feed, message, update)
+
     def load(self, rank: int, packed: Packed) -> Any:
         """Return the value that a rank has packed, which it was asked for."""
         return load(packed, self._controller.connection(rank), self._controller.sync.learn)
@@ -60,6 +71,7 @@ class _CallQueue:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._open: CallRun | None = None
+        self._runs: list[CallRun] = []  # the open one, and those that end
 
     def submit(self, batch: Batch) -> None:
         """Carry out the calls of a batch."""
@@ -68,16 +80,18 @@ class _CallQueue:
     def cancel(self, batch: Batch) -> None:
         """Let no further call of a batch begin, and stop those that run if they are alone."""
         batch.cancelled.update(range(len(batch.calls)))
-        if self._open and self._open.drop(batch):
-            self._scheduler.interrupt(self._open.run.id)
+        for current in self._runs:
+            if current.drop(batch):
+                self._scheduler.interrupt(current.run.id)
 
     def _submit(self, batch: Batch, calls: Sequence[BatchedCall]) -> None:
         current = self._open
         # Other runs that wait have their turn before calls that come later.
-        if current and current.takes(batch) and not self._scheduler.has_waiting:
+        if current and current.takes(batch) and not self._scheduler.has_waiting(current.run):
             self._scheduler.controller.spawn(current.join(batch, calls))
             return
         self._open = CallRun(self._scheduler, batch, calls, self._again)
+        self._runs = [each for each in self._runs if not each.run.finished] + [self._open]
         self._scheduler.start(self._open.run)
 
     def _again(self, calls: Sequence[BatchedCall]) -> None:

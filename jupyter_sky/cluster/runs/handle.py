@@ -18,8 +18,8 @@ from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.run import Run, Sink
 from jupyter_sky.cluster.runs.scheduler import Scheduler
-from jupyter_sky.cluster.runs.talk import Message, Teller
-from jupyter_sky.cluster.runs.task import HangNotice, RunNotice, Task
+from jupyter_sky.cluster.runs.talk import Teller
+from jupyter_sky.cluster.runs.task import HangNotice, Message, RunNotice, Task
 from jupyter_sky.cluster.runs.values import load
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
@@ -137,15 +137,17 @@ class RunHandle:
             if not isinstance(event, TransferProgress | RunNotice | HangNotice):
                 yield event
 
-    def tell(self, rank: int, kind: str, number: int, message: Message | None = None) -> None:
+    def tell(
+        self, rank: int, kind: str, number: int = 0, feed: int = 0, message: Message | None = None
+    ) -> None:
         """Tell a rank something; what comes later is told after it."""
-        event_loop.call(self._teller.tell, rank, kind, number, message)
+        event_loop.call(self._teller.tell, rank, kind, number, feed, message)
 
     def leave(self) -> None:
         """Let the ranks end what they yield; stop the run if they do not within a moment."""
         run = self._run
         for rank in sorted(run.waiting):
-            self.tell(rank, "close", 0)
+            self.tell(rank, "close")
 
         def stop() -> None:
             if not run.finished:

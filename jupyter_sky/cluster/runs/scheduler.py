@@ -70,10 +70,9 @@ class Scheduler(ClusterListener):
         self._turn = asyncio.Lock()
         self._requests = BackgroundTasks()
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether runs wait for their turn."""
-        return any(not run.sent for run in self._runs.values())
+    def has_waiting(self, beside: Run) -> bool:
+        """Return whether other runs than this one wait for their turn."""
+        return any(not run.sent for run in self._runs.values() if run is not beside)
 
     def new_run(self, task: Task, talk: Talk | None = None) -> Run:
         """Return a run that waits to be started."""

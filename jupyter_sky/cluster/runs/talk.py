@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.runs.task import Message
 from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.errors import SkyError
-from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.protocol.calls import TellFields
 from jupyter_sky.transport.protocol.events import RankExited, Told
-from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 
 
 class Talk(Protocol):
@@ -34,6 +32,30 @@ class Talk(Protocol):
 
     def on_rank_exited(self, event: RankExited) -> bool:
         """Handle that the process of a rank has ended; say whether the run goes on without it."""
+
+
+def fields_of(
+    run: str,
+    rank: int,
+    kind: str,
+    number: int,
+    feed: int = 0,
+    message: Message | None = None,
+    timeout: float | None = None,
+) -> TellFields:
+    """Return what a rank is told, as it is sent; see `TellFields`."""
+    names = message.names if message else ()
+    return {
+        "run": run,
+        "rank": rank,
+        "kind": kind,
+        "number": number,
+        "feed": feed,
+        "packed": message.packed if message else None,
+        "names": [group for group in names if rank in group["ranks"]],
+        "cells": message.cells if message else {},
+        "timeout": timeout,
+    }
 
 
 async def tell(connection: Connection, fields: TellFields, blobs: Mapping[str, memoryview]) -> None:
@@ -65,16 +87,6 @@ async def request_quietly(connection: Connection, op: str, **fields: Any) -> Non
         await connection.request(op, link_within=None, **fields)
 
 
-@dataclass(frozen=True)
-class Message:
-    """What a rank is told: a pickled value, and the names that it needs for it."""
-
-    packed: Packed
-    blobs: Mapping[str, memoryview]
-    cells: Cells
-    names: Sequence[NameGroup] = ()
-
-
 class Teller:
     """Tells the ranks of a run something, in order; belongs to the background loop.
 
@@ -91,27 +103,34 @@ class Teller:
         self._run = run
         self._order: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    def tell(self, rank: int, kind: str, number: int, message: Message | None) -> None:
-        """Tell a rank something."""
-        self._controller.spawn(self._tell(rank, kind, number, message))
+    def tell(
+        self,
+        rank: int,
+        kind: str,
+        number: int,
+        feed: int = 0,
+        message: Message | None = None,
+        trouble: Callable[[SkyError], object] = lambda trouble: None,
+    ) -> None:
+        """Tell a rank something; ``trouble`` is called with what keeps it from arriving."""
+        self._controller.spawn(self._tell(rank, kind, number, feed, message, trouble))
 
-    async def _tell(self, rank: int, kind: str, number: int, message: Message | None) -> None:
-        fields: TellFields = {
-            "run": self._run,
-            "rank": rank,
-            "kind": kind,
-            "number": number,
-            "packed": message.packed if message else None,
-            "names": [group for group in message.names if rank in group["ranks"]]
-            if message
-            else [],
-            "cells": message.cells if message else {},
-            "timeout": None,
-        }
-        # A rank that cannot be told is lost, or does not answer: the run ends for that.
-        with contextlib.suppress(SkyError):
+    async def _tell(
+        self,
+        rank: int,
+        kind: str,
+        number: int,
+        feed: int,
+        message: Message | None,
+        on_trouble: Callable[[SkyError], object],
+    ) -> None:
+        fields = fields_of(self._run, rank, kind, number, feed, message)
+        try:
             connection = self._controller.connection(rank)
             async with self._order[rank]:
                 if message and message.blobs:
                     await connection.uploads.put(message.blobs)
             await tell(connection, fields, message.blobs if message else {})
+        except SkyError as trouble:
+            # A rank that is lost, or does not answer, ends the run besides.
+            on_trouble(trouble)

@@ -11,7 +11,7 @@ from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.protocol.events import Display, Output
-from jupyter_sky.transport.protocol.messages import Packed, Script, Serving
+from jupyter_sky.transport.protocol.messages import NameGroup, Packed, Script, Serving
 
 HANG_AFTER = 10.0
 """Seconds of waiting for another rank, after which the user is told of it."""
@@ -101,6 +101,16 @@ class HangNotice:
 
 
 @dataclass(frozen=True)
+class Message:
+    """What a rank is told: a pickled value, and the names that it needs for it."""
+
+    packed: Packed
+    blobs: Mapping[str, memoryview]
+    cells: Cells
+    names: Sequence[NameGroup] = ()
+
+
+@dataclass(frozen=True)
 class PackedCall:
     """A call as it is sent.
 
@@ -112,6 +122,8 @@ class PackedCall:
         Seconds that it may take.
     retries
         How often it is tried again when its rank is lost.
+    is_fed
+        Whether it has arguments that are iterators of the notebook's.
     """
 
     packed: Packed
@@ -119,6 +131,34 @@ class PackedCall:
     cells: Cells
     timeout: float | None = None
     retries: int = 0
+    is_fed: bool = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A rank asks for items of an iterator of the notebook's, which its call was given.
+
+    Attributes
+    ----------
+    number
+        The position of the call in the batch.
+    attempt
+        Tells this attempt at it from others, on ranks that were lost.
+    rank
+        Who asks.
+    feed, count
+        Which of the call's iterators, and how many more of its items.
+    tell
+        Tells the rank what comes of it, in the background loop: the kind of the message, the
+        iterator, an item, and what the rank is sent for it.
+    """
+
+    number: int
+    attempt: int
+    rank: int
+    feed: int
+    count: int
+    tell: Callable[[str, int, Message | None, NamespaceUpdate | None], None]
 
 
 @dataclass(frozen=True)
@@ -161,7 +201,9 @@ class Batch:
     title
         What the user calls it.
     sink
-        Called with each answer, and with what the ranks print and display meanwhile.
+        Called with each answer, and with what ranks ask for, print and display meanwhile.
+    spent
+        The calls that cannot be tried again, because items of their iterators are used up.
     """
 
     calls: Sequence[PackedCall]
@@ -169,9 +211,10 @@ class Batch:
     serving: Serving
     ahead: int
     title: str
-    sink: Callable[[Answer | Output | Display], object]
+    sink: Callable[[Answer | Asked | Output | Display], object]
     tries: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     cancelled: set[int] = field(default_factory=set)
+    spent: set[int] = field(default_factory=set)
 
 
 BatchedCall = tuple[Batch, int]

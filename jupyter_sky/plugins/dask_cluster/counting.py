@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 TOPIC = "jupyter-sky-tasks"
-"""Under what clients hear of it: a dictionary with ``done`` and ``total``."""
+"""Under what clients hear of it: a dictionary with ``done``, ``total`` and ``seconds``."""
 
 _EVERY = 0.5  # seconds
 _BEGINS = {"waiting", "queued", "no-worker", "processing"}
@@ -30,11 +31,15 @@ class TaskCounter(SchedulerPlugin):
         self._scheduler = scheduler
         self._open: set[Any] = set()
         self._total = 0
+        self._began = 0.0
         self._tells = False
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Count a task that begins or ends; for each of them, so it does little."""
         if finish in _BEGINS:
+            if not self._open:
+                # Of tasks that follow at once on others nothing may have been told in between.
+                self._total, self._began = 0, time.monotonic()
             if key not in self._open:
                 self._open.add(key)
                 self._total += 1
@@ -47,10 +52,11 @@ class TaskCounter(SchedulerPlugin):
             self._scheduler.loop.call_later(_EVERY, self._tell)
 
     def _tell(self) -> None:
-        told = {"done": self._total - len(self._open), "total": self._total}
+        seconds = time.monotonic() - self._began
+        told = {"done": self._total - len(self._open), "total": self._total, "seconds": seconds}
         self._scheduler.log_event(TOPIC, told)
         if self._open:
             # Also when no task ends for a long time: what is left is another time then.
             self._scheduler.loop.call_later(_EVERY, self._tell)
         else:
-            self._total, self._tells = 0, False
+            self._tells = False

@@ -30,10 +30,9 @@ class DaskProgress:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._began: float | None = None
         self._calls = 0  # of joblib, each of which counts for itself
 
-    def on_tasks(self, event: tuple[float, dict[str, int]]) -> None:
+    def on_tasks(self, event: tuple[float, dict[str, Any]]) -> None:
         """Show what the scheduler has counted; in Dask's own thread."""
         _, told = event
         if self._calls:
@@ -41,14 +40,11 @@ class DaskProgress:
         if told["done"] >= told["total"]:
             self.end()
             return
-        self._began = self._began or time.monotonic()
-        took = time.monotonic() - self._began
-        if took >= _AFTER:
-            self._work.show(_TITLE, _view(told["done"], told["total"], took))
+        if told["seconds"] >= _AFTER:
+            self._work.show(_TITLE, _view(told["done"], told["total"], told["seconds"]))
 
     def end(self) -> None:
         """Show no tasks."""
-        self._began = None
         if not self._calls:
             self._work.end()
 

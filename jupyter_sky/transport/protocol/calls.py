@@ -7,6 +7,9 @@ from typing import TypedDict
 
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 
+AHEAD = 16
+"""Values that are sent, or items that are asked for, before the first of them is used."""
+
 
 class TellFields(TypedDict):
     """What a rank is told in the middle of a run that takes messages; it says ``Told``.
@@ -17,10 +20,13 @@ class TellFields(TypedDict):
         The run, and its rank.
     kind
         ``"call"``: carry out what is packed; ``"end"``: no call follows; ``"item"``: what is packed
-        comes next in an iterator; ``"items_end"``: nothing does; ``"more"``: so many more values
-        may be sent; ``"close"``: none are wanted any more.
+        comes next in an iterator; ``"items_end"``: nothing does; ``"items_broken"``: it has more,
+        and does not give them; ``"more"``: so many more values may be sent; ``"close"``: none are
+        wanted any more.
     number
-        Which call or iterator it is about; how many values, of ``"more"``.
+        Which call it is about, of several; how many values, of ``"more"``.
+    feed
+        Which of the call's iterators it is about.
     packed
         The pickled call, or item.
     names
@@ -35,6 +41,7 @@ class TellFields(TypedDict):
     rank: int
     kind: str
     number: int
+    feed: int
     packed: Packed | None
     names: list[NameGroup]
     cells: Mapping[str, tuple[str, str]]

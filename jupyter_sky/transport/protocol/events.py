@@ -216,13 +216,13 @@ class Told(Event):
         ``"value"``: what a call returned, or what a generator yielded; ``"error"``: how a call
         failed; ``"lost"``: the process of a call ended; ``"ask"``: so many more items are wanted.
     number
-        Which call or iterator it is about.
+        Which call it is about, of several.
     values
         The value, pickled; the agent never unpickles it.
     error
         The exception.
-    count
-        How many items are wanted.
+    feed, count
+        Which of the call's iterators it is about, and how many of its items are wanted.
     """
 
     rank: int
@@ -231,6 +231,7 @@ class Told(Event):
     number: int
     values: Packed | None = None
     error: ErrorReport | None = None
+    feed: int = 0
     count: int = 0
 
 

@@ -114,6 +114,13 @@ def test_a_future_has_the_result_later(pool: sky.ComputePool) -> None:
         failed.result()
 
 
+def test_futures_that_are_asked_for_at_once_run_at_once(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    futures = [meet(tmp_path, str(n), 1) > pool for n in range(2)]
+    assert sorted(future.result(60) for future in futures) == [0, 1]
+
+
 def test_a_future_can_be_awaited(pool: sky.ComputePool) -> None:
     async def both() -> list[Any]:
         return await asyncio.gather(double(1) > pool, join("x") > pool)

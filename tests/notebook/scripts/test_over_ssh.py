@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,54 @@ def test_torchrun_between_hosts(over_ssh: LiveNotebook) -> None:
     cell = over_ssh.succeed("%sky torchrun --hosts lab1,lab2 --plugin none parallel.py --lr 3")
     said = sorted(cell.stdout.splitlines())
     assert said == [f"{rank} │ 1 loss, part 4 of 2 --lr 3" for rank in (0, 1)]
+
+
+# Counts until there is a file, which all hosts see, and prints to both streams.
+COUNTS = """
+import os, sys, time
+number = 0
+while not os.path.exists(sys.argv[1]):
+    print(f"at {number}", file=sys.stderr if number % 5 == 0 else sys.stdout, flush=True)
+    number += 1
+    time.sleep(0.05)
+print(f"counted {number}", flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_output_goes_on_where_a_link_broke(over_ssh: LiveNotebook, lab: Lab) -> None:
+    (over_ssh.path.parent / "counts.py").write_text(COUNTS)
+    stop = over_ssh.path.parent / "stop"
+    cell = over_ssh.start(f"%sky torchrun --hosts lab1,lab2 --plugin none counts.py {stop}")
+
+    def seen(stream: str, rank: int) -> list[int]:
+        return [int(each) for each in re.findall(rf"^{rank} │ at (\d+)$", stream, re.M)]
+
+    def go_on() -> None:
+        """Wait until both ranks have printed ten lines more."""
+        before = [len(seen(cell.stdout, rank)) for rank in (0, 1)]
+        over_ssh.until(
+            cell,
+            lambda cell: all(len(seen(cell.stdout, rank)) > before[rank] + 10 for rank in (0, 1)),
+        )
+
+    try:
+        go_on()
+        for host in lab.hosts[:2]:
+            host.restart_sshd()
+        go_on()
+        lab.unplug()
+        try:
+            over_ssh.until(cell, lambda cell: "no connection to " in str(cell.shown))
+        finally:
+            lab.plug_in()
+        over_ssh.until(cell, lambda cell: "again after" in str(cell.shown))
+        go_on()
+    finally:
+        stop.touch()
+    assert over_ssh.finish(cell).error is None
+    for rank in (0, 1):
+        [count] = re.findall(rf"^{rank} │ counted (\d+)$", cell.stdout, re.M)
+        numbers = range(int(count))
+        assert seen(cell.stdout, rank) == [each for each in numbers if each % 5]
+        assert seen(cell.stderr, rank) == [each for each in numbers if each % 5 == 0]

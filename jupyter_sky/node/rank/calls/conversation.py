@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.serialization import blobs, cell_sources
-from jupyter_sky.transport.protocol.calls import TellFields
+from jupyter_sky.transport.protocol.calls import AHEAD, TellFields
 from jupyter_sky.transport.protocol.events import Told
 from jupyter_sky.transport.protocol.messages import Packed
-
-_AHEAD = 16
-"""Values that are sent, or asked for, before the first of them is used."""
 
 _BYTES_AHEAD = 8 * 1024 * 1024
 _LARGE = 1024 * 1024  # bytes
@@ -34,11 +32,27 @@ class Conversation:
         The rank.
     run
         The run.
+    number
+        Which call of the run it is, of several.
+    tell, wait
+        Sends something to the notebook, and waits for what it says to this call next, which is
+        ``None`` if nothing comes any more; those of the rank's main thread if not given.
     """
 
-    def __init__(self, rank: RankParts, run: str) -> None:
+    def __init__(
+        self,
+        rank: RankParts,
+        run: str,
+        number: int = 0,
+        tell: Callable[[Told], object] | None = None,
+        wait: Callable[[], TellFields | None] | None = None,
+    ) -> None:
         self._rank = rank
         self._run = run
+        self._number = number
+        self._tell = tell or rank.tell
+        self._next_told = wait or (lambda: rank.inbox.next_told(run))
+        self._is_broken = False
         self._sent: deque[int] = deque()  # bytes of each value that was not taken yet
         self._is_closed = False
         self._items: dict[int, deque[Packed]] = defaultdict(deque)
@@ -51,7 +65,7 @@ class Conversation:
         if self._sent[-1] > _LARGE:
             gc.collect(0)  # what has pickled the value refers to itself, and so holds on to it
         streams.flush()
-        self._rank.tell(Told(self._rank.rank, self._run, "value", 0, packed))
+        self._tell(Told(self._rank.rank, self._run, "value", self._number, packed))
         while told := self._rank.inbox.poll_told(self._run):
             self._take_notice(told)
         while not self._is_closed and self._is_ahead():
@@ -59,18 +73,27 @@ class Conversation:
         return not self._is_closed
 
     def items(self, number: int) -> Iterator[Any]:
-        """Yield the items of an iterator of the notebook's."""
+        """Yield the items of an iterator of the notebook's.
+
+        Raises
+        ------
+        SkyError
+            When it has more of them, and does not give them.
+        """
         items, asked, position = self._items[number], 0, 0
         largest = _BYTES_AHEAD  # until one is there, one at a time
         while True:
-            room = max(1, min(_AHEAD, _BYTES_AHEAD // largest))
+            room = max(1, min(AHEAD, _BYTES_AHEAD // largest))
             if asked <= room // 2 and number not in self._ended:
                 count, asked = room - asked, room
-                event = Told(self._rank.rank, self._run, "ask", number, count=count)
-                self._rank.tell(event)
+                rank, run = self._rank.rank, self._run
+                self._tell(Told(rank, run, "ask", self._number, feed=number, count=count))
             while not items and number not in self._ended and not self._is_closed:
                 self._wait()
             if not items:
+                if self._is_broken:
+                    # A function that took this for the end would go on as if it had all items.
+                    raise SkyError("the iterator gives no more items: its call was stopped.")
                 return
             packed = items.popleft()
             asked -= 1
@@ -82,12 +105,12 @@ class Conversation:
             yield item
 
     def _is_ahead(self) -> bool:
-        return len(self._sent) >= _AHEAD or (sum(self._sent) >= _BYTES_AHEAD)
+        return len(self._sent) >= AHEAD or (sum(self._sent) >= _BYTES_AHEAD)
 
     def _wait(self) -> None:
-        told = self._rank.inbox.next_told(self._run)
+        told = self._next_told()
         if told is None:
-            self._is_closed = True
+            self._is_closed = self._is_broken = True
         else:
             self._take_notice(told)
 
@@ -100,11 +123,13 @@ class Conversation:
                 cell_sources.register(told["cells"])
                 if told["names"]:
                     self._rank.namespace.receive(told["names"])
-                self._items[told["number"]].append(told["packed"])
+                self._items[told["feed"]].append(told["packed"])
             case "items_end":
-                self._ended.add(told["number"])
+                self._ended.add(told["feed"])
             case "close":
                 self._is_closed = True
+            case "items_broken":
+                self._is_closed = self._is_broken = True
 
 
 def _size(packed: Packed) -> int:

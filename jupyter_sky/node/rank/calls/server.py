@@ -9,13 +9,17 @@ from __future__ import annotations
 import ctypes
 import queue
 import threading
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from jupyter_sky.node.rank import streams
+from jupyter_sky.node.rank.calls.conversation import Conversation
 from jupyter_sky.node.rank.calls.parts import RankParts
-from jupyter_sky.node.rank.calls.process import CallProcess
+from jupyter_sky.node.rank.calls.process import CallProcess, Mail
 from jupyter_sky.node.rank.namespace import own_frames
 from jupyter_sky.serialization import blobs, cell_sources
+from jupyter_sky.transport.protocol.calls import TellFields
 from jupyter_sky.transport.protocol.events import Told
 from jupyter_sky.transport.protocol.rank_messages import RunCommand, TellCommand
 
@@ -43,16 +47,20 @@ class CallServer:
         self._generation = 0  # one more whenever names have come
         self._tasks: queue.SimpleQueue[TellCommand | None] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
+        self._later: deque[TellCommand] = deque()  # what came while a call waited for items
+        self._mail: dict[int, Mail] = {}  # for each call in a thread or process
 
     def serve(self) -> None:
         """Carry out calls until none follows; an interrupt is raised, and ends those that run."""
         try:
             if self._serving["concurrency"] > 1 or self._serving["executor"] == "process":
                 self._workers = [_Worker(self) for _ in range(self._serving["concurrency"])]
-            while (told := self._rank.inbox.next_told(self._run)) and told["kind"] == "call":
-                if not self._receive_names(told):
+            while (told := self._next()) and told["kind"] != "end":
+                if told["kind"] != "call":
+                    self._pass_on(told)
+                elif not self._receive_names(told):
                     continue
-                if self._workers:
+                elif self._workers:
                     self._tasks.put(told)
                 else:
                     self._say(self._carry_out(told))
@@ -62,6 +70,32 @@ class CallServer:
             for worker in self._workers:
                 self._tasks.put(None)
                 worker.stop()
+            for mail in list(self._mail.values()):
+                mail.put(None)
+
+    def _next(self) -> TellCommand | None:
+        return self._later.popleft() if self._later else self._rank.inbox.next_told(self._run)
+
+    def _next_for(self, number: int) -> TellCommand | None:
+        """Wait for what is said to the call in the main thread; what else comes is for later."""
+        while told := self._rank.inbox.next_told(self._run):
+            if told["kind"] in ("call", "end"):
+                self._later.append(told)
+            elif told["number"] == number:
+                return told
+        return None
+
+    def _pass_on(self, told: TellCommand) -> None:
+        """Give what is said to a call to its thread; one that is over hears nothing of it."""
+        mail = self._mail.get(told["number"])
+        if mail is None:
+            return
+        if not self._receive_names(told):
+            mail.put(None)
+        elif self._serving["executor"] == "thread":
+            mail.put({**told, "names": []})
+        else:
+            mail.put(told)  # a process needs the names too, having been forked before
 
     def _receive_names(self, told: TellCommand) -> bool:
         """Bind the names that come with a call; say what is wrong with them, if they cannot be."""
@@ -83,9 +117,14 @@ class CallServer:
         """Carry out a call; an interrupt is raised."""
         timeout = told["timeout"]
         over = self._interrupts.limit(timeout) if timeout else threading.Event()
+
+        def wait() -> TellFields | None:
+            # Only the wait itself is interrupted: what has been read for others is not lost.
+            return self._interrupts.run_protected(self._next_for, told["number"])
+
         try:
             try:
-                return self._interrupts.run_step(self.answer, told)
+                return self._interrupts.run_step(self.answer, told, self._rank.tell, wait)
             finally:
                 over.set()
         except KeyboardInterrupt as interrupt:
@@ -93,13 +132,27 @@ class CallServer:
                 return self._late(told, interrupt)
             raise
 
-    def answer(self, told: TellCommand) -> Told:
-        """Call what was sent, and return what came of it; only an interrupt is raised."""
+    def answer(
+        self,
+        told: TellCommand,
+        tell: Callable[[Told], object],
+        wait: Callable[[], TellFields | None],
+    ) -> Told:
+        """Call what was sent, and return what came of it; only an interrupt is raised.
+
+        Parameters
+        ----------
+        told
+            The call.
+        tell, wait
+            As for a `Conversation`.
+        """
+        notebook = Conversation(self._rank, self._run, told["number"], tell, wait)
         try:
             cell_sources.register(told["cells"])
             packed = told["packed"]
             assert packed is not None
-            value = blobs.unpack(packed, self._rank.folder)()
+            value = blobs.unpack(packed, self._rank.folder)(notebook)
             values = self._rank.namespace.pack(value, self._run, [self._rank.rank])
         except KeyboardInterrupt:
             raise
@@ -139,22 +192,31 @@ class CallServer:
         generation = -1
         try:
             while told := self._tasks.get():
+                mail = self._mail[told["number"]] = Mail()
+                if self._is_over:
+                    mail.put(None)
                 if self._serving["executor"] == "thread":
-                    self._say(worker.carry_out(told))
+                    self._say(worker.carry_out(told, mail))
+                    del self._mail[told["number"]]
                     continue
                 if process is None or process.is_over or generation != self._generation:
                     # A process has the names that its rank had when it was forked.
                     if process:
                         process.end()
                     generation = self._generation
-                    process = CallProcess(self.answer)
-                answer = process.call(told, told["timeout"])
+                    process = CallProcess(self.answer, self._rank.tell)
+                answer = process.call(told, told["timeout"], mail)
+                del self._mail[told["number"]]
                 if answer is None:
                     answer = self._late(told, None) if process.was_late else self._lost(told)
                 self._say(answer)
         finally:
             if process:
                 process.end()
+
+    def tell(self, event: Told) -> None:
+        """Tell the notebook something that a call in a thread has to say."""
+        self._rank.tell(event)
 
     def _lost(self, told: TellCommand) -> Told:
         return Told(self._rank.rank, self._run, "lost", told["number"])
@@ -175,6 +237,7 @@ class _Worker:
         self._server = server
         self._guard = threading.Lock()
         self._is_calling = False
+        self._mail: Mail | None = None
         self._thread = threading.Thread(target=self._work, name="sky-call", daemon=True)
         self._thread.start()
 
@@ -184,17 +247,19 @@ class _Worker:
             if self._is_calling:
                 thread = ctypes.c_ulong(self._thread.ident or 0)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Over))
+                if self._mail:
+                    self._mail.put(None)  # it may wait there, where nothing else is heard
 
-    def carry_out(self, told: TellCommand) -> Told:
-        """Carry out a call."""
+    def carry_out(self, told: TellCommand, mail: Mail) -> Told:
+        """Carry out a call, to which the notebook writes ``mail``."""
         timeout = told["timeout"]
         timer = threading.Timer(timeout, self.stop) if timeout else None
         try:
-            self._is_calling = True
+            self._is_calling, self._mail = True, mail
             if timer:
                 timer.start()
             try:
-                return self._server.answer(told)
+                return self._server.answer(told, self._server.tell, mail.get)
             finally:
                 with self._guard:
                     self._is_calling = False

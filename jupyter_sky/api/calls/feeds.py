@@ -1,0 +1,247 @@
+"""Iterators of the notebook's that calls are given: their items are fed to the ranks.
+
+An iterator is asked for items as the ranks use them up, and never runs ahead of them by more than a
+few.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import gc
+import inspect
+import threading
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from jupyter_sky.api.call import Fed
+from jupyter_sky.api.compute import PendingCompute
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.namespace.update import NamespaceUpdate
+from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.task import Asked, Message
+from jupyter_sky.errors import SkyError
+from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.transport.protocol.calls import AHEAD
+from jupyter_sky.transport.protocol.events import Told
+from jupyter_sky.transport.protocol.messages import NameGroup
+
+
+def with_feeds(
+    pending: PendingCompute[Any],
+) -> tuple[PendingCompute[Any], list[Iterable[Any]]]:
+    """Return a call in which numbers stand for its iterators, and where their items come from."""
+    feeds: list[Iterable[Any]] = []
+    names = _iterator_parameters(pending.function.local_function)
+
+    def argument(name: object, value: Any) -> Any:
+        is_wanted = name in names and isinstance(value, collections.abc.Iterable)
+        if not is_wanted and not isinstance(value, collections.abc.Iterator):
+            return value
+        feeds.append(value)
+        return Fed(len(feeds) - 1)
+
+    args = tuple(argument(at, value) for at, value in enumerate(pending.args))
+    kwargs = {name: argument(name, value) for name, value in pending.kwargs.items()}
+    return replace(pending, args=args, kwargs=kwargs) if feeds else pending, feeds
+
+
+class Feeder:
+    """Gives the items of iterators to the ranks that ask for them; each rank gets all items.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    handle
+        The run.
+    feeds
+        The iterators, or what they iterate over.
+    ranks
+        The ranks of the run.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        handle: RunHandle,
+        feeds: Sequence[Iterable[Any]],
+        ranks: Sequence[int],
+    ) -> None:
+        self._cluster = cluster
+        self._handle = handle
+        self._feeds = [_Feed(iter(feed), ranks) for feed in feeds]
+        self._ranks = tuple(ranks)
+        self._updates: list[NamespaceUpdate] = []
+        self._is_over = False
+        self.thread = threading.get_ident()
+
+    @property
+    def keeps_ranks(self) -> bool:
+        """Whether the ranks are busy with the run until they are fed."""
+        return not self._is_over and not self._handle.finished
+
+    def on_ask(self, event: Told) -> None:
+        """Give a rank the items that it asks for, as far as the others are not too far behind."""
+        if event.kind != "ask" or not 0 <= event.feed < len(self._feeds):
+            return
+        feed = self._feeds[event.feed]
+        feed.asked[event.rank] = min(feed.asked[event.rank] + event.count, AHEAD)
+        while feed.is_next_wanted():
+            try:
+                item = next(feed.items)
+            except StopIteration:
+                feed.is_over = True
+                for rank in self._ranks:
+                    self._handle.tell(rank, "items_end", feed=event.feed)
+                return
+            message, update = _pack(self._cluster, item, feed.position, self._ranks)
+            if update:
+                self._updates.append(update)
+            feed.position += 1
+            for rank in self._ranks:
+                feed.asked[rank] -= 1
+                self._handle.tell(rank, "item", 0, event.feed, message)
+
+    def close(self) -> None:
+        """Report that what was sent has arrived, as far as the ranks are there."""
+        self._is_over = True
+        for update in self._updates:
+            for rank in self._ranks:
+                self._cluster.sync.ran(update, rank, {}, well=True)
+
+
+class CallFeeds:
+    """Gives the items of iterators to the ranks that carry out calls; each call has its own.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    feeds
+        The iterators of each call that has some, or what they iterate over, by its position.
+    spent
+        Gets the calls that cannot be tried again.
+    """
+
+    def __init__(
+        self, cluster: Cluster, feeds: Mapping[int, Sequence[Iterable[Any]]], spent: set[int]
+    ) -> None:
+        self._cluster = cluster
+        self._calls = {number: _FedCall(each) for number, each in feeds.items()}
+        self._spent = spent
+        self._is_over = not feeds
+        self.thread = threading.get_ident()
+
+    @property
+    def keeps_ranks(self) -> bool:
+        """Whether ranks may be busy with calls until they are fed."""
+        return not self._is_over
+
+    def on_ask(self, asked: Asked) -> Asked | None:
+        """Give a rank the next item; return what is left of what it asks for."""
+        call = self._calls.get(asked.number)
+        if call is None or not call.begin(asked):
+            return None
+        feed = call.feeds[asked.feed]
+        if not call.can_begin_again[asked.feed]:
+            self._spent.add(asked.number)
+        try:
+            item = next(feed.items)
+        except StopIteration:
+            feed.is_over = True
+            self._cluster.calls.tell(asked, "items_end")
+            return None
+        message, update = _pack(self._cluster, item, feed.position, (asked.rank,))
+        feed.position += 1
+        self._cluster.calls.tell(asked, "item", message, update)
+        left = min(asked.count, AHEAD) - 1
+        return replace(asked, count=left) if left > 0 else None
+
+    def on_answer(self, number: int) -> None:
+        """Let go of the iterators of a call that is done."""
+        if self._calls.pop(number, None) and not self._calls:
+            self._is_over = True
+
+    def close(self) -> None:
+        """Give no more items."""
+        self._calls.clear()
+        self._is_over = True
+
+
+class _FedCall:
+    """The iterators of a call; another attempt at it begins with them anew, if that is possible."""
+
+    def __init__(self, sources: Sequence[Iterable[Any]]) -> None:
+        self._sources = sources
+        self._attempt = 0
+        self.feeds: list[_Feed] = []
+        self.can_begin_again = [iter(source) is not source for source in sources]
+
+    def begin(self, asked: Asked) -> bool:
+        """Return whether a rank gets an item; its attempt may be a new one.
+
+        Raises
+        ------
+        SkyError
+            When it would have to begin anew with an iterator of which items are used up.
+        """
+        if asked.attempt > self._attempt:
+            again = zip(self.feeds, self.can_begin_again, strict=False)
+            if any((feed.position or feed.is_over) and not can for feed, can in again):
+                raise SkyError(
+                    f"call {asked.number + 1} cannot be tried again: its rank was lost, and items "
+                    "of its iterator are used up."
+                )
+            self._attempt = asked.attempt
+            self.feeds = [_Feed(iter(source), ()) for source in self._sources]
+        is_there = asked.attempt == self._attempt and 0 <= asked.feed < len(self.feeds)
+        return is_there and not self.feeds[asked.feed].is_over
+
+
+class _Feed:
+    """An iterator of the notebook's, and how many more items each rank has asked for."""
+
+    def __init__(self, items: Iterator[Any], ranks: Sequence[int]) -> None:
+        self.items = items
+        self.asked = dict.fromkeys(ranks, 0)
+        self.position = 0
+        self.is_over = False
+
+    def is_next_wanted(self) -> bool:
+        """Return whether every rank has asked for the next item."""
+        return not self.is_over and all(count > 0 for count in self.asked.values())
+
+
+def _pack(
+    cluster: Cluster, item: Any, position: int, ranks: Sequence[int]
+) -> tuple[Message, NamespaceUpdate | None]:
+    """Return an item as it is sent, and which names ranks are sent for it, if any."""
+    pickled = pickling.dump((position, item), "an item of an iterator")
+    packed, parts = blobs.pack(pickled)
+    if parts:
+        gc.collect(0)  # what has pickled the item refers to itself, and so holds on to it
+    if not pickled.needs:
+        return Message(packed, parts, pickled.cells), None
+    update = cluster.sync.update(pickled.needs, pickling.main_namespace(), ranks, limit=None)
+    cluster.sync.sent(update)
+    names = cast("list[NameGroup]", update.groups)
+    return Message(packed, {**parts, **update.blobs}, pickled.cells, names), update
+
+
+def _iterator_parameters(function: Callable[..., Any]) -> Mapping[object, str]:
+    """Return the parameters of a function that are annotated as iterators, by name and position."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    found: dict[object, str] = {}
+    for at, parameter in enumerate(parameters):
+        annotation = parameter.annotation
+        kind = typing.get_origin(annotation) or annotation
+        text = annotation.rpartition("typing.")[2] if isinstance(annotation, str) else ""
+        text = text.rpartition("abc.")[2]
+        if kind is collections.abc.Iterator or text.startswith("Iterator"):
+            found[at] = found[parameter.name] = parameter.name
+    return found
