@@ -11,11 +11,13 @@ import jupyter_sky
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.protocol.inspection import InspectAnswer, SeenRank
 from jupyter_sky.transport.protocol.messages import RankUsage, Welcome
+from jupyter_sky.transport.protocol.profiling import ProfileAnswer
 from jupyter_sky.transport.protocol.shape import check_for
 
 _is_welcome = check_for(Welcome)
 _is_report = check_for(list[RankUsage])
 _is_inspected = check_for(InspectAnswer)
+_is_profile = check_for(ProfileAnswer)
 
 
 def welcome(message: Message) -> Welcome:
@@ -35,6 +37,11 @@ def report(usage: Any) -> list[dict[str, Any]]:
 def inspected(answer: Message) -> list[SeenRank]:
     """Return what the ranks of a node are doing; nothing where that cannot be read."""
     return cast("list[SeenRank]", answer["seen"]) if _is_inspected(answer) else []
+
+
+def profile(answer: Message) -> ProfileAnswer | None:
+    """Return a profile of the ranks of a node; ``None`` where that cannot be read."""
+    return cast(ProfileAnswer, answer) if _is_profile(answer) else None
 
 
 def is_next(event: Message, last: int) -> bool:
