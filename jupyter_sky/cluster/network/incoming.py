@@ -11,12 +11,13 @@ import jupyter_sky
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.protocol.inspection import InspectAnswer, SeenRank
 from jupyter_sky.transport.protocol.messages import RankUsage, Welcome
-from jupyter_sky.transport.protocol.profiling import ProfileAnswer
+from jupyter_sky.transport.protocol.profiling import ProfileAnswer, RecordedAnswer
 from jupyter_sky.transport.protocol.shape import check_for
 
 _is_welcome = check_for(Welcome)
 _is_report = check_for(list[RankUsage])
 _is_inspected = check_for(InspectAnswer)
+_is_recorded = check_for(RecordedAnswer)
 _is_profile = check_for(ProfileAnswer)
 
 
@@ -42,6 +43,11 @@ def inspected(answer: Message) -> list[SeenRank]:
 def profile(answer: Message) -> ProfileAnswer | None:
     """Return a profile of the ranks of a node; ``None`` where that cannot be read."""
     return cast(ProfileAnswer, answer) if _is_profile(answer) else None
+
+
+def recorded(answer: Message) -> RecordedAnswer | None:
+    """Return a part of what a rank has recorded; ``None`` where that cannot be read."""
+    return cast(RecordedAnswer, answer) if _is_recorded(answer) else None
 
 
 def is_next(event: Message, last: int) -> bool:

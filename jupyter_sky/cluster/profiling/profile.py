@@ -110,47 +110,12 @@ class Profile:
     @property
     def groups(self) -> tuple[Alike, ...]:
         """Ranks that do the same, together."""
-        groups: list[list[RankSamples]] = []
-        for each in self.ranks:
-            mine = next((group for group in groups if _are_alike(group[0], each)), None)
-            if mine is None:
-                groups.append([each])
-            else:
-                mine.append(each)
-        return tuple(
-            Alike(tuple(each.rank for each in group), _mean([each.shares for each in group]))
-            for group in groups
-        )
+        return alike({each.rank: each.shares for each in self.ranks}, ACTIVITIES)
 
     @property
     def sentence(self) -> str:
         """Who waits for whom, or how all spend their time."""
-        groups = self.groups
-        if not groups:
-            return "no rank could be looked at"
-        most = max(groups, key=lambda each: each.shares["communication"])
-        less = [
-            each
-            for each in groups
-            if each.shares["communication"] < most.shares["communication"] - _LESS
-        ]
-        if not less:
-            if len(groups) == 1:
-                return f"{format_ranks(groups[0].ranks)}: {_said(groups[0].shares)}"
-            return "; ".join(
-                f"{format_ranks(each.ranks)}: {_said(each.shares, 1)}" for each in groups[:4]
-            )
-        slow = min(less, key=lambda each: each.shares["communication"])
-        doing = max(
-            (each for each in ACTIVITIES if each != "communication"), key=slow.shares.__getitem__
-        )
-        one = len(most.ranks) == 1
-        return (
-            f"{format_ranks(most.ranks)} {'spends' if one else 'spend'} "
-            f"{percent(most.shares['communication'])} of the time in communication, "
-            f"where {'it waits' if one else 'they wait'} for {format_ranks(slow.ranks)}: "
-            f"{percent(slow.shares[doing])} {ACTIVITIES[doing]}"
-        )
+        return told(self.groups, ACTIVITIES)
 
     @property
     def came(self) -> str:
@@ -208,18 +173,57 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _are_alike(one: RankSamples, other: RankSamples) -> bool:
-    mine, others = one.shares, other.shares
-    return all(abs(mine[each] - others[each]) <= _ALIKE for each in ACTIVITIES)
+def alike(
+    by_rank: Mapping[int, Mapping[str, float]], activities: Mapping[str, str]
+) -> tuple[Alike, ...]:
+    """Return ranks that spend their time alike together, with the mean of their shares."""
+    groups: list[list[int]] = []
+    for rank, shares in by_rank.items():
+        mine = next((group for group in groups if _are_alike(by_rank[group[0]], shares)), None)
+        if mine is None:
+            groups.append([rank])
+        else:
+            mine.append(rank)
+    return tuple(
+        Alike(
+            tuple(group),
+            {each: sum(by_rank[rank][each] for rank in group) / len(group) for each in activities},
+        )
+        for group in groups
+    )
 
 
-def _mean(shares: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
-    return {each: sum(one[each] for one in shares) / len(shares) for each in ACTIVITIES}
+def told(groups: Sequence[Alike], activities: Mapping[str, str]) -> str:
+    """Return who waits for whom, or how all spend their time; ``activities`` has the words."""
+    if not groups:
+        return "no rank could be looked at"
+    most = max(groups, key=lambda each: each.shares["communication"])
+    slow = min(groups, key=lambda each: each.shares["communication"])
+    if slow.shares["communication"] >= most.shares["communication"] - _LESS:
+        if len(groups) == 1:
+            return f"{format_ranks(groups[0].ranks)}: {_said(groups[0].shares, activities)}"
+        return "; ".join(
+            f"{format_ranks(each.ranks)}: {_said(each.shares, activities, 1)}"
+            for each in groups[:4]
+        )
+    # What it does more than those who wait for it is what makes it slow.
+    doing = max(activities, key=lambda each: slow.shares[each] - most.shares[each])
+    one = len(most.ranks) == 1
+    return (
+        f"{format_ranks(most.ranks)} {'spends' if one else 'spend'} "
+        f"{percent(most.shares['communication'])} of the time in communication, "
+        f"where {'it waits' if one else 'they wait'} for {format_ranks(slow.ranks)}: "
+        f"{percent(slow.shares[doing])} {activities[doing]}"
+    )
 
 
-def _said(shares: Mapping[str, float], most: int = 3) -> str:
-    largest = sorted(ACTIVITIES, key=lambda each: -shares[each])
+def _are_alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    return all(abs(one[each] - other[each]) <= _ALIKE for each in one)
+
+
+def _said(shares: Mapping[str, float], activities: Mapping[str, str], most: int = 3) -> str:
+    largest = sorted(activities, key=lambda each: -shares[each])
     said: Iterable[str] = (
-        f"{percent(shares[each])} {ACTIVITIES[each]}" for each in largest if shares[each] >= 0.01
+        f"{percent(shares[each])} {activities[each]}" for each in largest if shares[each] >= 0.01
     )
     return ", ".join(list(said)[:most])

@@ -10,10 +10,11 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.profiling.profile import Profile, samples
+from jupyter_sky.cluster.profiling.records import Fetched, fetch
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.event_loop import wait
-from jupyter_sky.transport.protocol.profiling import ProfileAnswer
+from jupyter_sky.transport.protocol.profiling import ProfileAnswer, RecordKind
 
 RATE = 100
 """How often a second ranks are looked at."""
@@ -23,6 +24,8 @@ LONGEST = 600.0
 
 _ANSWER_WITHIN = 10.0
 _LINK_WITHIN = 2.0
+_BEGINS_WITHIN = 2.0  # seconds
+_AGAIN = 0.25
 
 _Begun = list[tuple[Connection, ProfileAnswer | None]]
 
@@ -87,6 +90,10 @@ class Profiler:
         chosen = tuple(each for each in found if each.rank in ranks and each.asked)
         return Profile(looked, chosen, silent, is_cut)
 
+    def recorded(self, run: str, kind: RecordKind, ranks: Sequence[int]) -> Fetched:
+        """Return what ranks have recorded in a run that is over."""
+        return wait(fetch(self._controller, run, kind, ranks))
+
     def _check(self, started: _Begun, ranks: Sequence[int]) -> None:
         """Refuse what would show nothing."""
         name = self._controller.spec.name
@@ -113,13 +120,20 @@ class Profiler:
         connections = [
             each for each in self._controller.connections if not each.ranks.isdisjoint(ranks)
         ]
-        answers = await asyncio.gather(
-            *(
-                _ask(each, "profile", ranks=list(ranks), seconds=seconds, rate=RATE)
-                for each in connections
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _BEGINS_WITHIN
+        while True:
+            answers = await asyncio.gather(
+                *(
+                    _ask(each, "profile", ranks=list(ranks), seconds=seconds, rate=RATE)
+                    for each in connections
+                )
             )
-        )
-        return list(zip(connections, answers, strict=True))
+            there = [each for answer in answers if answer for each in answer["ranks"]]
+            if any(each["run"] for each in there) or loop.time() > until:
+                return list(zip(connections, answers, strict=True))
+            # A cell that was left in the background a moment ago is on its way.
+            await asyncio.sleep(_AGAIN)
 
     async def _until_over(self, seconds: float, ranks: Sequence[int]) -> bool:
         """Wait until the time is over; return whether the ranks came to the end of their run."""

@@ -43,7 +43,11 @@ from jupyter_sky.transport.protocol.messages import (
     ReserveRequest,
     RunRequest,
 )
-from jupyter_sky.transport.protocol.profiling import ProfileRequest, TakeProfileRequest
+from jupyter_sky.transport.protocol.profiling import (
+    ProfileRequest,
+    RecordedRequest,
+    TakeProfileRequest,
+)
 
 
 class RequestHandlers:
@@ -109,6 +113,7 @@ class RequestHandlers:
             "inspect": self._on_inspect,
             "profile": self._on_profile,
             "take_profile": self._on_take_profile,
+            "recorded": self._on_recorded,
             # blobs
             "arrived": self._on_arrived,
             "pass_on": self._on_pass_on,
@@ -229,6 +234,9 @@ class RequestHandlers:
 
     async def _on_take_profile(self, request: TakeProfileRequest) -> Message:
         return cast(Message, await self._supervisor.profiles.take(request["number"]))
+
+    def _on_recorded(self, request: RecordedRequest) -> Message:
+        return cast(Message, self._supervisor.records.part(request))
 
     # Blobs
 

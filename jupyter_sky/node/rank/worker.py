@@ -27,6 +27,7 @@ from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
+from jupyter_sky.node.rank.profiling.recording import recording
 from jupyter_sky.node.rank.profiling.sampler import Sampler
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport import present_run
@@ -248,7 +249,8 @@ class RankWorker:
         error: BaseException | None = None
         values = None
         try:
-            values = self._interrupts.run_interruptible(self._perform, command)
+            with recording(command["records"], command["run"], self._send):
+                values = self._interrupts.run_interruptible(self._perform, command)
             present_run.end(self.rank)
         except BaseException as problem:
             error = problem

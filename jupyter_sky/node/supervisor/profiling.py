@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.protocol.inspection import SeenFrame
 from jupyter_sky.transport.protocol.profiling import (
+    PACKED_SIZE,
     Activity,
     ProfileAnswer,
     ProfileRequest,
     RankProfile,
+    RecordedAnswer,
+    RecordedRequest,
+    RecordKind,
     SampleCommand,
     Sampled,
 )
@@ -219,3 +224,25 @@ class Profiles:
 def _is_to_come(gathered: _Gathered) -> bool:
     """Return whether a rank has more to tell."""
     return not gathered.over and gathered.pid == gathered.process.pid and not gathered.is_script
+
+
+class Records:
+    """What ranks have recorded in the last runs, until it is asked for."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, int, str], bytes] = {}
+
+    def add(self, rank: int, message: Mapping[str, Any]) -> None:
+        """Keep what a rank has recorded; what is left of earlier runs goes."""
+        run, data = message["recorded"], message["data"]
+        kept = [*dict.fromkeys(key[0] for key in self._records if key[0] != run)][-1:]
+        self._records = {key: each for key, each in self._records.items() if key[0] in (run, *kept)}
+        if len(data) <= PACKED_SIZE and message["kind"] in get_args(RecordKind):
+            self._records[run, rank, message["kind"]] = data
+
+    def part(self, request: RecordedRequest) -> RecordedAnswer:
+        """Return a part of a record; an empty one if there is none."""
+        data = self._records.get((request["run"], request["rank"], request["kind"]), b"")
+        start = request["offset"]
+        part = data[start : start + request["limit"]]
+        return {"data": part, "size": len(data), "clock": time.time_ns()}

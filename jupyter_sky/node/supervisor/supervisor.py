@@ -13,7 +13,7 @@ from jupyter_sky.node.supervisor.fork_client import ForkClient
 from jupyter_sky.node.supervisor.inspection import Inspection
 from jupyter_sky.node.supervisor.log_file import RankLogs
 from jupyter_sky.node.supervisor.output_forwarder import OutputForwarder, Publish
-from jupyter_sky.node.supervisor.profiling import Profiles
+from jupyter_sky.node.supervisor.profiling import Profiles, Records
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.node.supervisor.stop import Stopper
 from jupyter_sky.transport.frames import Message
@@ -59,8 +59,8 @@ class Supervisor:
         The ranks by number.
     versions
         The versions of what the fork server has imported; ``None`` until it has.
-    stopper, inspection, profiles
-        Stops what they do; looks what that is, at a moment and for a time.
+    stopper, inspection, profiles, records
+        Stops what they do; looks what that is, at a moment and for a time; has what they record.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Supervisor:
         self.stopper = Stopper(self.ranks)
         self.inspection = Inspection(self.ranks)
         self.profiles = Profiles(self.ranks, self.inspection.written_stack)
+        self.records = Records()
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self._fork_server = ForkClient(fork_server, self)
@@ -246,6 +247,9 @@ class Supervisor:
         if "sampled" in message:
             self.profiles.on_sampled(process, message)
             return
+        if "recorded" in message:
+            self.records.add(process.rank, message)
+            return
         match message["event"]:
             case "rank_done":
                 self._on_done(process, message)
@@ -376,6 +380,8 @@ def _speaks_for_itself(process: RankProcess, message: Message) -> bool:
             return True
         case {"sampled": int()}:
             return True
+        case {"recorded": process.run, "kind": str(), "data": bytes()}:
+            return process.run is not None
         case {"event": "rank_done" | "told", "rank": process.rank, "run": process.run}:
             return process.run is not None
         case {"event": "formed" | "display", "rank": process.rank}:

@@ -164,6 +164,14 @@ RUN_OPTIONS = tuple(
             "1m",
             "say where ranks are that wait this long for another (10s)",
         ),
+        (("--profile",), "", None, "", "record torch's profiler, and show what took time"),
+        (
+            ("--show-memory",),
+            "",
+            None,
+            "",
+            "show torch's memory of each rank; also `--memory` without a number",
+        ),
     ]
 )
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
@@ -348,3 +356,5 @@ class CellOptions:
     background: bool = False
     timeout: float | None = None
     hang_after: float | None = None
+    profile: bool = False
+    show_memory: bool = False
