@@ -15,6 +15,7 @@ from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.network.forward import Forward
+from jupyter_sky.cluster.profiling.profiler import Profiler
 from jupyter_sky.cluster.runs.calls import Calls
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler
@@ -40,17 +41,16 @@ class Cluster:
     ----------
     runtime_env
         What its ranks have entered before their first run.
-    sync, calls, pages, work
-        What ranks were sent of its names; calls one by one; pages of nodes; what no run does.
+    sync, calls, pages, work, profiler
+        What was sent of its names; calls one by one; pages of nodes; what no run does; profiles.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
         self._scheduler = Scheduler(config)
-        self._controller = self._scheduler.controller
+        self._controller = controller = self._scheduler.controller
         self.runtime_env = config.runtime_env
-        self.sync, self.pages = self._controller.sync, self._controller.pages
-        self.work = self._controller.work
-        self.calls = Calls(self._scheduler)
+        self.sync, self.pages, self.work = controller.sync, controller.pages, controller.work
+        self.calls, self.profiler = Calls(self._scheduler), Profiler(controller)
 
     @classmethod
     @as_interrupt()

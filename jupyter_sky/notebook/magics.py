@@ -29,6 +29,7 @@ from jupyter_sky.notebook.options.parser import HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
+from jupyter_sky.notebook.profiling.recorded import show_records, wanted_records
 from jupyter_sky.notebook.results import bind, requested_names, select
 from jupyter_sky.notebook.scripts.run import run_shell_cell
 from jupyter_sky.notebook.session import Session
@@ -89,6 +90,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         )
 
     def _run(self, options: CellOptions, cell: str) -> BackgroundRun | None:
+        records = wanted_records(options)
         if options.sh:
             return run_shell_cell(self.shell, self._session, options, cell)
         if options.workdir is not None:
@@ -113,6 +115,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
                 show=shown,
                 title=_title(cell),
                 hang_after=options.hang_after or HANG_AFTER,
+                records=records,
             )
         )
         bind_values = partial(self._bind, options, cluster, run)
@@ -120,15 +123,19 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             title = f"{cluster.name} · {_title(cell)}"
             strip = self._session.panels.strip(cluster, run.id)
             return BackgroundRun(run, title, strip, bind_values, options.timeout)
-        follow(
-            self.shell,
-            self._session.panels,
-            cluster,
-            run,
-            options.timeout,
-            sending,
-            is_safe=options.display == "safe",
-        )
+        try:
+            follow(
+                self.shell,
+                self._session.panels,
+                cluster,
+                run,
+                options.timeout,
+                sending,
+                is_safe=options.display == "safe",
+            )
+        finally:
+            if run.finished:
+                show_records(self.shell, cluster, run)
         try:
             bind_values(run.values())
         except RemoteError as error:

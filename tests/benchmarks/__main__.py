@@ -29,7 +29,14 @@ from tests.benchmarks.cases import (
     rented,
     start,
 )
-from tests.benchmarks.cases.workloads import calls, models, recording, small_tasks, training
+from tests.benchmarks.cases.workloads import (
+    calls,
+    models,
+    recording,
+    sampling,
+    small_tasks,
+    training,
+)
 from tests.benchmarks.measure import Row, missed, unmeasured
 from tests.benchmarks.processes import adopt_orphans, end_descendants
 
@@ -40,6 +47,7 @@ THEMES = {
     "push": contest.push,
     "training": training.training,
     "recording": recording.recording,
+    "sampling": sampling.sampling,
     "models": models.models,
     "small-tasks": small_tasks.small_tasks,
     "calls": calls.calls,

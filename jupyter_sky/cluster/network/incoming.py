@@ -11,11 +11,14 @@ import jupyter_sky
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.protocol.inspection import InspectAnswer, SeenRank
 from jupyter_sky.transport.protocol.messages import RankUsage, Welcome
+from jupyter_sky.transport.protocol.profiling import ProfileAnswer, RecordedAnswer
 from jupyter_sky.transport.protocol.shape import check_for
 
 _is_welcome = check_for(Welcome)
 _is_report = check_for(list[RankUsage])
 _is_inspected = check_for(InspectAnswer)
+_is_recorded = check_for(RecordedAnswer)
+_is_profile = check_for(ProfileAnswer)
 
 
 def welcome(message: Message) -> Welcome:
@@ -35,6 +38,16 @@ def report(usage: Any) -> list[dict[str, Any]]:
 def inspected(answer: Message) -> list[SeenRank]:
     """Return what the ranks of a node are doing; nothing where that cannot be read."""
     return cast("list[SeenRank]", answer["seen"]) if _is_inspected(answer) else []
+
+
+def profile(answer: Message) -> ProfileAnswer | None:
+    """Return a profile of the ranks of a node; ``None`` where that cannot be read."""
+    return cast(ProfileAnswer, answer) if _is_profile(answer) else None
+
+
+def recorded(answer: Message) -> RecordedAnswer | None:
+    """Return a part of what a rank has recorded; ``None`` where that cannot be read."""
+    return cast(RecordedAnswer, answer) if _is_recorded(answer) else None
 
 
 def is_next(event: Message, last: int) -> bool:

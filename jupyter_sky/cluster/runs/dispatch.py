@@ -73,6 +73,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         "together": fail_together(controller, task),
         "serves": task.serves,
         "talks": task.talks,
+        "records": list(task.records),
         "deadline": controller.timeouts.stop,
     }
     blobs = {**update.blobs, **task.blobs}

@@ -12,6 +12,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.protocol.events import Display, Output
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed, Script, Serving
+from jupyter_sky.transport.protocol.profiling import RecordKind
 
 HANG_AFTER = 10.0
 """Seconds of waiting for another rank, after which the user is told of it."""
@@ -62,6 +63,8 @@ class Task:
         How ranks carry out calls that they are told one by one, if that is what they do.
     talks
         Whether ``call`` sends values while it runs, or asks for items.
+    records
+        What ranks record of it, for `jupyter_sky.cluster.profiling`.
     hang_after
         Seconds that ranks wait for others before it is said where all of them are.
     """
@@ -79,6 +82,7 @@ class Task:
     title: str = ""
     serves: Serving | None = None
     talks: bool = False
+    records: tuple[RecordKind, ...] = ()
     hang_after: float = HANG_AFTER
 
     def asks(self, rank: int) -> bool:

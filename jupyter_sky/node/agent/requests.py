@@ -43,6 +43,11 @@ from jupyter_sky.transport.protocol.messages import (
     ReserveRequest,
     RunRequest,
 )
+from jupyter_sky.transport.protocol.profiling import (
+    ProfileRequest,
+    RecordedRequest,
+    TakeProfileRequest,
+)
 
 
 class RequestHandlers:
@@ -106,6 +111,9 @@ class RequestHandlers:
             "remove_ranks": self._on_remove_ranks,
             "log": self._on_log,
             "inspect": self._on_inspect,
+            "profile": self._on_profile,
+            "take_profile": self._on_take_profile,
+            "recorded": self._on_recorded,
             # blobs
             "arrived": self._on_arrived,
             "pass_on": self._on_pass_on,
@@ -220,6 +228,15 @@ class RequestHandlers:
             "seen": await self._supervisor.inspection.inspect(request["after"])
         }
         return cast(Message, answer)
+
+    def _on_profile(self, request: ProfileRequest) -> Message:
+        return cast(Message, self._supervisor.profiles.begin(request))
+
+    async def _on_take_profile(self, request: TakeProfileRequest) -> Message:
+        return cast(Message, await self._supervisor.profiles.take(request["number"]))
+
+    def _on_recorded(self, request: RecordedRequest) -> Message:
+        return cast(Message, self._supervisor.records.part(request))
 
     # Blobs
 

@@ -27,6 +27,8 @@ from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
+from jupyter_sky.node.rank.profiling.recording import recording
+from jupyter_sky.node.rank.profiling.sampler import Sampler
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport import present_run
 from jupyter_sky.transport.frames import BlockingFrames
@@ -111,7 +113,7 @@ class RankWorker:
         self._head: socket.socket | None = None
         self._topology: Topology | None = None
         self._begun_in = Path.cwd()
-        self._inspector = inspector
+        self._inspector, self._sampler = inspector, Sampler(inspector.recorded)
         shell.compile.on_named = inspector.write_names
         shell.attach(self)
 
@@ -154,6 +156,8 @@ class RankWorker:
                     self._break_collective(command)
                 case "inspect":
                     self._send(self._inspector.answer(command))
+                case "sample":
+                    self._sampler.begin(command, self._send)
                 case "leaving":
                     preemption_hooks.run_hooks(self.rank, command, self._interrupts)
 
@@ -245,7 +249,8 @@ class RankWorker:
         error: BaseException | None = None
         values = None
         try:
-            values = self._interrupts.run_interruptible(self._perform, command)
+            with recording(command["records"], command["run"], self._send):
+                values = self._interrupts.run_interruptible(self._perform, command)
             present_run.end(self.rank)
         except BaseException as problem:
             error = problem

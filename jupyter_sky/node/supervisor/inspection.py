@@ -94,7 +94,7 @@ class Inspection:
             "children": _dead_children(process.pid),
         }
         said = await self._ask(process, brief=False)
-        frames = await self._written_stack(process) if said is None else None
+        frames = await self.written_stack(process) if said is None else None
         if said is None and (late := self._asked.get(process.rank)) and late.answer.done():
             # It was only slow: the machine has much to do.
             said = await self._ask(process, brief=False)
@@ -119,7 +119,7 @@ class Inspection:
             process.send_aside(command)
             return await asked.wait()
 
-    async def _written_stack(self, process: RankProcess) -> list[SeenFrame] | None:
+    async def written_stack(self, process: RankProcess) -> list[SeenFrame] | None:
         """Let the system write a rank's stacks; ``None`` if it does not even do that."""
         file, pid = process.stacks, process.pid
         if file is None or pid is None or os.fstat(file).st_size < stacks.NAMES_SIZE:

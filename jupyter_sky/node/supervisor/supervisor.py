@@ -13,6 +13,7 @@ from jupyter_sky.node.supervisor.fork_client import ForkClient
 from jupyter_sky.node.supervisor.inspection import Inspection
 from jupyter_sky.node.supervisor.log_file import RankLogs
 from jupyter_sky.node.supervisor.output_forwarder import OutputForwarder, Publish
+from jupyter_sky.node.supervisor.profiling import Profiles, Records
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.node.supervisor.stop import Stopper
 from jupyter_sky.transport.frames import Message
@@ -58,8 +59,8 @@ class Supervisor:
         The ranks by number.
     versions
         The versions of what the fork server has imported; ``None`` until it has.
-    stopper, inspection
-        Stops what they do; looks what that is.
+    stopper, inspection, profiles, records
+        Stops what they do; looks what that is, at a moment and for a time; has what they record.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class Supervisor:
         self.versions: dict[str, str] | None = None
         self.stopper = Stopper(self.ranks)
         self.inspection = Inspection(self.ranks)
+        self.profiles = Profiles(self.ranks, self.inspection.written_stack)
+        self.records = Records()
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self._fork_server = ForkClient(fork_server, self)
@@ -241,6 +244,12 @@ class Supervisor:
         if "inspected" in message:
             self.inspection.on_answer(process, message)
             return
+        if "sampled" in message:
+            self.profiles.on_sampled(process, message)
+            return
+        if "recorded" in message:
+            self.records.add(process.rank, message)
+            return
         match message["event"]:
             case "rank_done":
                 self._on_done(process, message)
@@ -369,6 +378,10 @@ def _speaks_for_itself(process: RankProcess, message: Message) -> bool:
             return process.rank == 0
         case {"inspected": int(), "frames": list(), "collectives": list(), "recent": list()}:
             return True
+        case {"sampled": int()}:
+            return True
+        case {"recorded": process.run, "kind": str(), "data": bytes()}:
+            return process.run is not None
         case {"event": "rank_done" | "told", "rank": process.rank, "run": process.run}:
             return process.run is not None
         case {"event": "formed" | "display", "rank": process.rank}:

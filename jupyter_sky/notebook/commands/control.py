@@ -1,4 +1,4 @@
-"""``%sky where``, ``interrupt``, ``restart`` and ``scale``; the sidebar's buttons do the same."""
+"""``%sky where``, ``profile``, ``interrupt`` …; the sidebar's buttons do the same."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.output.progress import ProgressLine
+from jupyter_sky.notebook.profiling.show import show_profile
 from jupyter_sky.notebook.session import Session, describe
 from jupyter_sky.notebook.validation import choose_ranks
 from jupyter_sky.providers.base import Progress
@@ -29,6 +30,13 @@ def where(context: CommandContext, options: Namespace) -> None:
     """Print what each rank is doing, and which of them the others wait for."""
     with context.visited_cluster(options.cluster) as cluster:
         print(where_ranks_are(cluster))
+
+
+def profile(context: CommandContext, options: Namespace) -> None:
+    """Look at ranks for a time, and show what they spend it on."""
+    with context.visited_cluster(options.cluster) as cluster:
+        ranks = choose_ranks(cluster, options.ranks, "%sky profile --ranks")
+        show_profile(context.shell, cluster, options.seconds, ranks)
 
 
 def interrupt(context: CommandContext, options: Namespace) -> None:

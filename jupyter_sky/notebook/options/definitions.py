@@ -164,6 +164,14 @@ RUN_OPTIONS = tuple(
             "1m",
             "say where ranks are that wait this long for another (10s)",
         ),
+        (("--profile",), "", None, "", "record torch's profiler, and show what took time"),
+        (
+            ("--show-memory",),
+            "",
+            None,
+            "",
+            "show torch's memory of each rank; also `--memory` without a number",
+        ),
     ]
 )
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
@@ -191,6 +199,8 @@ _RESULTS = replace(_NAMES, type=types.RESULTS)
 _SOURCE_RANKS = Argument(
     ("--ranks",), "RANKS", types.RANKS, "0,2-3", "ranks to bring them from (head)"
 )
+_SECONDS = Argument(("seconds",), "TIME", types.TIME, "10s", "how long to look (10s)")
+_LOOK_RANKS = Argument(("--ranks",), "RANKS", types.RANKS, "0,2-3", "ranks to look at (all)")
 _LOG_RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "ranks (head)")
 _RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "ranks (all)")
 _HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "also check these hosts")
@@ -255,6 +265,10 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "attach": ("connect to a cluster that is up", (_NAME,)),
     "panel": ("show the last run of a cluster here, live", (_NAME,)),
     "where": ("show what each rank is doing, and which ranks the others wait for", (_CLUSTER,)),
+    "profile": (
+        "look at a run for a time, and show what its ranks spend it on",
+        (_SECONDS, _LOOK_RANKS, _CLUSTER),
+    ),
     "interrupt": ("stop the current run", (_CLUSTER,)),
     "restart": ("restart ranks with empty namespaces", (_RANKS, _CLUSTER)),
     "scale": (
@@ -342,3 +356,5 @@ class CellOptions:
     background: bool = False
     timeout: float | None = None
     hang_after: float | None = None
+    profile: bool = False
+    show_memory: bool = False

@@ -43,7 +43,7 @@ def parse_cell(line: str, defaults: CellOptions = _NO_OPTIONS) -> CellOptions:
         The line has ``-h``.
     """
     parser = Parser("%%sky", "run this cell on a cluster", CELL_OPTIONS)
-    return _cell_options(parser.read(_words(line)), defaults)
+    return _cell_options(parser.read(_with_memory(_words(line))), defaults)
 
 
 def parse_line(line: str) -> tuple[str, CellOptions | Namespace]:
@@ -147,6 +147,14 @@ def _of_a_cell(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the values of options that cells have too, and that were typed."""
     names = {each.name for each in fields(CellOptions)}
     return {name: value for name, value in values.items() if name in names and value}
+
+
+def _with_memory(words: Sequence[str]) -> list[str]:
+    """Return words in which ``--memory`` without a number shows memory instead of choosing it."""
+    return [
+        "--show-memory" if word == "--memory" and after.startswith("-") else word
+        for word, after in zip(words, [*words[1:], "-"], strict=False)
+    ]
 
 
 def _words(line: str) -> list[str]:

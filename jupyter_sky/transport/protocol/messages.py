@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
+from jupyter_sky.transport.protocol.profiling import RecordKind
 from jupyter_sky.transport.protocol.topology import Topology
 
 
@@ -301,6 +302,8 @@ class RunFields(TypedDict):
         How ranks carry out calls that they are told one by one, instead of one of these.
     talks
         Whether ``call`` sends values while it runs, or asks for items.
+    records
+        What ranks record of it.
     deadline
         Seconds after Stop when a rank that still runs is killed.
     """
@@ -321,6 +324,7 @@ class RunFields(TypedDict):
     together: bool
     serves: Serving | None
     talks: bool
+    records: list[RecordKind]
     deadline: float
 
 

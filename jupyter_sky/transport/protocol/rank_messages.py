@@ -16,6 +16,7 @@ from jupyter_sky.transport.protocol.inspection import (
     SeenFrame,
 )
 from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunFields
+from jupyter_sky.transport.protocol.profiling import SampleCommand
 
 # Agent and fork server
 
@@ -211,4 +212,4 @@ class Inspected(TypedDict):
     recent: list[BegunCollective]
 
 
-SideCommand = BreakCommand | LeavingCommand | InspectCommand
+SideCommand = BreakCommand | LeavingCommand | InspectCommand | SampleCommand

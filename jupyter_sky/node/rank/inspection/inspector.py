@@ -14,11 +14,16 @@ class Inspector:
     ----------
     descriptor
         The file for stacks, which the agent has open too; see `StackFile`.
+
+    Attributes
+    ----------
+    recorded
+        The collectives that torch has recorded.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._stacks = StackFile(descriptor)
-        self._recorded = Recorded()
+        self.recorded = Recorded()
         prepare()
 
     def write_names(self) -> None:
@@ -27,7 +32,7 @@ class Inspector:
 
     def group_formed(self) -> None:
         """Forget the collectives of the group before."""
-        self._recorded.begin()
+        self.recorded.begin()
 
     def answer(self, command: InspectCommand) -> Inspected:
         """Return what the rank is doing; briefly, it is whether it waits in a collective."""
@@ -38,9 +43,9 @@ class Inspector:
             "recent": [],
         }
         # Where collectives come and go, there is nothing to look for.
-        has_moved = self._recorded.has_moved()
+        has_moved = self.recorded.has_moved()
         if not (command["brief"] and has_moved):
-            answer["collectives"], answer["recent"] = self._recorded.read()
+            answer["collectives"], answer["recent"] = self.recorded.read()
         if not command["brief"]:
             answer["frames"] = frames_of_user()
         return answer

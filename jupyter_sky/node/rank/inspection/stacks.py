@@ -20,7 +20,7 @@ import sysconfig
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.inspection import SeenFrame
@@ -91,11 +91,24 @@ def frames_of_user() -> list[SeenFrame]:
 def _frames(frame: FrameType | None) -> list[SeenFrame]:
     found: list[SeenFrame] = []
     while frame is not None:
-        code = frame.f_code
-        name = getattr(code, "co_qualname", code.co_name)
-        found.append(_seen(code.co_filename, frame.f_lineno or 0, name, cell_sources.titles))
+        found.append(seen(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code))
         frame = frame.f_back
     return _down_to_cell(found)
+
+
+def seen(file: str, line: int, code: CodeType) -> SeenFrame:
+    """Return a line of code as a user knows it."""
+    return _seen(file, line, getattr(code, "co_qualname", code.co_name), cell_sources.titles)
+
+
+def is_own(file: str) -> bool:
+    """Return whether a file, or cell, is the user's."""
+    return _place(file, cell_sources.titles)[1]
+
+
+def is_wrapper(file: str) -> bool:
+    """Return whether the calls in a file say nothing to a user."""
+    return file.endswith(_WRAPPERS)
 
 
 def parse_dump(data: bytes) -> list[SeenFrame]:

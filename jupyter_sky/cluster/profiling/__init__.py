@@ -1,0 +1,1 @@
+"""Where the time of ranks goes: stacks of a run that goes on, and what ranks have recorded."""

@@ -1,0 +1,229 @@
+"""A profile of ranks: how much of the time each of them did what, and in which lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jupyter_sky.formatting import format_ranks
+from jupyter_sky.transport.protocol.profiling import RankProfile
+
+ACTIVITIES = {
+    "compute": "compute",
+    "communication": "communication",
+    "data": "data loading",
+    "waiting": "waiting",
+    "outside": "not in the cell",
+    "other": "not seen",
+}
+"""What a rank did, and the words for it. Those that were not seen did anything."""
+
+_ALIKE = 0.08
+"""The part of the time by which ranks differ that are said to do the same."""
+
+_LESS = 0.25
+"""The part of the time that a rank communicates less than the others, who then wait for it."""
+
+
+class Frame(NamedTuple):
+    """A call: what users call the place, its line, function and text, and whether it is theirs."""
+
+    place: str
+    line: int
+    function: str
+    text: str
+    own: bool
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack that was found ``count`` times, the outermost call first; see `SampledStack`."""
+
+    count: int
+    activity: str
+    thread: str
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True)
+class RankSamples:
+    """What was found on a rank; see `RankProfile`."""
+
+    rank: int
+    asked: int
+    came: int
+    stuck: int
+    stacks: tuple[Stack, ...]
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """The part of its time that it did each of the `ACTIVITIES`."""
+        counts = Counter[str]()
+        for stack in self.stacks:
+            if stack.activity in ACTIVITIES:
+                counts[stack.activity] += stack.count
+        total = max(self.asked, counts.total(), 1)
+        counts["other"] = total - counts.total()
+        return {activity: counts[activity] / total for activity in ACTIVITIES}
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Ranks that do the same, and the mean of their shares."""
+
+    ranks: tuple[int, ...]
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class HotLine:
+    """A line of the user's, the part of all the ranks' time that is spent in it, and by whom."""
+
+    frame: Frame
+    share: float
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A profile of ranks.
+
+    Attributes
+    ----------
+    seconds
+        How long was looked.
+    ranks
+        What was found.
+    silent
+        Why there is nothing of other ranks.
+    is_cut
+        Whether the run ended before the time was over.
+    """
+
+    seconds: float
+    ranks: tuple[RankSamples, ...]
+    silent: Mapping[int, str]
+    is_cut: bool
+
+    @property
+    def groups(self) -> tuple[Alike, ...]:
+        """Ranks that do the same, together."""
+        return alike({each.rank: each.shares for each in self.ranks}, ACTIVITIES)
+
+    @property
+    def sentence(self) -> str:
+        """Who waits for whom, or how all spend their time."""
+        return told(self.groups, ACTIVITIES)
+
+    @property
+    def came(self) -> str:
+        """How many samples came, and why not all, in a sentence."""
+        asked = sum(each.asked for each in self.ranks)
+        came = sum(each.came for each in self.ranks)
+        text = f"{came:,} of {asked:,} samples came"
+        if stuck := [each.rank for each in self.ranks if each.stuck]:
+            return (
+                f"{text}: on {format_ranks(stuck)} a call into C let no other Python code run; "
+                "its stack, which the system wrote, stands for that time"
+            )
+        if came < 0.9 * asked:
+            return f"{text}: calls into C let no other Python code run, or the machine was busy"
+        return text
+
+    def hot_lines(self, most: int = 10) -> list[HotLine]:
+        """Return the user's lines in which most of the time is spent, the hottest first."""
+        shares: dict[Frame, dict[int, float]] = {}
+        for rank in self.ranks:
+            for stack in rank.stacks:
+                own = next((frame for frame in reversed(stack.frames) if frame.own), None)
+                if own is None or stack.activity == "beside":
+                    continue
+                of = shares.setdefault(own, {})
+                of[rank.rank] = of.get(rank.rank, 0.0) + stack.count / max(rank.asked, 1)
+        lines = []
+        for frame, of in shares.items():
+            highest = max(of.values())
+            ranks = tuple(rank for rank, share in of.items() if share >= highest / 2)
+            lines.append(HotLine(frame, sum(of.values()) / len(self.ranks), ranks))
+        return sorted(lines, key=lambda each: (-each.share, each.frame))[:most]
+
+
+def samples(found: RankProfile) -> RankSamples:
+    """Return what a rank has told, as it came over the wire."""
+    frames = [
+        Frame(each["place"], each["line"], each["function"], each["text"], each["own"])
+        for each in found["frames"]
+    ]
+    stacks = tuple(
+        Stack(
+            max(0, each["count"]),
+            each["activity"],
+            each["thread"],
+            tuple(frames[at] for at in reversed(each["frames"]) if 0 <= at < len(frames)),
+        )
+        for each in found["stacks"]
+    )
+    return RankSamples(found["rank"], found["asked"], found["came"], found["stuck"], stacks)
+
+
+def percent(share: float) -> str:
+    """Return a part of a time: ``"42 %"``."""
+    return f"{100 * share:.0f} %"
+
+
+def alike(
+    by_rank: Mapping[int, Mapping[str, float]], activities: Mapping[str, str]
+) -> tuple[Alike, ...]:
+    """Return ranks that spend their time alike together, with the mean of their shares."""
+    groups: list[list[int]] = []
+    for rank, shares in by_rank.items():
+        mine = next((group for group in groups if _are_alike(by_rank[group[0]], shares)), None)
+        if mine is None:
+            groups.append([rank])
+        else:
+            mine.append(rank)
+    return tuple(
+        Alike(
+            tuple(group),
+            {each: sum(by_rank[rank][each] for rank in group) / len(group) for each in activities},
+        )
+        for group in groups
+    )
+
+
+def told(groups: Sequence[Alike], activities: Mapping[str, str]) -> str:
+    """Return who waits for whom, or how all spend their time; ``activities`` has the words."""
+    if not groups:
+        return "no rank could be looked at"
+    most = max(groups, key=lambda each: each.shares["communication"])
+    slow = min(groups, key=lambda each: each.shares["communication"])
+    if slow.shares["communication"] >= most.shares["communication"] - _LESS:
+        if len(groups) == 1:
+            return f"{format_ranks(groups[0].ranks)}: {_said(groups[0].shares, activities)}"
+        return "; ".join(
+            f"{format_ranks(each.ranks)}: {_said(each.shares, activities, 1)}"
+            for each in groups[:4]
+        )
+    # What it does more than those who wait for it is what makes it slow.
+    doing = max(activities, key=lambda each: slow.shares[each] - most.shares[each])
+    one = len(most.ranks) == 1
+    return (
+        f"{format_ranks(most.ranks)} {'spends' if one else 'spend'} "
+        f"{percent(most.shares['communication'])} of the time in communication, "
+        f"where {'it waits' if one else 'they wait'} for {format_ranks(slow.ranks)}: "
+        f"{percent(slow.shares[doing])} {activities[doing]}"
+    )
+
+
+def _are_alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    return all(abs(one[each] - other[each]) <= _ALIKE for each in one)
+
+
+def _said(shares: Mapping[str, float], activities: Mapping[str, str], most: int = 3) -> str:
+    largest = sorted(activities, key=lambda each: -shares[each])
+    said: Iterable[str] = (
+        f"{percent(shares[each])} {activities[each]}" for each in largest if shares[each] >= 0.01
+    )
+    return ", ".join(list(said)[:most])

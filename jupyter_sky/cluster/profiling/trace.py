@@ -1,0 +1,176 @@
+"""What torch's profiler has recorded on the ranks of a run, put together."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.cluster.profiling.profile import Alike, alike, told
+from jupyter_sky.cluster.profiling.records import Fetched
+from jupyter_sky.formatting import format_count, format_ranks
+from jupyter_sky.transport.protocol.profiling import TorchRecord
+
+PARTS = ("data", "compute", "communication")
+"""What the numbers in `TorchRecord.bins` mean."""
+
+WORDS = {
+    "compute": "compute",
+    "communication": "communication",
+    "data": "data loading",
+    "outside": "no operation of torch",
+}
+
+_MOST_EVENTS = 300_000  # in a file, of all ranks
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operation of torch: its calls, and seconds in it alone on each rank."""
+
+    name: str
+    calls: int
+    seconds: Mapping[int, float]
+
+    @property
+    def total(self) -> float:
+        """Seconds on all ranks."""
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The records of ranks, with their clocks aligned.
+
+    Attributes
+    ----------
+    records
+        By rank.
+    ahead
+        By how many ns each rank's clock is ahead.
+    missing
+        Why there is nothing of other ranks.
+    """
+
+    records: Mapping[int, TorchRecord]
+    ahead: Mapping[int, int]
+    missing: Mapping[int, str]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """When the first rank began and the last one stopped recording, in ns."""
+        return (
+            min(each["start"] - self.ahead[rank] for rank, each in self.records.items()),
+            max(each["stopped"] - self.ahead[rank] for rank, each in self.records.items()),
+        )
+
+    @property
+    def groups(self) -> tuple[Alike, ...]:
+        """Ranks that do the same, together."""
+        return alike({rank: _shares(each) for rank, each in self.records.items()}, WORDS)
+
+    @property
+    def sentence(self) -> str:
+        """Who waits for whom, or how all spend their time."""
+        return told(self.groups, WORDS)
+
+    @property
+    def cut(self) -> str:
+        """What was left out, in a sentence; empty if nothing was."""
+        parts = []
+        late = [each for each in self.records.values() if each["end"] - each["stopped"] > 10**8]
+        if late:
+            seconds = max(each["stopped"] - each["start"] for each in late) / 1e9
+            whole = max(each["end"] - each["start"] for each in late) / 1e9
+            parts.append(f"the first {seconds:.0f} s of {whole:.0f} s were recorded")
+        found = sum(each["found"] for each in self.records.values())
+        kept = sum(min(len(each["events"]), self._most) for each in self.records.values())
+        if kept < found:
+            parts.append(f"the file has the longest {kept:,} of {format_count(found, 'event')}")
+        return "; ".join(parts)
+
+    def operations(self, most: int = 12) -> list[Row]:
+        """Return the operations that took most time on all ranks, the longest first."""
+        seconds: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        calls: defaultdict[str, int] = defaultdict(int)
+        for rank, record in self.records.items():
+            for each in record["operations"]:
+                time = each["device"] if record["has_device"] else each["own"]
+                seconds[each["name"]][rank] = max(0, time) / 1e9
+                calls[each["name"]] += each["calls"]
+        rows = [Row(name, calls[name], by_rank) for name, by_rank in seconds.items()]
+        return sorted(rows, key=lambda each: (-each.total, each.name))[:most]
+
+    def write(self, file: Path) -> None:
+        """Write it as a file for Perfetto and Chrome: one process a rank, one clock.
+
+        Raises
+        ------
+        OSError
+            When that is not possible.
+        """
+        begin = self.span[0]
+        with file.open("w", encoding="utf-8") as stream:
+            stream.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+            for number, event in enumerate(self._events(begin)):
+                stream.write(",\n" if number else "")
+                json.dump(event, stream)
+            stream.write("\n]}\n")
+
+    @property
+    def _most(self) -> int:
+        return max(1, _MOST_EVENTS // max(1, len(self.records)))
+
+    def _events(self, begin: int) -> Iterator[dict[str, Any]]:
+        for rank, record in self.records.items():
+            yield _named("process_name", rank, 0, name=f"rank {rank}")
+            yield _named("process_sort_index", rank, 0, sort_index=rank)
+            threads: dict[str, int] = {}
+            longest = sorted(record["events"], key=lambda each: -each["duration"])[: self._most]
+            for each in sorted(longest, key=lambda each: each["start"]):
+                if each["thread"] not in threads:
+                    threads[each["thread"]] = len(threads)
+                    yield _named("thread_name", rank, len(threads) - 1, name=each["thread"])
+                yield {
+                    "ph": "X",
+                    "name": each["name"],
+                    "cat": each["cat"],
+                    "pid": rank,
+                    "tid": threads[each["thread"]],
+                    "ts": (each["start"] - self.ahead[rank] - begin) / 1000,
+                    "dur": each["duration"] / 1000,
+                }
+
+
+def trace(fetched: Fetched) -> Trace:
+    """Return what was fetched as a trace."""
+    records = {rank: each for rank, each in fetched.by_rank.items() if not each["trouble"]}
+    missing = dict.fromkeys(fetched.missing, "nothing was recorded")
+    for rank, each in fetched.by_rank.items():
+        if each["trouble"]:
+            missing[rank] = each["trouble"]
+    return Trace(records, fetched.ahead, missing)
+
+
+def missing_text(missing: Mapping[int, str]) -> list[str]:
+    """Return why there is nothing of ranks, in lines."""
+    by_reason: defaultdict[str, list[int]] = defaultdict(list)
+    for rank, why in missing.items():
+        by_reason[why].append(rank)
+    return [f"{format_ranks(ranks)}: {why}." for why, ranks in by_reason.items()]
+
+
+def _named(what: str, rank: int, thread: int, **given: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": rank, "tid": thread, "args": given}
+
+
+def _shares(record: TorchRecord) -> dict[str, float]:
+    count = max(1, len(record["bins"]))
+    shares = {
+        part: sum(each[at] for each in record["bins"] if len(each) > at) / count / 100
+        for at, part in enumerate(PARTS)
+    }
+    return {**shares, "outside": max(0.0, 1 - sum(shares.values()))}

@@ -1,0 +1,46 @@
+"""Records what a rank does during a run, around the user's code, and tells it to the agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jupyter_sky.transport.protocol.profiling import PACKED_SIZE, Recorded, RecordKind
+
+_PARTS = 3  # times that a record is made smaller until it can be sent
+
+
+@contextlib.contextmanager
+def recording(
+    kinds: Sequence[RecordKind], run: str, send: Callable[[Recorded], object]
+) -> Iterator[None]:
+    """Record during a block; what was recorded is sent, however the block ends."""
+    pid = os.getpid()
+    ends: dict[RecordKind, Callable[[], Mapping[str, Any]]] = {}
+    if "memory" in kinds:
+        from jupyter_sky.node.rank.profiling import memory
+
+        ends["memory"] = memory.begin()
+    if "torch" in kinds:
+        from jupyter_sky.node.rank.profiling import torch_profiler
+
+        ends["torch"] = torch_profiler.begin()
+    try:
+        yield
+    finally:
+        # A child that the user's code has forked may come here too.
+        for kind, end in reversed(ends.items()) if os.getpid() == pid else ():
+            send({"recorded": run, "kind": kind, "data": _packed(end())})
+
+
+def _packed(record: Mapping[str, Any]) -> bytes:
+    for _ in range(_PARTS):
+        data = zlib.compress(json.dumps(record).encode(), 6)
+        if len(data) <= PACKED_SIZE:
+            return data
+        record = {**record, "events": record["events"][: len(record["events"]) // 4]}
+    return zlib.compress(json.dumps({**record, "events": []}).encode())

@@ -1,0 +1,256 @@
+"""torch's profiler around a cell: what operations took, the longest events, and a timeline.
+
+torch's own tables and files are made of Python objects for each event, of which a minute of
+training has a million. Here its events are read as they come from C++, and only what is shown is
+kept of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from jupyter_sky.transport.protocol.profiling import Operation, TorchRecord, TraceEvent
+
+RECORDED_SECONDS = 30.0
+"""Of a cell; what torch keeps of each second can be a hundred megabytes."""
+
+_MOST_READ = 2_000_000  # events
+_MOST_EVENTS = 50_000  # that are kept for the trace
+_MOST_OPERATIONS = 40
+_BINS = 300
+_LONGEST_NAME = 200
+
+_COMMUNICATION = ("gloo:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mpi:", "ucc:")
+_WRAPPERS = ("record_param_comms",)
+_DATA = "enumerate(DataLoader)#"
+
+_Spans = list[tuple[int, int]]
+
+
+class _Event(NamedTuple):
+    start: int
+    end: int
+    name: str
+    thread: int
+    device: int | None
+    is_annotation: bool
+
+    @property
+    def category(self) -> str:
+        if self.name.startswith(_DATA):
+            return "data"
+        if self.name.startswith(_COMMUNICATION):
+            return "communication"
+        return "annotation" if self.is_annotation else "compute"
+
+
+def begin() -> Callable[[], TorchRecord]:
+    """Begin to record; return what ends it and tells."""
+    start = time.time_ns()
+    if "torch" not in sys.modules:
+        return lambda: _nothing("torch is not imported: add `import torch` to an earlier cell")
+    try:
+        profiler, can_limit = _start()
+    except Exception as error:
+        reason = f"torch's profiler did not start: {error}"
+        return lambda: _nothing(reason)
+    stopping = threading.Lock()
+    stopped: list[int] = []
+
+    def stop() -> None:
+        with stopping:
+            if not stopped:
+                stopped.append(time.time_ns())
+                profiler.__exit__(None, None, None)
+
+    over = threading.Event()
+
+    def watch() -> None:
+        if not over.wait(RECORDED_SECONDS):
+            stop()
+
+    if can_limit:
+        threading.Thread(target=watch, name="sky-profiler", daemon=True).start()
+
+    def end() -> TorchRecord:
+        over.set()
+        ended = time.time_ns()
+        try:
+            stop()
+            return _record(profiler.kineto_results.events(), start, ended, stopped[0])
+        except Exception as error:
+            return _nothing(f"torch's profiler failed: {error}")
+
+    return end
+
+
+def _start() -> tuple[Any, bool]:
+    """Start torch's profiler; return it, and whether another thread may stop it."""
+    # What `torch.profiler` is made of: that itself imports torch's compiler, which takes seconds.
+    from torch.autograd import profiler
+
+    options: dict[str, Any] = {}
+    with contextlib.suppress(ImportError, TypeError):
+        from torch._C._profiler import _ExperimentalConfig
+
+        # Collectives of gloo run in threads of its own.
+        options["experimental_config"] = _ExperimentalConfig(profile_all_threads=True)
+    can_limit = bool(options)
+    if sys.modules["torch"].cuda.is_available():
+        options["use_device"] = "cuda"
+    made = profiler.profile(use_kineto=True, **options)
+    made.__enter__()
+    return made, can_limit
+
+
+def _nothing(trouble: str) -> TorchRecord:
+    return {
+        "trouble": trouble,
+        "start": 0,
+        "end": 0,
+        "stopped": 0,
+        "has_device": False,
+        "found": 0,
+        "events": [],
+        "operations": [],
+        "bins": [],
+    }
+
+
+def _record(found: Sequence[Any], start: int, end: int, stopped: int) -> TorchRecord:
+    events = [_event(each) for each in found[:_MOST_READ]]
+    has_device = any(event.device is not None for event in events)
+    longest = heapq.nlargest(_MOST_EVENTS, events, key=lambda each: each.end - each.start)
+    # What runs on a GPU is what counts there; the processor only tells it what to do.
+    at_work = [each for each in events if not has_device or each.device is not None]
+    loading = [each for each in events if each.category == "data"]
+    return {
+        "trouble": "",
+        "start": start,
+        "end": end,
+        "stopped": stopped,
+        "has_device": has_device,
+        "found": len(found),
+        "events": [_trace_event(each) for each in sorted(longest)],
+        "operations": _operations(events),
+        "bins": _bins(loading, at_work, start, stopped),
+    }
+
+
+def _event(event: Any) -> _Event:
+    is_device = getattr(event.device_type(), "name", "CPU") != "CPU"
+    return _Event(
+        event.start_ns(),
+        event.start_ns() + max(0, event.duration_ns()),
+        event.name()[:_LONGEST_NAME],
+        event.device_resource_id() if is_device else event.start_thread_id(),
+        event.device_index() if is_device else None,
+        event.is_user_annotation(),
+    )
+
+
+def _trace_event(event: _Event) -> TraceEvent:
+    where = f"thread {event.thread}"
+    if event.device is not None:
+        where = f"GPU {event.device}, stream {event.thread}"
+    return {
+        "name": event.name,
+        "cat": event.category,
+        "thread": where,
+        "start": event.start,
+        "duration": event.end - event.start,
+    }
+
+
+def _operations(events: Iterable[_Event]) -> list[Operation]:
+    """Return the operations that have taken most time, without what they have called."""
+    threads: defaultdict[int, list[_Event]] = defaultdict(list)
+    calls: defaultdict[str, int] = defaultdict(int)
+    own: defaultdict[str, int] = defaultdict(int)
+    device: defaultdict[str, int] = defaultdict(int)
+    for event in events:
+        if (event.is_annotation and event.category == "annotation") or event.name in _WRAPPERS:
+            continue
+        calls[event.name] += 1
+        if event.device is not None:
+            device[event.name] += event.end - event.start
+        else:
+            threads[event.thread].append(event)
+    for each in threads.values():
+        each.sort(key=lambda event: (event.start, -event.end))
+        open_events: list[_Event] = []
+        for event in each:
+            while open_events and open_events[-1].end <= event.start:
+                open_events.pop()
+            own[event.name] += event.end - event.start
+            if open_events:
+                own[open_events[-1].name] -= min(event.end, open_events[-1].end) - event.start
+            open_events.append(event)
+    largest = heapq.nlargest(_MOST_OPERATIONS, calls, key=lambda name: own[name] + device[name])
+    return [
+        {"name": name, "calls": calls[name], "own": max(0, own[name]), "device": device[name]}
+        for name in largest
+    ]
+
+
+def _bins(
+    loading: Iterable[_Event], events: Sequence[_Event], start: int, end: int
+) -> list[list[int]]:
+    """Return what parts of the time were spent on loading, computing, and waiting for others.
+
+    A collective that goes on while something is computed costs no time.
+    """
+    data = _merged((each.start, each.end) for each in loading)
+    compute = _merged((each.start, each.end) for each in events if each.category == "compute")
+    communication = _merged(
+        (each.start, each.end) for each in events if each.category == "communication"
+    )
+    compute = _without(compute, data)
+    communication = _without(_without(communication, data), compute)
+    width = max(1.0, (end - start) / _BINS)
+    bins = [[0.0, 0.0, 0.0] for _ in range(_BINS)]
+    for kind, spans in enumerate((data, compute, communication)):
+        for first, last in spans:
+            at, until = max(first, start), min(last, end)
+            while at < until:
+                number = min(_BINS - 1, int((at - start) / width))
+                edge = min(until, start + (number + 1) * width) if number < _BINS - 1 else until
+                bins[number][kind] += (edge - at) / width
+                at = max(int(edge), at + 1)
+    return [[min(100, round(100 * part)) for part in each] for each in bins]
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> _Spans:
+    """Return spans that do not overlap and cover the same, in order."""
+    found: _Spans = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        elif end > start:
+            found.append((start, end))
+    return found
+
+
+def _without(spans: _Spans, taken: _Spans) -> _Spans:
+    """Return what is left of spans outside of others; both do not overlap themselves."""
+    found: _Spans = []
+    at = 0
+    for start, end in spans:
+        while at < len(taken) and taken[at][1] <= start:
+            at += 1
+        left, number = start, at
+        while number < len(taken) and taken[number][0] < end:
+            if taken[number][0] > left:
+                found.append((left, taken[number][0]))
+            left = max(left, taken[number][1])
+            number += 1
+        if left < end:
+            found.append((left, end))
+    return found

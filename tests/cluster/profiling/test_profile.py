@@ -1,0 +1,191 @@
+"""Profiles of runs that go on: the line that is hot, and what each rank spends its time on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.cluster.profiling.profile import Profile
+from jupyter_sky.cluster.profiling.profiler import RATE
+from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.errors import UsageError
+from tests.cluster.conftest import Cells
+from tests.waiting import until
+
+
+@contextmanager
+def _running(cells: Cells, code: str, folder: Path) -> Iterator[RunHandle]:
+    """Run a cell that is stopped afterwards; its ranks have come to ``begun()`` then."""
+    prepare = f"def begun():\n    open({str(folder)!r} + f'/{{rank}}', 'w').close()\n"
+    run = cells.start(prepare + code)
+    try:
+        until(lambda: run.finished or len(list(folder.iterdir())) >= 4)
+        assert not run.finished
+        yield run
+    finally:
+        cells.cluster.interrupt_run(run.id)
+        run.follow()
+
+
+def _profile(
+    cells: Cells,
+    code: str,
+    folder: Path,
+    enough: Callable[[Profile], bool],
+    ranks: Sequence[int] = (0, 1, 2, 3),
+) -> Profile:
+    """Return a profile of a cell that shows enough: a machine may give a rank no time for long."""
+    found: list[Profile] = []
+
+    def is_enough() -> bool:
+        found.append(cells.cluster.profiler.profile(1.0, ranks))
+        return enough(found[-1])
+
+    with _running(cells, code, folder):
+        until(is_enough)
+    return found[-1]
+
+
+def _of_seen(profile: Profile, rank: int) -> Mapping[str, float]:
+    """Return what a rank did, as parts of what was seen of it in the cell."""
+    shares = next(each.shares for each in profile.ranks if each.rank == rank)
+    seen = 1 - shares["other"] - shares["outside"]
+    return {each: share / max(seen, 1e-9) for each, share in shares.items()}
+
+
+def test_the_hot_line_is_first_and_equal_ranks_are_together(cells: Cells, tmp_path: Path) -> None:
+    code = """import math
+def hot(n):
+    return sum(math.sin(each) for each in range(n))
+def cold():
+    time.sleep(0.001)
+begun()
+while True:
+    hot(100_000)
+    cold()"""
+
+    def enough(found: Profile) -> bool:
+        return all(_of_seen(found, rank)["compute"] > 0.6 for rank in range(4))
+
+    found = _profile(cells, code, tmp_path, enough)
+    hottest = found.hot_lines()[0]
+    assert (hottest.frame.place, hottest.frame.line) == ("the cell", 5)
+    assert "hot" in hottest.frame.function
+    assert "math.sin(each)" in hottest.frame.text
+    assert hottest.share > 0.4
+    assert "compute" in found.sentence
+    assert all(0 < rank.came <= rank.asked <= 2 * RATE for rank in found.ranks)
+
+
+def test_the_rank_that_sleeps_is_said_to_wait_and_the_others_for_it(
+    cells: Cells, tmp_path: Path
+) -> None:
+    code = """begun()
+while True:
+    if rank == 2:
+        time.sleep(0.2)
+    dist.all_reduce(torch.ones(3))"""
+
+    def enough(found: Profile) -> bool:
+        return (
+            found.sentence.startswith("ranks 0-1, 3 spend ")
+            and _of_seen(found, 2)["waiting"] > 0.5
+            and all(_of_seen(found, rank)["communication"] > 0.5 for rank in (0, 1, 3))
+        )
+
+    found = _profile(cells, code, tmp_path, enough)
+    assert "of the time in communication, where they wait for rank 2: " in found.sentence
+    assert found.sentence.endswith("% waiting")
+    lines = {each.frame.text: each.ranks for each in found.hot_lines()}
+    assert lines["time.sleep(0.2)"] == (2,)
+    assert lines["dist.all_reduce(torch.ones(3))"] == (0, 1, 3)
+
+
+def test_a_collective_that_is_waited_for_in_c_code_is_communication(
+    cells: Cells, tmp_path: Path
+) -> None:
+    code = """begun()
+while True:
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    if rank == 1:
+        time.sleep(0.5)
+    work.wait()"""
+
+    def enough(found: Profile) -> bool:
+        return _of_seen(found, 0)["communication"] > 0.5 and _of_seen(found, 1)["waiting"] > 0.5
+
+    _profile(cells, code, tmp_path, enough)
+
+
+def test_loading_data_is_told_apart_and_ranks_can_be_chosen(cells: Cells, tmp_path: Path) -> None:
+    code = """import torch.utils.data
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000000
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return index
+begun()
+for batch in torch.utils.data.DataLoader(Data(), batch_size=4):
+    pass"""
+
+    def enough(found: Profile) -> bool:
+        return _of_seen(found, 1)["data"] > 0.8
+
+    found = _profile(cells, code, tmp_path, enough, ranks=(1,))
+    assert [each.rank for each in found.ranks] == [1]
+    assert "data loading" in found.sentence
+
+
+def test_c_code_that_keeps_the_interpreter_to_itself_is_found(cells: Cells, tmp_path: Path) -> None:
+    way = tmp_path / "way"
+    seen = tmp_path / "seen"
+    os.mkfifo(way)
+    seen.mkdir()
+    code = f"""import ctypes
+libc = ctypes.PyDLL(None)
+def held():
+    with open({str(way)!r}, "rb") as file:
+        libc.read(file.fileno(), ctypes.create_string_buffer(1), 1)
+begun()
+if rank == 1:
+    held()
+else:
+    time.sleep(600)"""
+    with _running(cells, code, seen):
+        with way.open("wb") as file:
+            found = cells.cluster.profiler.profile(4.0, (0, 1))
+            file.write(b"x")
+        held = next(each for each in found.ranks if each.rank == 1)
+        assert held.stuck > 0
+        assert found.came.endswith(
+            "samples came: on rank 1 a call into C let no other Python code run; its stack, which "
+            "the system wrote, stands for that time"
+        )
+        assert any(
+            each.frame.function == "held" and each.ranks == (1,) for each in found.hot_lines()
+        )
+
+
+def test_a_run_that_ends_meanwhile_and_ctrl_c_show_what_has_come(
+    cells: Cells, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    run = cells.start(f"while not os.path.exists({str(end)!r}):\n    time.sleep(0.01)")
+    stopped = cells.cluster.profiler.profile(
+        300, (0, 3), begun=lambda: signal.raise_signal(signal.SIGINT)
+    )
+    assert not stopped.is_cut
+    found = cells.cluster.profiler.profile(300, (0, 3), begun=end.touch)
+    assert found.is_cut
+    assert found.seconds < 300
+    run.follow()
+    with pytest.raises(UsageError, match=r"nothing is running: start a cell with `%%sky --back"):
+        cells.cluster.profiler.profile(1, (0, 1, 2, 3))
+    with pytest.raises(UsageError, match=r"nothing is running on rank 3: "):
+        cells.cluster.profiler.profile(1, (3,))

@@ -1,0 +1,147 @@
+"""What ranks record of a run: torch's profiler and memory, put together here."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+import zlib
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.cluster.profiling.records import Fetched, _unpacked
+from jupyter_sky.cluster.profiling.trace import Trace, trace
+from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.notebook.profiling.memory import memory_text
+from jupyter_sky.notebook.profiling.timeline import as_html, as_text
+from jupyter_sky.transport.protocol.profiling import TorchRecord, TraceEvent
+from tests.cluster.conftest import Cells
+from tests.waiting import until
+
+
+def _recorded(cells: Cells, code: str) -> tuple[RunHandle, Fetched]:
+    task = Task(cells.cluster.all_ranks, code=code, records=("torch", "memory"))
+    run = cells.cluster.run(task)
+    run.follow()
+    return run, cells.cluster.profiler.recorded(run.id, "torch", task.ranks)
+
+
+def test_torchs_profiler_shows_who_waits_and_one_file_has_all_ranks(
+    cells: Cells, tmp_path: Path
+) -> None:
+    code = """dist.barrier()
+a = torch.ones(50, 50)
+for step in range(2):
+    a = a @ a / 50
+    if rank == 2:
+        time.sleep(0.5)
+    dist.all_reduce(a)"""
+    traces: list[Trace] = []
+
+    def others_waited() -> bool:
+        run, fetched = _recorded(cells, code)
+        run.values()
+        traces.append(trace(fetched))
+        rows = {row.name: row for row in traces[-1].operations(40)}
+        assert rows["aten::mm"].calls == 8
+        waited = rows["gloo:all_reduce"].seconds
+        return all(waited[rank] > waited[2] for rank in (0, 1, 3))
+
+    until(others_waited)
+    found = traces[-1]
+    assert not found.missing
+    found.write(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {
+        f"rank {rank}" for rank in range(4)
+    }
+    length = (found.span[1] - found.span[0]) / 1000
+    timed = [event for event in events if event["ph"] == "X"]
+    assert {event["pid"] for event in timed if event["name"] == "aten::mm"} == {0, 1, 2, 3}
+    assert all(-1e6 < event["ts"] < length + 1e6 for event in timed)
+    html = as_html(found, "train", "trace.json has it")
+    ElementTree.fromstring(html)
+    assert "communication" in html
+    assert "gloo:all_reduce" in as_text(found, "train", "trace.json has it")
+
+
+def test_stop_and_an_error_keep_what_was_recorded(cells: Cells) -> None:
+    code = """import pathlib
+a = torch.ones(50, 50) @ torch.ones(50, 50)
+if rank == 3:
+    raise ValueError("enough")
+time.sleep(600)"""
+    run, fetched = _recorded(cells, code)
+    assert run.finished
+    assert not fetched.missing
+    assert {"aten::mm"} <= {row.name for row in trace(fetched).operations(40)}
+    assert {each["trouble"] for each in fetched.by_rank.values()} == {""}
+
+
+def test_it_records_the_beginning_of_a_long_cell_and_says_so(cells: Cells) -> None:
+    code = """from jupyter_sky.node.rank.profiling import torch_profiler
+usual, torch_profiler.RECORDED_SECONDS = torch_profiler.RECORDED_SECONDS, 0.3
+torch.ones(3).sum()
+end = torch_profiler.begin()
+torch_profiler.RECORDED_SECONDS = usual
+import threading
+while any(each.name == "sky-profiler" for each in threading.enumerate()):
+    time.sleep(0.01)
+time.sleep(0.2)
+record = end()"""
+    cells.run(code, ranks=[0])
+    [record] = cells.ask("record", ranks=[0])
+    assert record["trouble"] == ""
+    assert record["stopped"] < record["end"]
+    found = Trace({0: record}, {0: 0}, {})
+    assert re.fullmatch(r"the first \d+ s of \d+ s were recorded", found.cut)
+    assert "aten::sum" not in {row.name for row in found.operations(40)}
+
+
+def test_memory_has_its_peak_and_who_used_most(cells: Cells) -> None:
+    code = """if rank == 2:
+    block = torch.ones(60_000_000)
+    del block"""
+    run, _ = _recorded(cells, code)
+    fetched = cells.cluster.profiler.recorded(run.id, "memory", run.task.ranks)
+    peaks = {rank: each["peak"] - each["process"] for rank, each in fetched.by_rank.items()}
+    assert peaks[2] > 150e6
+    assert all(peaks[rank] < 100e6 for rank in (0, 1, 3))
+    if not any(each["devices"] for each in fetched.by_rank.values()):
+        text = memory_text(fetched, "train")
+        assert "so this is the memory of their processes. Rank 2 has used most, " in text
+
+
+def _event(start: int) -> TraceEvent:
+    return {"name": "a", "cat": "compute", "thread": "1", "start": start, "duration": 5_000}
+
+
+def _record(start: int) -> TorchRecord:
+    return {
+        "trouble": "",
+        "start": start,
+        "end": start + 10**9,
+        "stopped": start + 10**9,
+        "has_device": False,
+        "found": 1,
+        "events": [_event(start + 1000)],
+        "operations": [],
+        "bins": [[0, 50, 50]] * 10,
+    }
+
+
+def test_clocks_of_nodes_are_aligned(tmp_path: Path) -> None:
+    an_hour = 3600 * 10**9
+    found = Trace({0: _record(10**18), 1: _record(10**18 + an_hour)}, {0: 0, 1: an_hour}, {})
+    found.write(tmp_path / "t.json")
+    events: list[dict[str, Any]] = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert [event["ts"] for event in events if event["ph"] == "X"] == [1.0, 1.0]
+
+
+def test_what_is_no_record_is_none() -> None:
+    assert _unpacked(b"") is None
+    assert _unpacked(b"garbage") is None
+    assert _unpacked(zlib.compress(b"[" * 100_000)) is None
+    assert _unpacked(zlib.compress(b" " * 1001 + b"{}"), largest=1000) is None
+    assert _unpacked(zlib.compress(b"{}")) == {}
