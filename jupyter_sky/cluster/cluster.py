@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster import rank_log
+from jupyter_sky.cluster.comparison.looks import Looks
 from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
 from jupyter_sky.cluster.control.listener import NoRuns
@@ -40,8 +41,9 @@ class Cluster:
     ----------
     runtime_env
         What its ranks have entered before their first run.
-    sync, calls, pages, work
-        What ranks were sent of its names; calls one by one; pages of nodes; what no run does.
+    sync, calls, pages, work, looks
+        What ranks were sent of its names; calls one by one; pages of nodes; what no run does;
+        what names stand for on the ranks.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -49,7 +51,7 @@ class Cluster:
         self._controller = self._scheduler.controller
         self.runtime_env = config.runtime_env
         self.sync, self.pages = self._controller.sync, self._controller.pages
-        self.work = self._controller.work
+        self.work, self.looks = self._controller.work, Looks(self._controller)
         self.calls = Calls(self._scheduler)
 
     @classmethod
@@ -104,7 +106,7 @@ class Cluster:
             )
         if row.is_being_scaled and not visits:
             raise SkyError(f"cluster {row.name} is being scaled by another notebook: wait for it.")
-        cluster = cls(_config(row, provider, runtime_env, timeouts, visits))
+        cluster = cls(lifecycle.config_of(row, provider, runtime_env, timeouts, visits))
         return cluster if wait(lifecycle.attach(cluster._controller, row)) else None
 
     @classmethod
@@ -124,7 +126,7 @@ class Cluster:
         list of str
             The nodes that could not be told, which is owed to them from now on.
         """
-        controller = Controller(_config(row, provider, RuntimeEnv(life=None)), NoRuns())
+        controller = Controller(lifecycle.config_of(row, provider, RuntimeEnv(life=None)), NoRuns())
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
         return wait(lifecycle.down(controller, machines))
 
@@ -386,15 +388,3 @@ class Cluster:
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
         return self._controller.sent_bytes
-
-
-def _config(
-    row: registry.Row,
-    provider: Provider,
-    runtime_env: RuntimeEnv,
-    timeouts: Timeouts = USUAL,
-    visits: bool = False,
-) -> ClusterConfig:
-    spec = registry.recorded_spec(row)
-    place = row.spec.get("place")
-    return ClusterConfig(spec, row.id, provider, runtime_env, timeouts, visits, place, row.meter)

@@ -9,13 +9,19 @@ from typing import Any, cast
 
 import jupyter_sky
 from jupyter_sky.transport.frames import Message, ProtocolError
-from jupyter_sky.transport.protocol.inspection import InspectAnswer, SeenRank
+from jupyter_sky.transport.protocol.inspection import (
+    InspectAnswer,
+    LookAnswer,
+    LookedRank,
+    SeenRank,
+)
 from jupyter_sky.transport.protocol.messages import RankUsage, Welcome
 from jupyter_sky.transport.protocol.shape import check_for
 
 _is_welcome = check_for(Welcome)
 _is_report = check_for(list[RankUsage])
 _is_inspected = check_for(InspectAnswer)
+_is_looked = check_for(LookAnswer)
 
 
 def welcome(message: Message) -> Welcome:
@@ -35,6 +41,11 @@ def report(usage: Any) -> list[dict[str, Any]]:
 def inspected(answer: Message) -> list[SeenRank]:
     """Return what the ranks of a node are doing; nothing where that cannot be read."""
     return cast("list[SeenRank]", answer["seen"]) if _is_inspected(answer) else []
+
+
+def looked(answer: Message) -> list[LookedRank]:
+    """Return what names stand for on the ranks of a node; nothing where that cannot be read."""
+    return cast("list[LookedRank]", answer["looked"]) if _is_looked(answer) else []
 
 
 def is_next(event: Message, last: int) -> bool:

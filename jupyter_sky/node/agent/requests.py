@@ -35,7 +35,12 @@ from jupyter_sky.transport.protocol.agent_requests import (
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import RunBegan
-from jupyter_sky.transport.protocol.inspection import InspectAnswer, InspectRequest
+from jupyter_sky.transport.protocol.inspection import (
+    InspectAnswer,
+    InspectRequest,
+    LookAnswer,
+    LookRequest,
+)
 from jupyter_sky.transport.protocol.messages import (
     FormRequest,
     NameGroup,
@@ -106,6 +111,7 @@ class RequestHandlers:
             "remove_ranks": self._on_remove_ranks,
             "log": self._on_log,
             "inspect": self._on_inspect,
+            "look": self._on_look,
             # blobs
             "arrived": self._on_arrived,
             "pass_on": self._on_pass_on,
@@ -219,6 +225,10 @@ class RequestHandlers:
         answer: InspectAnswer = {
             "seen": await self._supervisor.inspection.inspect(request["after"])
         }
+        return cast(Message, answer)
+
+    async def _on_look(self, request: LookRequest) -> Message:
+        answer: LookAnswer = {"looked": await self._supervisor.looking.look(request)}
         return cast(Message, answer)
 
     # Blobs

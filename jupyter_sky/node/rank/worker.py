@@ -21,6 +21,7 @@ from jupyter_sky.node.rank import collective_abort, env_vars, preemption_hooks, 
 from jupyter_sky.node.rank.calls.conversation import Conversation
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.server import CallServer
+from jupyter_sky.node.rank.comparison.looker import Looker
 from jupyter_sky.node.rank.gathering import Gatherer
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
@@ -112,6 +113,7 @@ class RankWorker:
         self._topology: Topology | None = None
         self._begun_in = Path.cwd()
         self._inspector = inspector
+        self._looker = Looker(rank, shell.user_ns, shell.user_ns_hidden)
         shell.compile.on_named = inspector.write_names
         shell.attach(self)
 
@@ -154,6 +156,8 @@ class RankWorker:
                     self._break_collective(command)
                 case "inspect":
                     self._send(self._inspector.answer(command))
+                case "look":
+                    self._looker.look(command, self._send)
                 case "leaving":
                     preemption_hooks.run_hooks(self.rank, command, self._interrupts)
 
@@ -239,6 +243,7 @@ class RankWorker:
 
     def _do_run(self, command: RunCommand) -> None:
         self._run = command["run"]
+        self._looker.run_begins()
         # Calls that ranks take one by one are none that they do together.
         present_run.begin(self._run, [self.rank] if command["serves"] else command["everyone"])
         self._shell.reset_traceback()

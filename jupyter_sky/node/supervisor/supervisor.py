@@ -12,6 +12,7 @@ from jupyter_sky.node.supervisor.exit_reason import ExitReasons, last_lines
 from jupyter_sky.node.supervisor.fork_client import ForkClient
 from jupyter_sky.node.supervisor.inspection import Inspection
 from jupyter_sky.node.supervisor.log_file import RankLogs
+from jupyter_sky.node.supervisor.looking import Looking
 from jupyter_sky.node.supervisor.output_forwarder import OutputForwarder, Publish
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.node.supervisor.stop import Stopper
@@ -58,7 +59,7 @@ class Supervisor:
         The ranks by number.
     versions
         The versions of what the fork server has imported; ``None`` until it has.
-    stopper, inspection
+    stopper, inspection, looking
         Stops what they do; looks what that is.
     """
 
@@ -74,6 +75,7 @@ class Supervisor:
         self.versions: dict[str, str] | None = None
         self.stopper = Stopper(self.ranks)
         self.inspection = Inspection(self.ranks)
+        self.looking = Looking(self.ranks)
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self._fork_server = ForkClient(fork_server, self)
@@ -241,6 +243,9 @@ class Supervisor:
         if "inspected" in message:
             self.inspection.on_answer(process, message)
             return
+        if "looked" in message:
+            self.looking.on_answer(process, message)
+            return
         match message["event"]:
             case "rank_done":
                 self._on_done(process, message)
@@ -368,6 +373,8 @@ def _speaks_for_itself(process: RankProcess, message: Message) -> bool:
         case {"reserved": int()}:
             return process.rank == 0
         case {"inspected": int(), "frames": list(), "collectives": list(), "recent": list()}:
+            return True
+        case {"looked": int(), "seen": {"rank": process.rank}}:
             return True
         case {"event": "rank_done" | "told", "rank": process.rank, "run": process.run}:
             return process.run is not None

@@ -35,6 +35,8 @@ HANDLERS: Mapping[str, Handler] = {
     "logs": logs.logs,
     "push": variables.push,
     "pull": variables.pull,
+    "vars": variables.vars_of_ranks,
+    "same": variables.same,
     "attach": lifecycle.attach,
     "panel": status.panel,
     "where": control.where,

@@ -52,7 +52,7 @@ def headline(snapshot: Snapshot) -> str:
     count = format_count(cluster["nodes"], f"{cluster['provider']} node")
     made = f"{cluster['name']}, {count}{' × ' + cluster['gpu'] if cluster['gpu'] else ''}"
     if run is None:
-        return _plain(f"{made}: nothing has run yet")
+        return plain(f"{made}: nothing has run yet")
     parts = [_state(run)]
     if run["progress"] and run["progress"]["part"] < 1:
         parts.append(f"{100 * run['progress']['part']:.0f} %")
@@ -63,7 +63,7 @@ def headline(snapshot: Snapshot) -> str:
         parts.append(format_dollars(run["cost"]))
     if run["trouble"]:
         parts.append(run["trouble"])
-    return _plain(" · ".join(parts))
+    return plain(" · ".join(parts))
 
 
 def as_text(snapshot: Snapshot) -> str:
@@ -103,12 +103,12 @@ def _cells(snapshot: Snapshot, rank: RankView) -> Sequence[str]:
     return [
         f"rank {rank['rank']}",
         f"node {rank['node']}",
-        _plain(gpus.get(rank["node"]) or "CPU"),
+        plain(gpus.get(rank["node"]) or "CPU"),
         _OUTCOMES[RankOutcome(outcome)] if outcome else rank["phase"],
         _mark(rank),
         format_elapsed(rank["seconds"]) if rank["seconds"] is not None else "",
         format_share(*memory) if memory and is_live else "",
-        _plain(rank["error"] or rank["trouble"] or rank["line"])[:_LONGEST],
+        plain(rank["error"] or rank["trouble"] or rank["line"])[:_LONGEST],
     ]
 
 
@@ -118,6 +118,6 @@ def _mark(rank: RankView) -> str:
     return "another rank failed" if rank["outcome"] == RankOutcome.RELEASED else ""
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return text on one line, without escapes and control characters."""
     return " ".join(_INVISIBLE.sub("", _ESCAPE.sub("", text)).split())
