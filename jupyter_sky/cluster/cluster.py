@@ -15,6 +15,7 @@ from jupyter_sky.cluster.control.listener import NoRuns
 from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.forward import Forward
 from jupyter_sky.cluster.runs.calls import Calls
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -311,6 +312,10 @@ class Cluster:
     def knows_run(self, run: str) -> bool:
         """Return whether a snapshot of this run can be had."""
         return self._scheduler.monitor.knows(run)
+
+    def metrics(self) -> Curves:
+        """Return what was logged in the last run in which anything was."""
+        return self._scheduler.monitor.metrics()
 
     def run_output(self, run: str) -> str:
         """Return what the first shown rank has printed in a run, as far as that is kept."""

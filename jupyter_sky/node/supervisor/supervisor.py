@@ -376,7 +376,7 @@ def _speaks_for_itself(process: RankProcess, message: Message) -> bool:
             return True
         case {"looked": int(), "seen": {"rank": process.rank}}:
             return True
-        case {"event": "rank_done" | "told", "rank": process.rank, "run": process.run}:
+        case {"event": "rank_done" | "told" | "metrics", "rank": process.rank, "run": process.run}:
             return process.run is not None
         case {"event": "formed" | "display", "rank": process.rank}:
             return True

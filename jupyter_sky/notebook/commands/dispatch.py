@@ -37,6 +37,7 @@ HANDLERS: Mapping[str, Handler] = {
     "pull": variables.pull,
     "vars": variables.vars_of_ranks,
     "same": variables.same,
+    "metrics": variables.metrics,
     "attach": lifecycle.attach,
     "panel": status.panel,
     "where": control.where,

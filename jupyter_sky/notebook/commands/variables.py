@@ -1,9 +1,10 @@
-"""``%sky push``, ``pull``, ``vars`` and ``same``: variables to the ranks and back, and compared."""
+"""``%sky push``, ``pull``, ``vars``, ``same`` and ``metrics``: what the ranks have."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from typing import Any
 
 from IPython.display import display
 
@@ -76,3 +77,22 @@ def same(context: CommandContext, options: Namespace) -> bool:
         compared = cluster.looks.same(options.names or (), options.random)
     print(compared.text)
     return not compared.differ
+
+
+def metrics(context: CommandContext, options: Namespace) -> Any:
+    """Return a table of what the ranks have logged in the last run that logged anything."""
+    cluster = context.cluster(options.cluster)
+    curves = cluster.metrics()
+    if not curves.has_any:
+        print(
+            f"{cluster.name}: nothing was logged yet; `sky.log(step=step, loss=loss)` in a cell "
+            "does, after `import jupyter_sky as sky`"
+        )
+        return True
+    if left_out := curves.left_out:
+        print(
+            f"{cluster.name}: {left_out:,} further figures are between the highest and the lowest "
+            "of their neighbours in this table",
+            file=sys.stderr,
+        )
+    return curves.frame()

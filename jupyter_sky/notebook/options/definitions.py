@@ -262,6 +262,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
         "compare variables between the ranks, and show where they differ first",
         (_COMPARED, _RANDOM, _CLUSTER),
     ),
+    "metrics": ("return a table of what ranks have logged with `sky.log`", (_CLUSTER,)),
     "attach": ("connect to a cluster that is up", (_NAME,)),
     "panel": ("show the last run of a cluster here, live", (_NAME,)),
     "where": ("show what each rank is doing, and which ranks the others wait for", (_CLUSTER,)),

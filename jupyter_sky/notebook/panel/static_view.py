@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from jupyter_sky.cluster.snapshot import RankOutcome, RankView, RunState, RunView, Snapshot
+from jupyter_sky.cluster.snapshot import (
+    CurveView,
+    RankOutcome,
+    RankView,
+    RunState,
+    RunView,
+    Snapshot,
+)
 from jupyter_sky.formatting import (
     aligned,
     format_bytes,
@@ -16,6 +23,7 @@ from jupyter_sky.formatting import (
     format_ranks,
     format_share,
 )
+from jupyter_sky.notebook.panel import static_curves
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
@@ -69,7 +77,9 @@ def headline(snapshot: Snapshot) -> str:
 def as_text(snapshot: Snapshot) -> str:
     """Return the view as plain text."""
     rows = [_cells(snapshot, rank) for rank in snapshot["ranks"]]
-    return "\n".join([headline(snapshot), *(f"  {row}" for row in aligned(rows))])
+    curves = static_curves.as_lines(_curves(snapshot))
+    lines = [*(f"  {row}" for row in aligned(rows)), *(f"  {plain(line)}" for line in curves)]
+    return "\n".join([headline(snapshot), *lines])
 
 
 def as_html(snapshot: Snapshot, is_open: bool = False) -> str:
@@ -87,6 +97,11 @@ def _html(snapshot: Snapshot, is_open: bool) -> Iterator[str]:
             yield f'<td style="text-align: left; white-space: nowrap">{escape(cell)}</td>'
         yield f'<td style="text-align: left"><code>{escape(line)}</code></td></tr>'
     yield "</table></details>"
+    yield static_curves.as_html(_curves(snapshot))
+
+
+def _curves(snapshot: Snapshot) -> list[CurveView]:
+    return [{**curve, "name": plain(curve["name"])} for curve in snapshot["curves"]]
 
 
 def _state(run: RunView) -> str:
