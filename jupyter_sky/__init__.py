@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from jupyter_sky.providers.local import Local
     from jupyter_sky.providers.spec import Image, PipIndex
     from jupyter_sky.providers.ssh import SSH
+    from jupyter_sky.transport.metric_log import log
     from jupyter_sky.transport.preemption import Interruption
 
 __version__ = "0.2.0.dev0"
@@ -59,6 +60,7 @@ __all__ = [
     "instance_info",
     "integrations",
     "load",
+    "log",
     "on_interruption",
     "plugins",
     "save",
@@ -94,6 +96,7 @@ _HOMES = {
     "instance_info": "jupyter_sky.api.instance:instance_info",
     "integrations": "jupyter_sky.plugins.integrations",
     "load": "jupyter_sky.api.checkpoints.checkpoint:load",
+    "log": "jupyter_sky.transport.metric_log:log",
     "on_interruption": "jupyter_sky.api.interruption:on_interruption",
     "plugins": "jupyter_sky.plugins",
     "save": "jupyter_sky.api.checkpoints.checkpoint:save",

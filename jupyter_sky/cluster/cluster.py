@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster import rank_log
+from jupyter_sky.cluster.comparison.looks import Looks
 from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
 from jupyter_sky.cluster.control.listener import NoRuns
 from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.forward import Forward
 from jupyter_sky.cluster.profiling.profiler import Profiler
 from jupyter_sky.cluster.runs.calls import Calls
@@ -41,8 +43,9 @@ class Cluster:
     ----------
     runtime_env
         What its ranks have entered before their first run.
-    sync, calls, pages, work, profiler
-        What was sent of its names; calls one by one; pages of nodes; what no run does; profiles.
+    sync, calls, pages, work, profiler, looks
+        What was sent of its names; calls one by one; pages of nodes; what no run does; profiles;
+        what names stand for on the ranks.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -51,6 +54,7 @@ class Cluster:
         self.runtime_env = config.runtime_env
         self.sync, self.pages, self.work = controller.sync, controller.pages, controller.work
         self.calls, self.profiler = Calls(self._scheduler), Profiler(controller)
+        self.looks = Looks(controller)
 
     @classmethod
     @as_interrupt()
@@ -104,7 +108,7 @@ class Cluster:
             )
         if row.is_being_scaled and not visits:
             raise SkyError(f"cluster {row.name} is being scaled by another notebook: wait for it.")
-        cluster = cls(_config(row, provider, runtime_env, timeouts, visits))
+        cluster = cls(lifecycle.config_of(row, provider, runtime_env, timeouts, visits))
         return cluster if wait(lifecycle.attach(cluster._controller, row)) else None
 
     @classmethod
@@ -124,7 +128,7 @@ class Cluster:
         list of str
             The nodes that could not be told, which is owed to them from now on.
         """
-        controller = Controller(_config(row, provider, RuntimeEnv(life=None)), NoRuns())
+        controller = Controller(lifecycle.config_of(row, provider, RuntimeEnv(life=None)), NoRuns())
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
         return wait(lifecycle.down(controller, machines))
 
@@ -310,6 +314,10 @@ class Cluster:
         """Return whether a snapshot of this run can be had."""
         return self._scheduler.monitor.knows(run)
 
+    def metrics(self) -> Curves:
+        """Return what was logged in the last run in which anything was."""
+        return self._scheduler.monitor.metrics()
+
     def run_output(self, run: str) -> str:
         """Return what the first shown rank has printed in a run, as far as that is kept."""
         return self._scheduler.monitor.output(run)
@@ -386,15 +394,3 @@ class Cluster:
     def sent_bytes(self) -> int:
         """Bytes that have left for the cluster on the present connections."""
         return self._controller.sent_bytes
-
-
-def _config(
-    row: registry.Row,
-    provider: Provider,
-    runtime_env: RuntimeEnv,
-    timeouts: Timeouts = USUAL,
-    visits: bool = False,
-) -> ClusterConfig:
-    spec = registry.recorded_spec(row)
-    place = row.spec.get("place")
-    return ClusterConfig(spec, row.id, provider, runtime_env, timeouts, visits, place, row.meter)

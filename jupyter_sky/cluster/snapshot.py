@@ -18,7 +18,8 @@ class Snapshot(TypedDict):
 
     ``ranks`` are those of the run, or all of the cluster where nothing runs. ``sent_bytes`` is what
     left the notebook for the run. ``output`` is the end of what one rank printed, ``others``
-    that of other ranks, once the run has ended.
+    that of other ranks, once the run has ended. ``curves`` are what ranks have logged, the head's
+    first.
     """
 
     version: Literal[1]
@@ -29,6 +30,24 @@ class Snapshot(TypedDict):
     ranks: list[RankView]
     output: OutputView
     others: list[OutputView]
+    curves: list[CurveView]
+
+
+class CurveView(TypedDict):
+    """A figure that a rank has logged, as a curve.
+
+    ``steps`` and ``values`` are those of its points; a value is ``None`` where it was no finite
+    number. ``count`` is how many were logged, of which the points have the extremes, and ``gaps``
+    how many of them were no finite number. ``last`` is the latest value.
+    """
+
+    name: str
+    rank: int
+    steps: list[float]
+    values: list[float | None]
+    last: float | None
+    count: int
+    gaps: int
 
 
 class ClusterView(TypedDict):

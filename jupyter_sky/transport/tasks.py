@@ -46,3 +46,12 @@ async def blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
     the task writes next.
     """
     return await uninterrupted(asyncio.to_thread(function, *args, **kwargs))
+
+
+async def either(task: asyncio.Task[None], other: Coroutine[Any, Any, object]) -> None:
+    """Wait until a task has ended or something else has happened; the task goes on then."""
+    waiting = asyncio.ensure_future(other)
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

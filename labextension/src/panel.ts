@@ -63,7 +63,8 @@ function snapshotOf(model: Model): Snapshot {
     nodes: model.get('nodes'),
     ranks: Array.from({ length: model.get('size') }, (_, at) => rankOf(model, at)),
     output: { rank: rank ?? -1, text: [...lines.slice(drop, drop + keep), ...added].join('\n') },
-    others: []
+    others: [],
+    curves: model.get('curves') ?? []
   };
 }
 

@@ -10,6 +10,17 @@ export interface Snapshot {
   ranks: Rank[];
   output: Output;
   others: Output[];
+  curves: Curve[];
+}
+
+export interface Curve {
+  name: string;
+  rank: number;
+  steps: number[];
+  values: (number | null)[];
+  last: number | null;
+  count: number;
+  gaps: number;
 }
 
 export interface Cluster {

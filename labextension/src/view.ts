@@ -2,6 +2,7 @@
    nothing of Jupyter, and imports nothing but its parts beside it. */
 
 import type { Action } from './action.ts';
+import { Curves } from './curves.ts';
 import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
 import { keepKeys } from './keys.ts';
 import { OutputPane } from './output.ts';
@@ -63,6 +64,7 @@ class View {
   readonly #strip: Strip;
   readonly #note = element('div', 'jsky-note', { role: 'status' });
   readonly #where = element('div', 'jsky-where', { role: 'status' });
+  readonly #curves: Curves;
   readonly #ranks: RankList;
   readonly #output: OutputPane;
   readonly #body: HTMLElement;
@@ -81,6 +83,7 @@ class View {
       toggle: () => this.#toggle(),
       inspect: (rank) => this.#inspect(rank)
     });
+    this.#curves = new Curves(trans);
     this.#ranks = new RankList(trans, this.#isCell, (rank) => this.#choose(rank));
     this.#output = new OutputPane(trans, undefined, (place) => act({ kind: 'go', place }));
     this.#body = element('div', 'jsky-ranks-body', {}, this.#ranks.element, this.#output.element);
@@ -91,6 +94,7 @@ class View {
       this.#strip.element,
       this.#note,
       this.#where,
+      this.#curves.element,
       this.#body,
       this.#announcement
     );
@@ -120,6 +124,7 @@ class View {
     this.#strip.show(snapshot, this.#open, place);
     setOptional(this.#note, place.note || null);
     setOptional(this.#where, snapshot.run?.where ? plainLines(snapshot.run.where) : null);
+    this.#curves.show(snapshot.curves ?? []); // a notebook of an older version has none
     setShown(this.#body, this.#open);
     if (this.#open) {
       this.#showRanks(snapshot);

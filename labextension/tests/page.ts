@@ -61,7 +61,8 @@ export function sample(count = 4): Snapshot {
     nodes: Array.from({ length: count / 2 }, (_, node) => ({ node, addr: '10.0.0.1', gpu: 'A100' })),
     ranks,
     output: { rank: 0, text: 'one\ntwo\n' },
-    others: []
+    others: [],
+    curves: []
   };
 }
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, beforeEach, mock, test } from 'node:test';
 import type { Action } from '../src/action.ts';
-import type { Snapshot } from '../src/snapshot.ts';
+import type { Curve, Snapshot } from '../src/snapshot.ts';
 import { release, render, type Place, type Translation } from '../src/view.ts';
 import { english } from '../src/words.ts';
 import { document, KeyboardEvent, MouseEvent, place, sample, texts, textOf, touched } from './page.ts';
@@ -402,4 +402,49 @@ test('after release nothing is left', () => {
   show(sample());
   assert.equal(host.childNodes.length, 1);
   release(host);
+});
+
+function curve(name: string, rank: number, values: (number | null)[]): Curve {
+  const last = values.at(-1) ?? null;
+  const gaps = values.filter((value) => value === null).length;
+  return { name, rank, steps: values.map((_, at) => at), values, last, count: values.length, gaps };
+}
+
+test('curves of the head are drawn, and those of all ranks on request', (t) => {
+  t.after(() => release(host));
+  const snapshot = sample();
+  show({ ...snapshot, curves: undefined } as unknown as Snapshot);
+  assert.ok(host.querySelector<HTMLElement>('.jsky-curves')!.hidden);
+  const curves = [
+    curve('loss', 0, [3, null, 1, 2]),
+    curve('<b>acc</b>', 0, [1e-9]),
+    curve('loss', 1, [4, 4, 4, 4])
+  ];
+  show({ ...snapshot, curves });
+  assert.deepEqual(texts(host, '.jsky-chart-name'), ['loss', '<b>acc</b>']);
+  assert.equal(host.querySelector('.jsky-chart b'), null);
+  assert.deepEqual(texts(host, '.jsky-chart-figure'), ['2', '1e-9']);
+  assert.deepEqual(texts(host, '.jsky-chart-note'), ['1 NaN', '']);
+  assert.deepEqual(texts(host, '.jsky-chart-high'), ['3', '1e-9']);
+  const paths = () => [...host.querySelectorAll('.jsky-chart path')];
+  assert.equal(paths()[0]!.getAttribute('d'), 'M0.0 3.0h0M160.0 77.0h0L240.0 40.0');
+  assert.equal(paths().length, 2);
+  host.querySelector<HTMLElement>('.jsky-curve-tools button')!.click();
+  assert.equal(paths().length, 3);
+  assert.deepEqual(texts(host, '.jsky-chart-high'), ['4', '1e-9']);
+  host.querySelector<HTMLElement>('.jsky-curve-tools button')!.click();
+  assert.equal(paths().length, 2);
+});
+
+test('of many curves the first are shown, until all are asked for', (t) => {
+  t.after(() => release(host));
+  const curves = Array.from({ length: 64 }, (_, at) => curve(`name ${at}`, 0, [at, 1]));
+  show({ ...sample(), curves });
+  assert.equal(host.querySelectorAll('.jsky-chart').length, 12);
+  const button = [...host.querySelectorAll<HTMLElement>('.jsky-curve-tools button')].at(-1)!;
+  assert.equal(button.textContent, 'Show all 64');
+  button.click();
+  assert.equal(host.querySelectorAll('.jsky-chart').length, 64);
+  show({ ...sample(), curves: curves.slice(0, 3) });
+  assert.equal(host.querySelectorAll('.jsky-chart').length, 3);
 });

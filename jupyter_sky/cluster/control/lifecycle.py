@@ -10,18 +10,31 @@ from dataclasses import replace
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.attach import restore
-from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
 from jupyter_sky.cluster.control.shutdown import end
 from jupyter_sky.cluster.inventory import owed_ends, probe, registry
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.network import health
-from jupyter_sky.cluster.runtime_env import deadline
+from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts, deadline
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.cluster.version_check import VersionMismatch
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider
 from jupyter_sky.providers.cloud import CloudProvider
 from jupyter_sky.transport.tasks import blocking
+
+
+def config_of(
+    row: registry.Row,
+    provider: Provider,
+    runtime_env: RuntimeEnv,
+    timeouts: Timeouts | None = None,
+    visits: bool = False,
+) -> ClusterConfig:
+    """Return what a controller has to know of the cluster of a registry row."""
+    spec, place = registry.recorded_spec(row), row.spec.get("place")
+    timeouts = timeouts or Timeouts()
+    return ClusterConfig(spec, row.id, provider, runtime_env, timeouts, visits, place, row.meter)
 
 
 async def record(controller: Controller) -> None:

@@ -9,7 +9,12 @@ from typing import Any, cast
 
 import jupyter_sky
 from jupyter_sky.transport.frames import Message, ProtocolError
-from jupyter_sky.transport.protocol.inspection import InspectAnswer, SeenRank
+from jupyter_sky.transport.protocol.inspection import (
+    InspectAnswer,
+    LookAnswer,
+    LookedRank,
+    SeenRank,
+)
 from jupyter_sky.transport.protocol.messages import RankUsage, Welcome
 from jupyter_sky.transport.protocol.profiling import ProfileAnswer, RecordedAnswer
 from jupyter_sky.transport.protocol.shape import check_for
@@ -19,6 +24,7 @@ _is_report = check_for(list[RankUsage])
 _is_inspected = check_for(InspectAnswer)
 _is_recorded = check_for(RecordedAnswer)
 _is_profile = check_for(ProfileAnswer)
+_is_looked = check_for(LookAnswer)
 
 
 def welcome(message: Message) -> Welcome:
@@ -48,6 +54,11 @@ def profile(answer: Message) -> ProfileAnswer | None:
 def recorded(answer: Message) -> RecordedAnswer | None:
     """Return a part of what a rank has recorded; ``None`` where that cannot be read."""
     return cast(RecordedAnswer, answer) if _is_recorded(answer) else None
+
+
+def looked(answer: Message) -> list[LookedRank]:
+    """Return what names stand for on the ranks of a node; nothing where that cannot be read."""
+    return cast("list[LookedRank]", answer["looked"]) if _is_looked(answer) else []
 
 
 def is_next(event: Message, last: int) -> bool:

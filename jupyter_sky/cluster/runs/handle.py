@@ -15,6 +15,7 @@ from typing import Any
 
 from jupyter_sky.cluster.errors import Interrupted, TimedOut, remote_error
 from jupyter_sky.cluster.inspection.findings import Findings
+from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.run import Run, Sink
 from jupyter_sky.cluster.runs.scheduler import Scheduler
@@ -279,6 +280,11 @@ class RunHandle:
     def trouble(self) -> SkyError | None:
         """Why the cluster could not go on with it."""
         return self._run.trouble
+
+    @property
+    def metrics(self) -> Curves:
+        """What its ranks have logged so far."""
+        return self._run.metrics
 
     @property
     def nothing_waits(self) -> bool:

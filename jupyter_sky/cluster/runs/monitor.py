@@ -9,6 +9,7 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.inspection.inspect import inspect
 from jupyter_sky.cluster.inspection.watch import watch
+from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.runs.progress_bars import find_progress
 from jupyter_sky.cluster.runs.record import RunRecord, RunRecorder
 from jupyter_sky.cluster.runs.run import Run
@@ -28,7 +29,7 @@ _REMEMBERED = 16  # runs that are over
 
 @dataclass(frozen=True)
 class _Finished:
-    """A run that is over: its snapshot and record, and what its first shown rank printed.
+    """A run that is over: its snapshot and record, what a rank printed, and what ranks logged.
 
     The run itself is not kept: it has the values that the ranks gave back.
     """
@@ -36,6 +37,7 @@ class _Finished:
     snapshot: Snapshot
     record: RunRecord
     text: str
+    metrics: Curves
 
 
 class Monitor:
@@ -83,7 +85,7 @@ class Monitor:
             **self._snapshot(record, is_of_run=True),
             "others": record.others(),
         }
-        self._finished[run.id] = _Finished(snapshot, record, recorder.text)
+        self._finished[run.id] = _Finished(snapshot, record, recorder.text, run.metrics)
         del self._recorders[run.id]
         while len(self._finished) > _REMEMBERED:
             del self._finished[next(iter(self._finished))]
@@ -129,6 +131,12 @@ class Monitor:
             return self._finished[run].text
         recorder = self._recorders.get(run)
         return recorder.text if recorder else ""
+
+    def metrics(self) -> Curves:
+        """Return what was logged in the last run in which anything was."""
+        recorders = [each.run.metrics for each in self._recorders.values()]
+        known = [*(each.metrics for each in self._finished.values()), *recorders]
+        return next((each for each in reversed(known) if each.has_any), Curves())
 
     def knows(self, run: str) -> bool:
         """Return whether a run of this notebook is going on, or has ended not long ago."""
@@ -176,6 +184,7 @@ class Monitor:
             "ranks": [self._rank_view(rank, record) for rank in state.ranks if rank.rank in chosen],
             "output": record.output if record else OutputView(rank=0, text=""),
             "others": [],
+            "curves": record.curves if record else [],
         }
 
     def _cluster_view(self) -> ClusterView:

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from jupyter_sky.cluster.runs.output_tail import OutputTail
 from jupyter_sky.cluster.runs.progress_bars import find_progress
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.snapshot import OutputView, ProgressView, RankOutcome, RunState, RunView
+from jupyter_sky.cluster.snapshot import (
+    CurveView,
+    OutputView,
+    ProgressView,
+    RankOutcome,
+    RunState,
+    RunView,
+)
 from jupyter_sky.formatting import last_terminal_line
 from jupyter_sky.transport.protocol.error_report import is_consequence
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
@@ -73,6 +80,8 @@ class RunRecord:
         Bytes that had left for the cluster before the run.
     lines, progress
         The last line and the last progress bar of each rank that the cell shows.
+    curves
+        What ranks have logged, to be drawn.
     """
 
     view: RunView
@@ -82,6 +91,7 @@ class RunRecord:
     sent_before: int
     lines: dict[int, str]
     progress: dict[int, ProgressView | None]
+    curves: list[CurveView]
 
     def others(self) -> list[OutputView]:
         """Return the ends of what ranks printed that the cell does not show.
@@ -196,6 +206,7 @@ class RunRecorder:
             sent_before=self.sent_before,
             lines={rank: last_terminal_line(text) for rank, text in ends.items()},
             progress=progress,
+            curves=self.run.metrics.view(is_last=self.run.finished),
         )
 
     def _add(

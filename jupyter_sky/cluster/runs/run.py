@@ -17,6 +17,7 @@ from typing import Any
 
 from jupyter_sky.cluster.errors import Failure, RankLost
 from jupyter_sky.cluster.inspection.findings import Findings
+from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.talk import Talk
 from jupyter_sky.cluster.runs.task import HangNotice, RunNotice, Task
@@ -80,6 +81,8 @@ class Run:
         Where its ranks are, while one waits for another.
     where
         The same in words, where the user should know or has asked.
+    metrics
+        What its ranks have logged.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class Run:
         self.over = asyncio.Event()
         self.findings: Findings | None = None
         self.where: str | None = None
+        self.metrics = Curves()
         self._last_found: tuple[Findings, float] | None = None
         self._shows_stacks = False
         self._told_hang = ("", 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.cluster.control import recovery, scaling
@@ -30,13 +30,14 @@ from jupyter_sky.transport.protocol.events import (
     Display,
     Event,
     Lost,
+    Metrics,
     Output,
     RankDone,
     RankExited,
     RunBegan,
     Told,
 )
-from jupyter_sky.transport.tasks import BackgroundTasks
+from jupyter_sky.transport.tasks import BackgroundTasks, either
 
 _SETTLED_WITHIN = 1.0
 """Seconds for word of the end of a run that another kernel began, or of a very short one."""
@@ -179,7 +180,7 @@ class Scheduler(ClusterListener):
         overtaken, since those behind it count on what it does.
         """
         async with self._turn:
-            await _either(sending, run.over.wait())
+            await either(sending, run.over.wait())
             if not run.finished and not run.sent:  # by another kernel
                 await self._run_on_whole_cluster(run)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
@@ -257,6 +258,10 @@ class Scheduler(ClusterListener):
                 if run and event.rank in run.task.ranks:
                     self.monitor.on_output(event)
                     run.on_output(event)
+            case Metrics():
+                run = self._runs.get(event.run)
+                if run and event.rank in run.task.ranks:
+                    run.metrics.add(event)
             case Told():
                 run = self._runs.get(event.run)
                 if run and event.rank in run.waiting:
@@ -387,12 +392,3 @@ class Scheduler(ClusterListener):
     async def finish_requests(self) -> None:
         """Wait a moment for requests on their way: a Stop is not lost when this kernel leaves."""
         await self._requests.finish(_REQUESTS_WITHIN)
-
-
-async def _either(task: asyncio.Task[None], other: Coroutine[Any, Any, object]) -> None:
-    """Wait until a task has ended or something else has happened; the task goes on then."""
-    waiting = asyncio.ensure_future(other)
-    try:
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()

@@ -43,7 +43,7 @@ SHOWN_LIMIT = 256 * 1024 * 1024
 STATE_LIMIT = 64 * 1024 * 1024
 """Bytes of other events, on the disk, and in memory while the disk is full."""
 
-_SHOWN = frozenset({"output", "display"})
+_SHOWN = frozenset({"output", "display", "metrics"})
 _RECENT = 512
 _RECENT_BYTES = 8 * 1024 * 1024
 

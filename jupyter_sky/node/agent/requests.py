@@ -35,7 +35,12 @@ from jupyter_sky.transport.protocol.agent_requests import (
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import RunBegan
-from jupyter_sky.transport.protocol.inspection import InspectAnswer, InspectRequest
+from jupyter_sky.transport.protocol.inspection import (
+    InspectAnswer,
+    InspectRequest,
+    LookAnswer,
+    LookRequest,
+)
 from jupyter_sky.transport.protocol.messages import (
     FormRequest,
     NameGroup,
@@ -114,6 +119,7 @@ class RequestHandlers:
             "profile": self._on_profile,
             "take_profile": self._on_take_profile,
             "recorded": self._on_recorded,
+            "look": self._on_look,
             # blobs
             "arrived": self._on_arrived,
             "pass_on": self._on_pass_on,
@@ -237,6 +243,10 @@ class RequestHandlers:
 
     def _on_recorded(self, request: RecordedRequest) -> Message:
         return cast(Message, self._supervisor.records.part(request))
+
+    async def _on_look(self, request: LookRequest) -> Message:
+        answer: LookAnswer = {"looked": await self._supervisor.looking.look(request)}
+        return cast(Message, answer)
 
     # Blobs
 

@@ -14,19 +14,22 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank import collective_abort, env_vars, preemption_hooks, scripts, streams
 from jupyter_sky.node.rank.calls.conversation import Conversation
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.server import CallServer
+from jupyter_sky.node.rank.comparison.looker import Looker
 from jupyter_sky.node.rank.gathering import Gatherer
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
+from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
+from jupyter_sky.node.rank.plugin_hooks import PluginHooks
 from jupyter_sky.node.rank.profiling.recording import recording
 from jupyter_sky.node.rank.profiling.sampler import Sampler
 from jupyter_sky.serialization import blobs, cell_sources
@@ -45,22 +48,6 @@ from jupyter_sky.transport.protocol.rank_messages import (
 from jupyter_sky.transport.protocol.topology import Topology
 
 _FLUSH_EVERY = 0.1
-
-
-class PluginHooks(Protocol):
-    """What plugins do around a rank, as `jupyter_sky.api.plugin_lifecycle` sends it."""
-
-    def enter_process(self) -> None:
-        """Called once, before the first group is formed."""
-
-    def enter_app(self) -> None:
-        """Called to form each group."""
-
-    def exit_app(self) -> None:
-        """Called to leave each group."""
-
-    def exit_process(self) -> None:
-        """Called once, before the rank ends."""
 
 
 class RankWorker:
@@ -114,6 +101,8 @@ class RankWorker:
         self._topology: Topology | None = None
         self._begun_in = Path.cwd()
         self._inspector, self._sampler = inspector, Sampler(inspector.recorded)
+        self._looker = Looker(rank, shell.user_ns, shell.user_ns_hidden)
+        self._metrics = MetricRecorder(rank, self._send_event)
         shell.compile.on_named = inspector.write_names
         shell.attach(self)
 
@@ -158,6 +147,8 @@ class RankWorker:
                     self._send(self._inspector.answer(command))
                 case "sample":
                     self._sampler.begin(command, self._send)
+                case "look":
+                    self._looker.look(command, self._send)
                 case "leaving":
                     preemption_hooks.run_hooks(self.rank, command, self._interrupts)
 
@@ -243,6 +234,8 @@ class RankWorker:
 
     def _do_run(self, command: RunCommand) -> None:
         self._run = command["run"]
+        self._looker.run_begins()
+        self._metrics.begin(self._run, len(command["everyone"]))
         # Calls that ranks take one by one are none that they do together.
         present_run.begin(self._run, [self.rank] if command["serves"] else command["everyone"])
         self._shell.reset_traceback()
@@ -259,6 +252,7 @@ class RankWorker:
             streams.flush()
             os._exit(0 if error is None else 1)
         streams.flush()
+        self._metrics.end()
         with self._ending:
             self._run = None
         self._report(command["run"], error, values)

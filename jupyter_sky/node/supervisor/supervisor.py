@@ -12,6 +12,7 @@ from jupyter_sky.node.supervisor.exit_reason import ExitReasons, last_lines
 from jupyter_sky.node.supervisor.fork_client import ForkClient
 from jupyter_sky.node.supervisor.inspection import Inspection
 from jupyter_sky.node.supervisor.log_file import RankLogs
+from jupyter_sky.node.supervisor.looking import Looking
 from jupyter_sky.node.supervisor.output_forwarder import OutputForwarder, Publish
 from jupyter_sky.node.supervisor.profiling import Profiles, Records
 from jupyter_sky.node.supervisor.rank_process import RankProcess
@@ -59,8 +60,9 @@ class Supervisor:
         The ranks by number.
     versions
         The versions of what the fork server has imported; ``None`` until it has.
-    stopper, inspection, profiles, records
-        Stops what they do; looks what that is, at a moment and for a time; has what they record.
+    stopper, inspection, profiles, records, looking
+        Stops what they do; looks what that is, at a moment and for a time; has what they record;
+        asks what names stand for.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Supervisor:
         self.inspection = Inspection(self.ranks)
         self.profiles = Profiles(self.ranks, self.inspection.written_stack)
         self.records = Records()
+        self.looking = Looking(self.ranks)
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self._fork_server = ForkClient(fork_server, self)
@@ -250,6 +253,9 @@ class Supervisor:
         if "recorded" in message:
             self.records.add(process.rank, message)
             return
+        if "looked" in message:
+            self.looking.on_answer(process, message)
+            return
         match message["event"]:
             case "rank_done":
                 self._on_done(process, message)
@@ -382,7 +388,9 @@ def _speaks_for_itself(process: RankProcess, message: Message) -> bool:
             return True
         case {"recorded": process.run, "kind": str(), "data": bytes()}:
             return process.run is not None
-        case {"event": "rank_done" | "told", "rank": process.rank, "run": process.run}:
+        case {"looked": int(), "seen": {"rank": process.rank}}:
+            return True
+        case {"event": "rank_done" | "told" | "metrics", "rank": process.rank, "run": process.run}:
             return process.run is not None
         case {"event": "formed" | "display", "rank": process.rank}:
             return True

@@ -1,13 +1,19 @@
-"""``%sky push`` and ``%sky pull``: variables to the ranks, and back."""
+"""``%sky push``, ``pull``, ``vars``, ``same`` and ``metrics``: what the ranks have."""
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
+from typing import Any
+
+from IPython.display import display
 
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import check_pulled
+from jupyter_sky.notebook.output.name_table import NameTable
 from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.results import bind, requested_names, select
 from jupyter_sky.notebook.validation import check_names, choose_ranks
@@ -45,3 +51,48 @@ def pull(context: CommandContext, options: Namespace) -> None:
         check_pulled(error, cluster)
         raise
     bind(context.shell, cluster, run, select(values, ranks, options.names, gathered))
+
+
+def vars_of_ranks(context: CommandContext, options: Namespace) -> bool:
+    """Show what names stand for on the ranks; return whether all that were asked for are there."""
+    with context.visited_cluster(options.cluster) as cluster:
+        names = cluster.looks.names(options.names or ())
+    table = NameTable(names.rows, cluster.all_ranks)
+    if names.rows:
+        display(table)
+    elif not names.missing:
+        print(f"{cluster.name}: the ranks have no variables yet")
+    for note in names.notes:
+        print(f"{cluster.name}: {note}")
+    for name in names.missing:
+        print(f"no rank has {name}: `%sky push {name}` sends the notebook's", file=sys.stderr)
+    return not names.missing
+
+
+def same(context: CommandContext, options: Namespace) -> bool:
+    """Print whether names stand for the same on all ranks, and return that."""
+    if not options.names and not options.random:
+        raise UsageError("name what to compare, as in `%sky same model optimizer`.")
+    with context.visited_cluster(options.cluster) as cluster:
+        compared = cluster.looks.same(options.names or (), options.random)
+    print(compared.text)
+    return not compared.differ
+
+
+def metrics(context: CommandContext, options: Namespace) -> Any:
+    """Return a table of what the ranks have logged in the last run that logged anything."""
+    cluster = context.cluster(options.cluster)
+    curves = cluster.metrics()
+    if not curves.has_any:
+        print(
+            f"{cluster.name}: nothing was logged yet; `sky.log(step=step, loss=loss)` in a cell "
+            "does, after `import jupyter_sky as sky`"
+        )
+        return True
+    if left_out := curves.left_out:
+        print(
+            f"{cluster.name}: {left_out:,} further figures are between the highest and the lowest "
+            "of their neighbours in this table",
+            file=sys.stderr,
+        )
+    return curves.frame()

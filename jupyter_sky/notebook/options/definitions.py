@@ -195,6 +195,11 @@ _UNKNOWN_ID = Argument(
 )
 _REMOVE = Argument(("--remove",), "NAME", types.WORD, "jupyter-sky-0f1e", "snapshot to remove")
 _NAMES = Argument(("names",), "NAME", types.NAMES, "model", "names of the variables", required=True)
+_ALL_NAMES = replace(_NAMES, required=False, help="names of variables (all)")
+_COMPARED = replace(_NAMES, required=False, help="names of variables on the ranks")
+_RANDOM = Argument(
+    ("--random",), "", None, "", "compare the states of random number generators too"
+)
 _RESULTS = replace(_NAMES, type=types.RESULTS)
 _SOURCE_RANKS = Argument(
     ("--ranks",), "RANKS", types.RANKS, "0,2-3", "ranks to bring them from (head)"
@@ -262,6 +267,12 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     ),
     "push": ("send variables to all ranks", (_NAMES,)),
     "pull": ("bring variables back from the ranks", (_RESULTS, _SOURCE_RANKS)),
+    "vars": ("show what names stand for on the ranks", (_ALL_NAMES, _CLUSTER)),
+    "same": (
+        "compare variables between the ranks, and show where they differ first",
+        (_COMPARED, _RANDOM, _CLUSTER),
+    ),
+    "metrics": ("return a table of what ranks have logged with `sky.log`", (_CLUSTER,)),
     "attach": ("connect to a cluster that is up", (_NAME,)),
     "panel": ("show the last run of a cluster here, live", (_NAME,)),
     "where": ("show what each rank is doing, and which ranks the others wait for", (_CLUSTER,)),

@@ -75,6 +75,11 @@ class BackgroundRun:
         """The end of what the shown ranks printed."""
         return b"".join(self._output).decode(errors="replace")
 
+    @property
+    def metrics(self) -> Any:
+        """What the ranks have logged so far, as a DataFrame; without pandas, lists by name."""
+        return self._run.metrics.frame()
+
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Wait for the end, bind what ``--out`` and ``--gather`` asked for, and return it.
 

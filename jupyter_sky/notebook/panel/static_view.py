@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from jupyter_sky.cluster.snapshot import RankOutcome, RankView, RunState, RunView, Snapshot
+from jupyter_sky.cluster.snapshot import (
+    CurveView,
+    RankOutcome,
+    RankView,
+    RunState,
+    RunView,
+    Snapshot,
+)
 from jupyter_sky.formatting import (
     aligned,
     format_bytes,
@@ -16,6 +23,7 @@ from jupyter_sky.formatting import (
     format_ranks,
     format_share,
 )
+from jupyter_sky.notebook.panel import static_curves
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
@@ -52,7 +60,7 @@ def headline(snapshot: Snapshot) -> str:
     count = format_count(cluster["nodes"], f"{cluster['provider']} node")
     made = f"{cluster['name']}, {count}{' × ' + cluster['gpu'] if cluster['gpu'] else ''}"
     if run is None:
-        return _plain(f"{made}: nothing has run yet")
+        return plain(f"{made}: nothing has run yet")
     parts = [_state(run)]
     if run["progress"] and run["progress"]["part"] < 1:
         parts.append(f"{100 * run['progress']['part']:.0f} %")
@@ -63,13 +71,15 @@ def headline(snapshot: Snapshot) -> str:
         parts.append(format_dollars(run["cost"]))
     if run["trouble"]:
         parts.append(run["trouble"])
-    return _plain(" · ".join(parts))
+    return plain(" · ".join(parts))
 
 
 def as_text(snapshot: Snapshot) -> str:
     """Return the view as plain text."""
     rows = [_cells(snapshot, rank) for rank in snapshot["ranks"]]
-    return "\n".join([headline(snapshot), *(f"  {row}" for row in aligned(rows))])
+    curves = static_curves.as_lines(_curves(snapshot))
+    lines = [*(f"  {row}" for row in aligned(rows)), *(f"  {plain(line)}" for line in curves)]
+    return "\n".join([headline(snapshot), *lines])
 
 
 def as_html(snapshot: Snapshot, is_open: bool = False) -> str:
@@ -87,6 +97,11 @@ def _html(snapshot: Snapshot, is_open: bool) -> Iterator[str]:
             yield f'<td style="text-align: left; white-space: nowrap">{escape(cell)}</td>'
         yield f'<td style="text-align: left"><code>{escape(line)}</code></td></tr>'
     yield "</table></details>"
+    yield static_curves.as_html(_curves(snapshot))
+
+
+def _curves(snapshot: Snapshot) -> list[CurveView]:
+    return [{**curve, "name": plain(curve["name"])} for curve in snapshot["curves"]]
 
 
 def _state(run: RunView) -> str:
@@ -103,12 +118,12 @@ def _cells(snapshot: Snapshot, rank: RankView) -> Sequence[str]:
     return [
         f"rank {rank['rank']}",
         f"node {rank['node']}",
-        _plain(gpus.get(rank["node"]) or "CPU"),
+        plain(gpus.get(rank["node"]) or "CPU"),
         _OUTCOMES[RankOutcome(outcome)] if outcome else rank["phase"],
         _mark(rank),
         format_elapsed(rank["seconds"]) if rank["seconds"] is not None else "",
         format_share(*memory) if memory and is_live else "",
-        _plain(rank["error"] or rank["trouble"] or rank["line"])[:_LONGEST],
+        plain(rank["error"] or rank["trouble"] or rank["line"])[:_LONGEST],
     ]
 
 
@@ -118,6 +133,6 @@ def _mark(rank: RankView) -> str:
     return "another rank failed" if rank["outcome"] == RankOutcome.RELEASED else ""
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return text on one line, without escapes and control characters."""
     return " ".join(_INVISIBLE.sub("", _ESCAPE.sub("", text)).split())

@@ -111,6 +111,7 @@ class Panel(anywidget.AnyWidget):
     run = Dict(allow_none=True).tag(sync=True)
     sent_bytes = Int().tag(sync=True)
     nodes: List[Any] = List().tag(sync=True)
+    curves: List[Any] = List().tag(sync=True)
     size = Int(help="Number of ranks, of which each has `rank_0`, `use_0`…").tag(sync=True)
     output: Dict[str, Any] = Dict({"rank": None, "lines": []}).tag(sync=True)
     more = Dict(help="What to drop and keep of `output`, and what to add.").tag(sync=True)
@@ -164,6 +165,7 @@ class Panel(anywidget.AnyWidget):
         self.set_trait("run", snapshot["run"])
         self.set_trait("sent_bytes", snapshot["sent_bytes"])
         self.set_trait("nodes", snapshot["nodes"])
+        self.set_trait("curves", snapshot["curves"])
         text = "" if selected is None else snapshot["output"]["text"]
         self._send_output(selected, shortened(text))
 

@@ -147,6 +147,24 @@ class Display(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Metrics(Event):
+    """Figures that a rank has logged in a run since its last such event.
+
+    Attributes
+    ----------
+    points
+        By name, step and value of each point in turn, as doubles (`jupyter_sky.transport.series`).
+    counts
+        How many figures these stand for.
+    """
+
+    rank: int
+    run: str
+    points: dict[str, bytes]
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class RunBegan(Event):
     """A run has begun on this node; a kernel that attaches later can follow it from here.
 

@@ -1,4 +1,7 @@
-"""What a rank is doing at a moment, as its node tells it: its stack, and its collectives."""
+"""What a node tells of its ranks: what they are doing at a moment, and what their names stand for.
+
+Of values only plain facts and digests travel, never the values themselves as pickles.
+"""
 
 from __future__ import annotations
 
@@ -111,3 +114,132 @@ class InspectAnswer(TypedDict):
     """What the ranks of a node are doing; none of them where it was not worth it."""
 
     seen: list[SeenRank]
+
+
+PARTS_COMPARED = 100_000
+"""Parts of a value that are compared one by one; those behind them are left out."""
+
+RANDOM = "random states"
+"""The name of the states of random number generators, which no variable can have."""
+
+Question = Literal["names", "digests", "parts", "numbers"]
+"""What is asked of the names of a rank.
+
+``names``: what they stand for; ``digests``: a digest of each as a whole; ``parts``: the digest of
+each part of one; ``numbers``: the numbers of one part.
+"""
+
+
+class LookFields(TypedDict):
+    """A question about the names of ranks.
+
+    Attributes
+    ----------
+    what
+        The question.
+    names
+        The names it is about; all of them where there is none. Of ``parts`` there is one, and of
+        ``numbers`` one and the path of a part.
+    random
+        Whether the states of random number generators count as a name, which is `RANDOM`.
+    start
+        The part to begin with.
+    """
+
+    what: Question
+    names: list[str]
+    random: bool
+    start: int
+
+
+class LookRequest(LookFields):
+    """``look``: ask ranks of this node about their names; answered by `LookAnswer`."""
+
+    ranks: list[int]
+
+
+class SeenName(TypedDict):
+    """What a name stands for on a rank.
+
+    Attributes
+    ----------
+    name
+        The name.
+    type, shape, dtype, device
+        As a user reads them; empty where there is none.
+    size
+        In bytes; ``None`` if that is not known.
+    digest
+        Of the whole value; empty where none was made.
+    parts
+        How many parts it has; 0 where they were not counted.
+    """
+
+    name: str
+    type: str
+    shape: str
+    dtype: str
+    device: str
+    size: int | None
+    digest: str
+    parts: int
+
+
+class SeenPart(TypedDict):
+    """A part of what a name stands for, like a parameter of a model.
+
+    Attributes
+    ----------
+    path
+        Where it is, as Python has it.
+    what
+        What it is: type and shape.
+    digest
+        Of its value; empty if none can be made.
+    sharded
+        Whether each rank has another piece of it.
+    """
+
+    path: str
+    what: str
+    digest: str
+    sharded: bool
+
+
+class LookedRank(TypedDict):
+    """What a rank has answered.
+
+    Attributes
+    ----------
+    rank
+        Its number.
+    state
+        Whether it has answered; ``busy`` means that a run was in the way.
+    trouble
+        Why it could not, in words.
+    names
+        What names stand for, sorted; of the question after ``parts`` and ``numbers`` none.
+    more
+        How many names there are beyond those.
+    parts
+        Parts from the one that was asked for.
+    numbers
+        Numbers of a part as doubles, the lowest byte first.
+    sampled
+        Whether these are some of its numbers only.
+    """
+
+    rank: int
+    state: Literal["answered", "busy", "silent"]
+    trouble: str
+    names: list[SeenName]
+    more: int
+    parts: list[SeenPart]
+    numbers: bytes
+    sampled: bool
+
+
+class LookAnswer(TypedDict):
+    """What the ranks of a node have answered."""
+
+    looked: list[LookedRank]

@@ -12,6 +12,8 @@ from typing import Literal, TypedDict, final
 from jupyter_sky.transport.protocol.calls import TellFields
 from jupyter_sky.transport.protocol.inspection import (
     BegunCollective,
+    LookedRank,
+    LookFields,
     SeenCollective,
     SeenFrame,
 )
@@ -212,4 +214,27 @@ class Inspected(TypedDict):
     recent: list[BegunCollective]
 
 
-SideCommand = BreakCommand | LeavingCommand | InspectCommand | SampleCommand
+class LookCommand(LookFields):
+    """Tell what names stand for; the rank answers with `Looked`.
+
+    Attributes
+    ----------
+    number
+        Tells the answer from those to other questions.
+    busy
+        Whether a run is going on: then no value is looked into.
+    """
+
+    op: Literal["look"]
+    number: int
+    busy: bool
+
+
+class Looked(TypedDict):
+    """What names stand for on the rank."""
+
+    looked: int
+    seen: LookedRank
+
+
+SideCommand = BreakCommand | LeavingCommand | InspectCommand | SampleCommand | LookCommand

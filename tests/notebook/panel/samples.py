@@ -56,6 +56,7 @@ def snapshot(nodes: int = 4, ranks_a_node: int = 1, gpu: str | None = None) -> S
         "ranks": ranks,
         "output": {"rank": 0, "text": "\n".join(epochs(12)) + "\n"},
         "others": [],
+        "curves": [],
     }
 
 

@@ -30,7 +30,8 @@ def in_typescript(hint: Any) -> str:
     if origin is Literal:
         return " | ".join(str(part) if isinstance(part, int) else f"'{part}'" for part in parts)
     if origin is list:
-        return f"{in_typescript(parts[0])}[]"
+        item = in_typescript(parts[0])
+        return f"({item})[]" if " | " in item else f"{item}[]"
     if origin is tuple:
         return f"[{', '.join(map(in_typescript, parts))}]"
     raise TypeError(hint)

@@ -60,6 +60,23 @@ def test_a_later_run_changes_nothing_of_an_earlier_one(notebook: LiveNotebook) -
     assert failed.snapshot["ranks"][0]["outcome"] == "error"
 
 
+def test_what_ranks_log_stays_in_it_as_a_picture(notebook: LiveNotebook) -> None:
+    cell = notebook.succeed(
+        "%%sky\nimport jupyter_sky as sky\nfor step in range(5):\n"
+        "    sky.log({'<i>loss': 1 / (1 + step)}, step=step)\nsky.log(nothing=float('nan'))"
+    )
+    loss, nothing, *_ = cell.snapshot["curves"]
+    assert (loss["rank"], loss["values"][:2], nothing["values"]) == (0, [1, 0.5], [None])
+    page = cell.strips[-1]["text/html"]
+    assert "&lt;i&gt;loss" in page and "<i>" not in page
+    assert 'd="M0.0 3.0h0L60.0 ' in page
+    assert "  <i>loss: 0.2 (5 logged)" in cell.strips[-1]["text/plain"]
+    table = notebook.succeed("table = %sky metrics\nprint(list(table.columns), len(table))")
+    assert table.stdout == "['rank', 'step', '<i>loss', 'nothing'] 10\n"
+    notebook.succeed("%%sky --background\nsky.log(loss=4)")
+    notebook.succeed("logged = _\nlogged.result()\nassert logged.metrics['loss'].max() == 4")
+
+
 def test_clear_output_leaves_it(notebook: LiveNotebook) -> None:
     cell = notebook.succeed(
         "%%sky\nfrom IPython.display import clear_output\n"

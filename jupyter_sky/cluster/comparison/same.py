@@ -1,0 +1,239 @@
+"""Where the ranks' values of a name differ first, in a sentence.
+
+Digests of whole values come first. Only where they differ, one rank of each kind is asked for its
+parts, and for the numbers of the first part that differs.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from jupyter_sky.formatting import format_bytes, format_count, format_list, format_ranks
+from jupyter_sky.transport.protocol.inspection import (
+    PARTS_COMPARED,
+    RANDOM,
+    LookedRank,
+    Question,
+    SeenName,
+    SeenPart,
+)
+
+_PAGES = 60  # of parts that are looked through for the first difference
+_LONGEST = 160
+
+
+class Ask(Protocol):
+    """Asks ranks a question, all of them by default."""
+
+    def __call__(
+        self, what: Question, names: Sequence[str], ranks: Sequence[int] = (), start: int = 0
+    ) -> list[LookedRank]:
+        """Return what they answer, in order."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How names compare on the ranks.
+
+    Attributes
+    ----------
+    lines
+        A sentence for each name.
+    differ
+        The names that do not stand for the same on all ranks.
+    """
+
+    lines: tuple[str, ...]
+    differ: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """All sentences, a line each."""
+        return "\n".join(self.lines)
+
+
+def compare(ask: Ask, names: Sequence[str]) -> Compared:
+    """Return how names compare.
+
+    Parameters
+    ----------
+    ask
+        Asks the ranks.
+    names
+        The names; `RANDOM` may stand for the states of random number generators.
+    """
+    looked = ask("digests", [name for name in names if name != RANDOM])
+    ranks = [each["rank"] for each in looked]
+    lines, differ = [], []
+    for name in names:
+        seen = {
+            each["rank"]: one for each in looked for one in each["names"] if one["name"] == name
+        }
+        line, is_same = _compared(ask, name, seen, ranks)
+        lines.append(f"{name}: {line}")
+        if not is_same:
+            differ.append(name)
+    return Compared(tuple(lines), tuple(differ))
+
+
+def _compared(
+    ask: Ask, name: str, seen: dict[int, SeenName], ranks: Sequence[int]
+) -> tuple[str, bool]:
+    if not seen:
+        return f"no rank has this name: `%sky push {name}` sends the notebook's", False
+    where = ""
+    if missing := [rank for rank in ranks if rank not in seen]:
+        have = "has it, " if len(seen) == 1 else "have it, "
+        does = "does not" if len(missing) == 1 else "do not"
+        where = f"{format_ranks(seen)} {have}{format_ranks(missing)} {does}"
+    if len(seen) == 1:
+        return where or f"there is only {format_ranks(seen)}", not missing
+    groups: dict[str, list[int]] = {}
+    for rank, each in seen.items():
+        groups.setdefault(each["digest"], []).append(rank)
+    if len(groups) == 1:
+        first = next(iter(seen.values()))
+        line = f"the same on {format_ranks(seen)} ({_extent(first)})"
+        if left := _uncompared(ask, name, min(seen), first):
+            line = f"{line}, but for {left}"
+        return "; ".join(filter(None, [where, line])), not missing
+    line = _difference(ask, name, seen, [ranks[0] for ranks in groups.values()], groups)
+    return "; ".join(filter(None, [where, line])), False
+
+
+def _extent(seen: SeenName) -> str:
+    size = f", {format_bytes(seen['size'])}" if seen["size"] else ""
+    first = "the first " if seen["parts"] >= PARTS_COMPARED else ""
+    return f"{first}{seen['parts']:,} part{'s' * (seen['parts'] != 1)}{size}"
+
+
+def _uncompared(ask: Ask, name: str, rank: int, seen: SeenName) -> str:
+    """Say what digests leave out: pieces of sharded tensors, and what has no digest."""
+    parts = _all_parts(ask, name, [rank], seen["parts"])[rank]
+    split = [each for each in parts if each["sharded"]]
+    opaque = [each for each in parts if not each["digest"] and not each["sharded"]]
+    said = []
+    if split:
+        are = "is sharded: each rank has a piece of its own"
+        if len(split) > 1:
+            are = "are sharded: each rank has pieces of its own"
+        said.append(f"{format_count(len(split), 'part')} that {are}")
+    if opaque:
+        path = _short(opaque[0]["path"])
+        more = f" and {len(opaque) - 1} more" if len(opaque) > 1 else ""
+        said.append(f"{path}{more}, which cannot be compared")
+    return format_list(said) if said else ""
+
+
+def _all_parts(ask: Ask, name: str, ranks: Sequence[int], count: int) -> dict[int, list[SeenPart]]:
+    """Return the parts of a name on some ranks, as far as they are looked through."""
+    found: dict[int, list[SeenPart]] = {rank: [] for rank in ranks}
+    for _ in range(_PAGES):
+        start = max(len(parts) for parts in found.values())
+        answers = {each["rank"]: each["parts"] for each in ask("parts", [name], ranks, start)}
+        for rank in ranks:
+            found[rank] += answers.get(rank, [])
+        if not any(answers.values()) or start + len(next(iter(answers.values()))) >= count:
+            break
+    return found
+
+
+def _difference(
+    ask: Ask,
+    name: str,
+    seen: dict[int, SeenName],
+    chosen: Sequence[int],
+    groups: dict[str, list[int]],
+) -> str:
+    """Say where ranks differ first; ``chosen`` has one rank of each kind."""
+    alike = {ranks[0]: ranks for ranks in groups.values()}
+    count = max(each["parts"] for each in seen.values())
+    tables = {
+        rank: {part["path"]: part for part in parts}
+        for rank, parts in _all_parts(ask, name, chosen, count).items()
+    }
+    paths = dict.fromkeys(path for table in tables.values() for path in table)
+    different = [path for path in paths if len(_kinds(path, tables)) > 1]
+    if not different:
+        return f"{format_ranks(seen)} differ, in parts beyond the first {len(paths):,}"
+    path = different[0]
+    kinds = _kinds(path, tables)
+    ranks = {kind: sorted(r for rep in reps for r in alike[rep]) for kind, reps in kinds.items()}
+    order = sorted(kinds, key=lambda kind: (-len(ranks[kind]), ranks[kind][0]))
+    line = _who([ranks[kind] for kind in order], _short(path))
+    whats = {(tables[kinds[kind][0]].get(path) or _NOTHING)["what"] for kind in order}
+    if len(whats) > 1:
+        said = [
+            f"{(tables[kinds[kind][0]].get(path) or _NOTHING)['what'] or 'nothing'} on "
+            f"{format_ranks(ranks[kind])}"
+            for kind in order
+        ]
+        line += f" ({'; '.join(said[:4])}{'; …' * (len(said) > 4)})"
+    elif apart := _apart(ask, name, path, kinds[order[0]][0], kinds[order[1]][0]):
+        line += f" ({apart})"
+    if len(different) > 1:
+        line += f", and in {len(different) - 1:,} more of {len(paths):,} parts"
+    return line
+
+
+_NOTHING: SeenPart = {"path": "", "what": "", "digest": "", "sharded": False}
+
+
+def _kinds(path: str, tables: dict[int, dict[str, SeenPart]]) -> dict[tuple[str, str], list[int]]:
+    """Return which ranks have the same there, by what they have."""
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for rank, table in tables.items():
+        part = table.get(path)
+        key = ("", "") if part is None else (part["what"], part["digest"])
+        if part is not None and part["sharded"]:
+            key = ("sharded", "")
+        kinds.setdefault(key, []).append(rank)
+    return kinds
+
+
+def _who(groups: Sequence[Sequence[int]], path: str) -> str:
+    """Say which ranks differ from which; the largest group comes first."""
+    most, *others = groups
+    if len(most) == 1 and len(groups) > 2:
+        everyone = sorted(rank for group in groups for rank in group)
+        return f"{format_ranks(everyone)} all differ from each other in {path}"
+    rest = sorted(rank for group in others for rank in group)
+    if len(most) == 1:  # two ranks: the head is what the other one is compared with
+        most, rest = sorted([list(most), rest])
+    verb = "differs" if len(rest) == 1 else "differ"
+    return f"{format_ranks(rest)} {verb} from {format_ranks(most)} in {path}"
+
+
+def _apart(ask: Ask, name: str, path: str, one: int, other: int) -> str:
+    """Return how far apart the numbers of two ranks are; empty where there are none."""
+    answers = {each["rank"]: each for each in ask("numbers", [name, path], [one, other])}
+    first, second = (_doubles(answers[rank]["numbers"]) for rank in (one, other))
+    if not first or len(first) != len(second):
+        return ""
+    # Not a number beside a number is as far apart as can be, two of them are not.
+    apart = [abs(a - b) for a, b in zip(first, second, strict=True) if a == a and b == b]
+    broken = sum((a != a) != (b != b) for a, b in zip(first, second, strict=True))
+    largest = max(apart, default=0.0)
+    said = []
+    if broken:
+        said.append(f"{format_count(broken, 'number')} NaN on one side only")
+    if largest and math.isfinite(largest):
+        least = "at least " if answers[one]["sampled"] else ""
+        said.append(f"max difference {least}{largest:.2g}")
+    return ", ".join(said)
+
+
+def _doubles(data: bytes) -> list[float]:
+    numbers = array.array("d", data[: len(data) // 8 * 8])
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,173 @@
+"""What the ranks of a run have logged: a curve for each name and rank, within limits.
+
+Events come in the background loop; tables are made in the user's thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from jupyter_sky.cluster.snapshot import CurveView
+from jupyter_sky.transport.metric_log import LONGEST, NAMES
+from jupyter_sky.transport.protocol.events import Metrics
+from jupyter_sky.transport.series import Series, unpack
+
+KEPT = 4096
+"""Buckets of a curve, each of two points: up to so many figures a table has every one."""
+
+KEPT_IN_ALL = 400_000
+"""Buckets of all curves of a run, 32 bytes each."""
+
+_SMALLEST = 16
+_MOST_CURVES = 16_384
+_DRAWN = 150  # buckets of a curve as it is drawn
+_DRAWN_IN_ALL = 3000
+_MOST_DRAWN = 512  # curves
+_DRAWN_EVERY = 0.5  # seconds
+_DIGITS = 5
+
+
+class _Curve:
+    """A curve twice: as it is kept, and as it is drawn."""
+
+    def __init__(self, kept: int, drawn: int) -> None:
+        self.kept = Series(kept)
+        self.drawn = Series(drawn)
+
+
+class Curves:
+    """The curves of one run."""
+
+    def __init__(self) -> None:
+        self._curves: dict[tuple[str, int], _Curve] = {}
+        self._lock = threading.Lock()
+        self._version = 0
+        self._view: tuple[int, float, list[CurveView]] = (0, -math.inf, [])
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anything was logged."""
+        return bool(self._curves)
+
+    def add(self, event: Metrics) -> None:
+        """Take what a rank has logged."""
+        with self._lock:
+            self._version += 1
+            for name, data in list(event.points.items())[:NAMES]:
+                curve = self._curve(name[:LONGEST], event.rank)
+                if curve is None:
+                    continue
+                before = curve.kept.count
+                for step, value in unpack(data):
+                    if math.isfinite(step):
+                        curve.kept.add(step, value)
+                        curve.drawn.add(step, value)
+                # The rank may have left out some between the extremes.
+                added = curve.kept.count - before
+                curve.kept.count += max(0, event.counts.get(name, 0) - added)
+
+    def _curve(self, name: str, rank: int) -> _Curve | None:
+        key = (name, rank)
+        if key not in self._curves:
+            if len(self._curves) >= _MOST_CURVES:
+                return None
+            count = len(self._curves) + 1
+            kept = max(_SMALLEST, min(KEPT, KEPT_IN_ALL // count))
+            drawn = max(_SMALLEST, min(_DRAWN, _DRAWN_IN_ALL // count))
+            self._curves[key] = _Curve(kept, drawn)
+            for each in self._curves.values():
+                each.kept.shrink(kept)
+                each.drawn.shrink(drawn)
+        return self._curves[key]
+
+    def view(self, is_last: bool = False) -> list[CurveView]:
+        """Return the curves as snapshots have them, made anew at most twice a second."""
+        version, at, view = self._view
+        now = time.monotonic()
+        if version == self._version or (now - at < _DRAWN_EVERY and not is_last):
+            return view
+        with self._lock:
+            # Names in the order in which they came, each rank's together: the head's first.
+            keys = sorted(self._curves, key=lambda key: key[1])[:_MOST_DRAWN]
+            view = [_drawn(name, rank, self._curves[name, rank]) for name, rank in keys]
+            self._view = (self._version, now, view)
+        return view
+
+    def rows(self) -> dict[str, list[Any]]:
+        """Return a table as lists: the rank, the step, and a column for each name.
+
+        A row has what a rank has logged for a step, ``nan`` where that is nothing.
+        """
+        with self._lock:
+            keys = sorted(self._curves, key=lambda key: key[1])
+            names = list(dict.fromkeys(name for name, _ in keys))
+            rows: dict[tuple[int, float, int], dict[str, float]] = {}
+            for (name, rank), curve in self._curves.items():
+                for step, again, value in _numbered(curve.kept.points()):
+                    rows.setdefault((rank, step, again), {})[name] = value
+        ordered = sorted(rows)
+        table: dict[str, list[Any]] = {
+            "rank": [rank for rank, _, _ in ordered],
+            "step": [int(step) if step.is_integer() else step for _, step, _ in ordered],
+        }
+        for name in names:
+            column = name if name not in ("rank", "step") else f"{name}_logged"
+            table[column] = [rows[key].get(name, math.nan) for key in ordered]
+        return table
+
+    def frame(self) -> Any:
+        """Return the table as a DataFrame; without pandas, as a dictionary of lists."""
+        try:
+            pd: Any = importlib.import_module("pandas")
+        except ImportError:
+            return self.rows()
+        return pd.DataFrame(self.rows(), columns=None if self.has_any else ["rank", "step"])
+
+    @property
+    def left_out(self) -> int:
+        """How many figures were logged that the table does not have."""
+        with self._lock:
+            return sum(
+                max(0, each.kept.count - sum(1 for _ in each.kept.points()))
+                for each in self._curves.values()
+            )
+
+
+def _numbered(
+    points: Iterator[tuple[float, float]],
+) -> Iterator[tuple[float, int, float]]:
+    """Yield step, how often that step came before, and value."""
+    seen: dict[float, int] = {}
+    for step, value in points:
+        again = seen.get(step, 0)
+        seen[step] = again + 1
+        yield step, again, value
+
+
+def _drawn(name: str, rank: int, curve: _Curve) -> CurveView:
+    points = list(curve.drawn.points())
+    if points and points[-1][0] < curve.drawn.last[0]:
+        points.append(curve.drawn.last)  # so that a curve ends where it has come to
+    return {
+        "name": name,
+        "rank": rank,
+        "steps": [_short(step) or 0 for step, _ in points],
+        "values": [_short(value) for _, value in points],
+        "last": _short(curve.drawn.last[1]),
+        "count": curve.kept.count,
+        "gaps": curve.kept.gaps,
+    }
+
+
+def _short(number: float) -> float | None:
+    """Return a number with as many digits as are seen, for JSON."""
+    if not math.isfinite(number):
+        return None
+    if number.is_integer() and abs(number) < 1e15:
+        return int(number)
+    return float(f"{number:.{_DIGITS}g}")

@@ -1,0 +1,1 @@
+"""What the names of a rank stand for, and digests by which ranks are compared."""

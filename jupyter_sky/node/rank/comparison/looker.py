@@ -1,0 +1,188 @@
+"""Answers what names stand for on a rank, in a thread of its own: no Stop waits for it."""
+
+from __future__ import annotations
+
+import array
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from jupyter_sky.node.rank.comparison import digests
+from jupyter_sky.node.rank.comparison.describe import describe
+from jupyter_sky.node.rank.comparison.parts import Part, find, parts, random_states
+from jupyter_sky.transport.protocol.inspection import (
+    PARTS_COMPARED,
+    RANDOM,
+    LookedRank,
+    SeenName,
+    SeenPart,
+)
+from jupyter_sky.transport.protocol.rank_messages import LookCommand, Looked
+
+NAMES = 400
+"""Names that an answer has; with more, only their number is told."""
+
+PARTS = 2000
+"""Parts that an answer has."""
+
+NUMBERS = 1 << 17
+"""Numbers of a part that an answer has: a megabyte."""
+
+_SMALL = 64 * 1024  # bytes of a value whose digest costs next to nothing
+
+
+class Looker:
+    """Looks at the names of a rank.
+
+    Parameters
+    ----------
+    rank
+        The rank.
+    names
+        The namespace of its shell.
+    hidden
+        Names of it that are IPython's own.
+    """
+
+    def __init__(self, rank: int, names: Mapping[str, Any], hidden: Mapping[str, Any]) -> None:
+        self._rank = rank
+        self._names = names
+        self._hidden = hidden
+        self._runs = 0
+        self._lock = threading.Lock()
+        # The parts that were looked at last, so that a further question costs nothing.
+        self._seen: dict[str, list[SeenPart]] = {}
+
+    def run_begins(self) -> None:
+        """Take notice of a run: what it changes must not be mistaken for a difference."""
+        self._runs += 1
+
+    def look(self, command: LookCommand, send: Callable[[Looked], None]) -> None:
+        """Answer soon, and return at once."""
+
+        def answer() -> None:
+            with self._lock:
+                seen = self._answer(command)
+            send({"looked": command["number"], "seen": seen})
+
+        threading.Thread(target=answer, name="sky-look", daemon=True).start()
+
+    def _answer(self, command: LookCommand) -> LookedRank:
+        runs = self._runs
+        answer: LookedRank = {
+            "rank": self._rank,
+            "state": "answered",
+            "trouble": "",
+            "names": [],
+            "more": 0,
+            "parts": [],
+            "numbers": b"",
+            "sampled": False,
+        }
+        try:
+            self._fill(answer, command)
+        except BaseException as error:
+            answer["trouble"] = f"{type(error).__name__}: {error}"[:300]
+        if self._runs != runs and command["what"] != "names":
+            self._seen = {}
+            answer["state"] = "busy"
+        return answer
+
+    def _fill(self, answer: LookedRank, command: LookCommand) -> None:
+        names = command["names"]
+        match command["what"]:
+            case "names":
+                found = [name for name in self._found(names) if name in self._names]
+                answer["more"] = max(0, len(found) - NAMES)
+                is_busy = command["busy"]
+                answer["names"] = [self._describe(name, is_busy) for name in found[:NAMES]]
+            case "digests":
+                self._seen = {}
+                wanted = [*names, *([RANDOM] if command["random"] else [])]
+                answer["names"] = [self._digest(name) for name in wanted if self._has(name)]
+            case "parts":
+                seen = self._parts_of(names[0])
+                answer["parts"] = seen[command["start"] :][:PARTS]
+            case "numbers":
+                numbers, answer["sampled"] = _numbers(
+                    find(names[0], self._value(names[0]), names[1])
+                )
+                answer["numbers"] = numbers
+
+    def _found(self, names: list[str]) -> list[str]:
+        if names:
+            return names
+        return sorted(
+            name
+            for name, value in list(self._names.items())
+            if not name.startswith("_")
+            and not isinstance(value, type(sys))
+            and not (name in self._hidden and self._hidden[name] is value)
+        )
+
+    def _describe(self, name: str, is_busy: bool) -> SeenName:
+        value = self._names.get(name)
+        seen = describe(name, value)
+        if not is_busy and seen["size"] is not None and seen["size"] <= _SMALL:
+            seen["digest"] = _whole([each.seen() for each in _some(parts(name, value), 200)])
+        return seen
+
+    def _digest(self, name: str) -> SeenName:
+        seen = self._parts_of(name)
+        whole = describe(name, self._value(name))
+        return {**whole, "digest": _whole(seen), "parts": len(seen)}
+
+    def _parts_of(self, name: str) -> list[SeenPart]:
+        if name not in self._seen:
+            self._seen[name] = [
+                each.seen() for each in _some(parts(name, self._value(name)), PARTS_COMPARED)
+            ]
+        return self._seen[name]
+
+    def _has(self, name: str) -> bool:
+        return name in self._names or name == RANDOM
+
+    def _value(self, name: str) -> Any:
+        return self._names[name] if name in self._names else random_states()
+
+
+def _some(found: Iterator[Part], most: int) -> Iterator[Part]:
+    for _, each in zip(range(most), found, strict=False):
+        yield each
+
+
+def _whole(seen: list[SeenPart]) -> str:
+    """Return a digest of all parts; empty where one has none."""
+    # What is sharded differs between ranks as it should.
+    lines = [
+        f"{each['path']} {'' if each['sharded'] else each['what']} "
+        f"{'' if each['sharded'] else each['digest']}"
+        for each in seen
+    ]
+    return digests.of_text("\n".join(sorted(lines)))  # the order of a dictionary means nothing
+
+
+def _numbers(value: Any) -> tuple[bytes, bool]:
+    """Return the numbers of a value as doubles, or some of them; none where it has none."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if isinstance(value, int | float):
+        return _little(array.array("d", [value])), False
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.is_complex() or value.layout is not torch.strided:
+            return b"", False
+        flat = value.detach().reshape(-1)
+        step = -(-flat.numel() // NUMBERS) or 1
+        chosen = flat[::step].to("cpu", torch.float64)
+        return _little(array.array("d", chosen.tolist())), step > 1
+    if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biuf":
+        flat = value.reshape(-1)
+        step = -(-flat.size // NUMBERS) or 1
+        return flat[::step].astype("<f8").tobytes(), step > 1
+    return b"", False
+
+
+def _little(numbers: array.array[float]) -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()

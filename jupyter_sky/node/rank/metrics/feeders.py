@@ -1,0 +1,139 @@
+"""Loggers of libraries that feed the curves: what they log goes to `sky.log` too.
+
+Each is changed when the user's code imports it, and nothing is imported here. What the library
+does with a figure stays as it is, and an error of ours is none of the user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.abc
+import importlib.machinery
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from jupyter_sky.transport.metric_log import log_some
+
+Feed = Callable[..., None]
+
+_inside = threading.local()
+
+
+def _tensorboard(
+    writer: Any, tag: Any, scalar_value: Any, global_step: Any = None, *_: Any, **__: Any
+) -> None:
+    log_some({tag: scalar_value}, global_step)
+
+
+def _trainer(
+    handler: Any, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
+) -> None:
+    if "train_runtime" not in logs:  # a summary at the end is no point of a curve
+        log_some(_without_steps(logs), state.global_step)
+
+
+def _lightning(connector: Any, metrics: Mapping[str, Any], step: Any = None) -> None:
+    if step is None:
+        step = metrics.get("step", connector.trainer.fit_loop.epoch_loop._batches_that_stepped)
+    log_some(_without_steps(metrics), step)
+
+
+def _fabric(fabric: Any, metrics: Mapping[str, Any], step: Any = None) -> None:
+    log_some(metrics, step)
+
+
+def _wandb(run: Any, data: Mapping[str, Any], step: Any = None, *_: Any, **__: Any) -> None:
+    log_some(data, step)
+
+
+def _without_steps(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in figures.items() if name not in ("epoch", "step")}
+
+
+_CONNECTOR = "trainer.connectors.logger_connector.logger_connector"
+_FEEDERS: Mapping[str, tuple[str, str, Feed]] = {
+    "torch.utils.tensorboard.writer": ("SummaryWriter", "add_scalar", _tensorboard),
+    "tensorboardX.writer": ("SummaryWriter", "add_scalar", _tensorboard),
+    "transformers.trainer_callback": ("CallbackHandler", "on_log", _trainer),
+    f"lightning.pytorch.{_CONNECTOR}": ("_LoggerConnector", "log_metrics", _lightning),
+    f"pytorch_lightning.{_CONNECTOR}": ("_LoggerConnector", "log_metrics", _lightning),
+    "lightning.fabric.fabric": ("Fabric", "log_dict", _fabric),
+    "lightning_fabric.fabric": ("Fabric", "log_dict", _fabric),
+    "wandb.sdk.wandb_run": ("Run", "log", _wandb),
+}
+"""By module: the class in it, the method that logs, and what takes its arguments."""
+
+
+def install() -> None:
+    """Have these libraries feed the curves of this process."""
+    for name in _FEEDERS:
+        if name in sys.modules:
+            _change(sys.modules[name])
+    if not any(isinstance(each, _Finder) for each in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Lets other finders find these modules, and has them changed as soon as they are loaded."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in _FEEDERS:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader)
+                return spec
+        return None
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads a module as another loader does, and changes it."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        found: ModuleType | None = self._loader.create_module(spec)
+        return found
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        # As if we had not been here, for who asks a module for its source.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        _change(module)
+
+
+def _change(module: ModuleType) -> None:
+    kind, method, feed = _FEEDERS[module.__name__]
+    owner = getattr(module, kind, None)
+    original = getattr(owner, method, None)
+    if owner is None or original is None or hasattr(original, "__sky_feeds__"):
+        return
+
+    @functools.wraps(original)
+    def logs(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_inside, "one", False):
+            # One logger that hands on to another, as Lightning does to TensorBoard, logs once.
+            return original(*args, **kwargs)
+        _inside.one = True
+        try:
+            with contextlib.suppress(Exception):  # another version, which calls it otherwise
+                feed(*args, **kwargs)
+            return original(*args, **kwargs)
+        finally:
+            _inside.one = False
+
+    logs.__sky_feeds__ = True  # type: ignore[attr-defined]
+    setattr(owner, method, logs)

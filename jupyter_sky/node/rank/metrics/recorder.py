@@ -1,0 +1,138 @@
+"""Collects what a rank logs, and sends it a few times a second, however often it logs.
+
+Between two messages it keeps of each name no more than a message has room for. The longer a run
+takes, the more rarely it sends: what a run of days sends in all is a few megabytes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from jupyter_sky.node.rank.metrics import feeders
+from jupyter_sky.transport import metric_log
+from jupyter_sky.transport.protocol.events import Metrics
+from jupyter_sky.transport.series import Series, pack
+
+SOONEST, LATEST = 0.25, 5.0
+"""Seconds between two messages: at the beginning of a run, and at most."""
+
+_OF_AGE = 1 / 400  # the part of a run's time that passes between two messages
+_POINTS = 2000  # buckets that the messages of all ranks have, for all names together
+_OF_RANK = 100  # buckets that the message of a rank has, however many ranks there are
+_LEAST = 8  # buckets of each name
+
+
+class MetricRecorder:
+    """Takes what is logged on a rank.
+
+    Parameters
+    ----------
+    rank
+        The rank.
+    send
+        Sends an event to the agent; from any thread.
+    """
+
+    def __init__(self, rank: int, send: Callable[[Metrics], None]) -> None:
+        self._rank = rank
+        self._send = send
+        self._pid = os.getpid()
+        self._run: str | None = None
+        self._began = 0.0
+        self._room = self._limit = _POINTS
+        self._pending: dict[str, Series] = {}
+        self._steps: dict[str, int] = {}
+        self._has_warned = False
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._wakes = threading.Event()
+        self._thread: threading.Thread | None = None
+        metric_log.set_sink(self.log)
+        feeders.install()
+
+    def begin(self, run: str, ranks: int) -> None:
+        """Count for a run from now on, in which so many ranks take part."""
+        with self._lock:
+            self._room = self._limit = max(_OF_RANK, _POINTS // max(1, ranks))
+            self._run, self._began = run, time.monotonic()
+            self._pending, self._steps, self._has_warned = {}, {}, False
+
+    def end(self) -> None:
+        """Send what is left of the run; what is logged afterwards belongs to none."""
+        self.flush()
+        with self._sending, self._lock:
+            self._run = None
+
+    def log(self, values: Mapping[str, float], step: float | None) -> None:
+        """Take figures; returns at once."""
+        if os.getpid() != self._pid:
+            return  # in a child that the user's code has forked: its parent's curves are not its
+        with self._lock:
+            if self._run is None:
+                return
+            for name, value in values.items():
+                count = self._steps.get(name)
+                if count is None:
+                    if len(self._steps) >= metric_log.NAMES:
+                        self._warn()
+                        continue
+                    count = 0
+                    self._limit = max(_LEAST, self._room // (len(self._steps) + 1))
+                self._steps[name] = count + 1
+                series = self._pending.get(name)
+                if series is None:
+                    series = self._pending[name] = Series(self._limit)
+                series.add(count if step is None else step, value)
+        if self._thread is None:
+            self._start()
+        elif not self._wakes.is_set():
+            self._wakes.set()
+
+    def flush(self) -> None:
+        """Send what was logged since the last message."""
+        with self._sending:
+            with self._lock:
+                run, pending = self._run, self._pending
+                self._pending = {}
+            if run is None or not pending:
+                return
+            self._send(
+                Metrics(
+                    self._rank,
+                    run,
+                    {name: pack(series.points()) for name, series in pending.items()},
+                    {name: series.count for name, series in pending.items()},
+                )
+            )
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._send_often, name="sky-metrics", daemon=True
+                )
+                self._thread.start()
+        self._wakes.set()
+
+    def _send_often(self) -> None:
+        while True:
+            self._wakes.wait()
+            age = time.monotonic() - self._began
+            time.sleep(min(LATEST, max(SOONEST, age * _OF_AGE)))
+            self._wakes.clear()
+            try:
+                self.flush()
+            except OSError:
+                return  # the agent is gone
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            print(
+                f"sky.log: a run has at most {metric_log.NAMES} names; further ones are left out.",
+                file=sys.stderr,
+            )

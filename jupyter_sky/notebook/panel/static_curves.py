@@ -1,0 +1,105 @@
+"""Curves as a picture that stays in a saved notebook: HTML with SVG, for light and dark pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from jupyter_sky.cluster.snapshot import CurveView
+
+_MOST = 12  # charts; a table has the others
+_WIDTH, _HEIGHT, _MARGIN = 240, 80, 3
+_BLUE = "#3d8bd9"  # is seen on white and on black
+
+
+def as_html(curves: Sequence[CurveView]) -> str:
+    """Return the curves of the head, or of the first rank that has logged; empty without any."""
+    first: dict[str, CurveView] = {}
+    for curve in curves:
+        first.setdefault(curve["name"], curve)
+    return "".join(_html(list(first.values()))) if first else ""
+
+
+def as_lines(curves: Sequence[CurveView]) -> Iterator[str]:
+    """Yield a line for each of them, with its latest value, for a terminal."""
+    seen: set[str] = set()
+    for curve in curves:
+        if curve["name"] not in seen and len(seen) < _MOST:
+            seen.add(curve["name"])
+            yield f"{curve['name']}: {_figure(curve['last'])} ({curve['count']:,} logged)"
+
+
+def _html(curves: Sequence[CurveView]) -> Iterator[str]:
+    yield '<div style="display: flex; flex-wrap: wrap; gap: 8px 24px; margin: 6px 0">'
+    for curve in curves[:_MOST]:
+        yield _chart(curve)
+    yield "</div>"
+    if (more := len(curves) - _MOST) > 0:
+        yield f"<div>{more} more: <code>%sky metrics</code> has them</div>"
+
+
+def _chart(curve: CurveView) -> str:
+    points = list(zip(curve["steps"], curve["values"], strict=True))
+    values = [value for _, value in points if value is not None]
+    low, high = min(values, default=math.nan), max(values, default=math.nan)
+    left = min(curve["steps"], default=0)
+    right = max(curve["steps"], default=0)
+    rank = f", rank {curve['rank']}" if curve["rank"] else ""
+    gaps = f", {curve['gaps']:,} NaN" if curve["gaps"] else ""
+    name = escape(curve["name"])
+    small = 'font-size="10" fill="currentColor" fill-opacity="0.75"'
+    bottom = _HEIGHT + 14
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT + 36}" '
+        f'viewBox="0 -18 {_WIDTH} {_HEIGHT + 36}" role="img" font-family="sans-serif" '
+        f'aria-label="{name}: {_figure(curve["last"])}">'
+        f'<text y="-6" font-size="12" fill="currentColor"><tspan font-weight="600">'
+        f"{_cut(curve['name'])}</tspan>{rank}{gaps}</text>"
+        f'<text x="{_WIDTH}" y="-6" font-size="12" text-anchor="end" fill="currentColor">'
+        f"{_figure(curve['last'])}</text>"
+        f'<path d="M0 0V{_HEIGHT}H{_WIDTH}" fill="none" stroke="currentColor" '
+        f'stroke-opacity="0.3"/>'
+        f'<path d="{_path(points, (left, right), (low, high))}" fill="none" stroke="{_BLUE}" '
+        f'stroke-width="1.5" stroke-linecap="round" stroke-linejoin="round"/>'
+        f'<text x="4" y="10" {small}>{_figure(high)}</text>'
+        + (f'<text x="4" y="{_HEIGHT - 4}" {small}>{_figure(low)}</text>' if low < high else "")
+        + f'<text y="{bottom}" {small}>{_figure(left)}</text>'
+        + (
+            f'<text x="{_WIDTH}" y="{bottom}" text-anchor="end" {small}>{_figure(right)}</text>'
+            if left < right
+            else ""
+        )
+        + "</svg>"
+    )
+
+
+def _path(
+    points: Sequence[tuple[float, float | None]],
+    steps: tuple[float, float],
+    values: tuple[float, float],
+) -> str:
+    """Return points as an SVG path; where a value is missing there is a gap."""
+    wide, tall = steps[1] - steps[0] or 1, values[1] - values[0]
+    parts, is_drawing = [], False
+    for step, value in points:
+        if value is None:
+            is_drawing = False
+            continue
+        x = (step - steps[0]) / wide * _WIDTH
+        part = (value - values[0]) / tall if tall > 0 else 0.5
+        y = _HEIGHT - _MARGIN - part * (_HEIGHT - 2 * _MARGIN)
+        # A line of no length, so that a point that stands alone is seen.
+        parts.append(f"L{x:.1f} {y:.1f}" if is_drawing else f"M{x:.1f} {y:.1f}h0")
+        is_drawing = True
+    return "".join(parts)
+
+
+def _cut(name: str) -> str:
+    return escape(name if len(name) <= 24 else f"{name[:23]}…")
+
+
+def _figure(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "NaN"
+    return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3g}"

@@ -1,0 +1,119 @@
+"""``sky.log``: figures of a rank, which its notebook draws as curves.
+
+On a rank there is something that takes them; in any other process they go nowhere, so that the
+same code runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jupyter_sky.errors import UsageError
+
+NAMES = 256
+"""Names that a rank can log in a run."""
+
+LONGEST = 100
+"""Characters of a name."""
+
+Sink = Callable[[Mapping[str, float], float | None], None]
+
+_sink: Sink | None = None
+
+
+def set_sink(sink: Sink | None) -> None:
+    """Have logged figures given to a function, with the step that they belong to."""
+    global _sink
+    _sink = sink
+
+
+def log(values: Mapping[str, Any] | None = None, /, *, step: Any = None, **named: Any) -> None:
+    """Log figures: the notebook draws them as curves, live, and keeps them with the run.
+
+    Each name is a curve. Any rank may log; the head's curves are shown first. Outside of a cluster
+    nothing happens.
+
+    Parameters
+    ----------
+    values
+        Figures by their names, where a name is none that Python takes as such, as in
+        ``sky.log({"train/loss": loss}, step=7)``.
+    step
+        Where they stand on the curve; by default each name counts for itself, from 0.
+    **named
+        Figures by their names: numbers, or tensors and arrays with a single element.
+
+    Raises
+    ------
+    UsageError
+        When something is no number.
+
+    Examples
+    --------
+    >>> sky.log(step=step, loss=loss, lr=scheduler.get_last_lr()[0])
+    """
+    if values is not None and not isinstance(values, Mapping):
+        raise UsageError(
+            f"sky.log takes figures by their names, and {type(values).__name__} has none: write "
+            "sky.log(loss=loss), or sky.log({'train/loss': loss})."
+        )
+    given = {**(values or {}), **named}
+    if not given:
+        raise UsageError("sky.log needs a figure with a name, as in sky.log(step=7, loss=0.3).")
+    at = None if step is None else _number("step", step)
+    if at is not None and at - at != 0:
+        raise UsageError(f"sky.log: the step is {at}: give a finite number.")
+    found = {_name(name): _number(name, value) for name, value in given.items()}
+    if _sink is not None:
+        _sink(found, at)
+
+
+def log_some(values: Mapping[Any, Any], step: Any) -> None:
+    """Log those of a library's figures that are numbers; never raises."""
+    if _sink is None:
+        return
+    found = {}
+    for name, value in values.items():
+        try:
+            found[_name(name)] = _number(str(name), value)
+        except Exception:  # text, pictures, histograms: not for a curve
+            continue
+    if found:
+        try:
+            at = None if step is None else _number("step", step)
+        except UsageError:
+            at = None
+        _sink(found, at)
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(f"sky.log: {name!r} is no name for a curve: give a text.")
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
+def _number(name: str, value: Any) -> float:
+    kind = type(value)
+    if kind is float or kind is int:
+        return float(value) if kind is float else _whole(name, value)
+    try:
+        # A tensor or an array; `item` refuses one with several elements.
+        value = value.item() if hasattr(value, "item") else value
+        if isinstance(value, str | bytes | complex):
+            raise TypeError(value)
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        shape = getattr(value, "shape", None)
+        what = f"a {kind.__name__}" + (f" of shape {list(shape)}" if shape else "")
+        raise UsageError(
+            f"sky.log: {name} is {what}, which is no number: give a number, or a tensor with a "
+            "single element, like loss.mean()."
+        ) from None
+
+
+def _whole(name: str, value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise UsageError(f"sky.log: {name} is too large for a curve.") from None

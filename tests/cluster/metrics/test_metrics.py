@@ -1,0 +1,138 @@
+"""What ranks log: `sky.log` on real ranks, and what the notebook keeps of it."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+
+import pytest
+
+from jupyter_sky.cluster.errors import RemoteError
+from jupyter_sky.cluster.runs.handle import RunHandle
+from tests.cluster.conftest import Cells
+from tests.waiting import until
+
+
+def _logged(cells: Cells, code: str, **options: object) -> RunHandle:
+    run = cells.start(f"import jupyter_sky as sky\n{code}", **options)  # type: ignore[arg-type]
+    run.follow()
+    run.check()
+    return run
+
+
+def test_what_a_rank_logs_is_a_table(cells: Cells) -> None:
+    run = _logged(
+        cells,
+        """for step in range(5):
+    if rank == 0:
+        sky.log(step=10 * step, loss=torch.tensor(1 / (1 + step)), ok=True)
+sky.log({"eval/acc": rank})""",
+    )
+    table = run.metrics.rows()
+    assert set(table["rank"]) == {0, 1, 2, 3}
+    first = [
+        (step, round(loss, 4))
+        for rank, step, loss in zip(table["rank"], table["step"], table["loss"], strict=True)
+        if rank == 0 and not math.isnan(loss)
+    ]
+    assert first == [(0, 1.0), (10, 0.5), (20, 0.3333), (30, 0.25), (40, 0.2)]
+    assert [value for value in table["eval/acc"] if not math.isnan(value)] == [0.0, 1.0, 2.0, 3.0]
+    frame = run.metrics.frame()
+    assert list(frame.columns) == ["rank", "step", "loss", "ok", "eval/acc"]
+    # The record of the run has them, with the head's first.
+    curves = cells.cluster.snapshot(run=run.id)["curves"]
+    assert [(curve["name"], curve["rank"]) for curve in curves][:3] == [
+        ("loss", 0),
+        ("ok", 0),
+        ("eval/acc", 0),
+    ]
+    assert curves[0]["steps"] == [0, 10, 20, 30, 40]
+    assert curves[0]["last"] == 0.2
+    cells.run("pass")
+    assert cells.cluster.metrics().rows() == table
+
+
+def test_it_comes_while_the_run_goes_on(cells: Cells) -> None:
+    code = "import jupyter_sky as sky\nsky.log(loss=3)\ntime.sleep(600)"
+    run = cells.start(code)
+    try:
+        until(lambda: len(cells.cluster.snapshot(run=run.id)["curves"]) == 4)
+    finally:
+        cells.cluster.interrupt_run(run.id)
+        run.follow()
+    # A run that was stopped keeps them.
+    assert cells.cluster.snapshot(run=run.id)["curves"][0]["values"] == [3]
+
+
+def test_a_million_figures_stay_small(cells: Cells) -> None:
+    run = _logged(
+        cells,
+        """if rank < 2:
+    for n in range(500_000):
+        sky.log(a=n, b=-50 if n == 123_456 else 1)""",
+    )
+    curves = {(each["name"], each["rank"]): each for each in run.metrics.view(is_last=True)}
+    a, b = curves["a", 0], curves["b", 1]
+    assert a["count"] == b["count"] == 500_000
+    assert len(a["values"]) < 1000
+    assert (min(a["values"]), max(a["values"]), a["last"]) == (0, 499_999, 499_999)
+    assert min(b["values"]) == -50
+    table = run.metrics.rows()
+    assert len(table["step"]) < 40_000
+    assert run.metrics.left_out > 900_000
+
+
+def test_many_names_and_bad_figures(cells: Cells) -> None:
+    run = _logged(
+        cells,
+        """if rank == 1:
+    for step in range(50):
+        sky.log({f"<b>{n}</b>": n * step for n in range(64)}, step=step)
+    sky.log(step=50, loss=float("nan"))
+    sky.log(step=51, loss=float("inf"))
+    sky.log(step=52, loss=2)
+    sky.log({"x" * 500: 1})""",
+    )
+    view = run.metrics.view(is_last=True)
+    assert len(view) == 66
+    loss = next(each for each in view if each["name"] == "loss")
+    assert (loss["values"], loss["gaps"]) == ([None, None, 2], 2)
+    assert len(view[-1]["name"]) == 100
+    assert len(run.metrics.rows()["<b>63</b>"]) == 53
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        ("sky.log(loss='low')", "sky.log: loss is a str, which is no number"),
+        ("sky.log(loss=torch.ones(3))", r"loss is a Tensor of shape \[3\], which is no number"),
+        ("sky.log(step=float('nan'), loss=1)", "the step is nan: give a finite number"),
+        ("sky.log(3)", "int has none: write sky.log"),
+        ("sky.log()", "needs a figure with a name"),
+        ("sky.log({3: 1})", "3 is no name for a curve"),
+        ("sky.log(loss=None)", "loss is a NoneType, which is no number"),
+        ("sky.log(loss=10**400)", "loss is too large for a curve"),
+    ],
+)
+def test_bad_input_says_what_to_do(cells: Cells, call: str, sentence: str) -> None:
+    with pytest.raises(RemoteError, match=sentence):
+        _logged(cells, call, ranks=(0,))
+
+
+def test_a_rank_that_is_lost_keeps_what_it_had_sent(cells: Cells) -> None:
+    code = """import jupyter_sky as sky
+for step in range(3):
+    sky.log(step=step, loss=step)
+time.sleep(600)"""
+    run = cells.start(code)
+
+    def have_come() -> bool:
+        curves = cells.cluster.snapshot(run=run.id)["curves"]
+        return [curve["values"] for curve in curves] == [[0, 1, 2]] * 4
+
+    until(have_come)
+    os.kill(cells.cluster.state.ranks[1].pid or 0, signal.SIGTERM)
+    run.follow()
+    assert run.failed
+    assert have_come()

@@ -1,0 +1,48 @@
+"""``%sky vars`` and ``%sky same``, typed into a shell."""
+
+from __future__ import annotations
+
+import pytest
+from IPython.utils.capture import capture_output
+
+from jupyter_sky.cluster.comparison.table import NameRow
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.output.name_table import NameTable
+from tests.notebook.conftest import Notebook
+
+
+def test_the_variables_of_the_ranks(notebook: Notebook) -> None:
+    notebook.run("%sky up --nodes 2")
+    assert notebook.run("%sky vars").endswith(": the ranks have no variables yet\n")
+    with pytest.raises(UsageError, match="name what to compare, as in `%sky same model"):
+        notebook.run("%sky same")
+    notebook.run("%%sky\nx = [1, 2]\ny = '0'")
+    notebook.run("%%sky --ranks 1\ny = '1'")
+    lines = [line.split() for line in notebook.run("%sky vars").splitlines()]
+    assert lines[0] == ["name", "type", "shape", "dtype", "device", "size", "ranks"]
+    assert [(line[0], line[1], line[-2:]) for line in lines[1:]] == [
+        ("x", "list", ["the", "same"]),
+        ("y", "str", ["values", "differ"]),
+    ]
+    with capture_output() as captured:
+        notebook.shell.run_cell("%sky vars x nobody").raise_error()
+    assert "no rank has nobody: `%sky push nobody` sends the notebook's" in captured.stderr
+    assert notebook.run("%sky same x y").splitlines() == [
+        "x: the same on ranks 0-1 (3 parts, 128 B)",
+        "y: rank 1 differs from rank 0 in y",
+    ]
+    notebook.run("%%sky --ranks 1\nx.append(3)\ny = 1.5")
+    assert notebook.run("%sky same x y --random").splitlines()[:2] == [
+        "x: rank 1 differs from rank 0 in x (list 2 items on rank 0; list 3 items on rank 1), "
+        "and in 1 more of 4 parts",
+        "y: rank 1 differs from rank 0 in y (str 1 character on rank 0; float on rank 1)",
+    ]
+
+
+def test_what_ranks_say_is_no_markup() -> None:
+    row = NameRow("x", (0,), "<img src=x>", "[1]", "&", "cpu\x1b[2J", 8, False, None)
+    table = NameTable([row], [0, 1])
+    assert "<img" not in table._repr_html_()
+    assert "&lt;img src=x&gt;" in table._repr_html_()
+    assert "\x1b" not in repr(table)
+    assert "<b>only rank 0</b>" in table._repr_html_()
