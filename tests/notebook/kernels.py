@@ -127,13 +127,13 @@ class LiveNotebook:
         self._manager.start_kernel(cwd=str(path.parent), env=env)
         self._connect()
 
-    def run(self, code: str) -> Cell:
+    def run(self, code: str, keyboard: bool = False) -> Cell:
         """Run a cell to its end, whether it fails or not."""
-        return self.finish(self.start(code))
+        return self.finish(self.start(code, keyboard))
 
-    def start(self, code: str) -> Cell:
-        """Send a cell to the kernel."""
-        return Cell(self._client.execute(code))
+    def start(self, code: str, keyboard: bool = True) -> Cell:
+        """Send a cell to the kernel; without a keyboard, as papermill does."""
+        return Cell(self._client.execute(code, allow_stdin=keyboard))
 
     def until(self, cell: Cell, condition: Callable[[Cell], object]) -> None:
         """Read what comes back until a condition holds."""

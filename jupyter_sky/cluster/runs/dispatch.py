@@ -74,6 +74,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         "serves": task.serves,
         "talks": task.talks,
         "deadline": controller.timeouts.stop,
+        "debugging": task.debugging,
     }
     blobs = {**update.blobs, **task.blobs}
     if task.values:

@@ -31,6 +31,7 @@ from jupyter_sky.transport.protocol.events import (
     Event,
     Lost,
     Output,
+    Prompted,
     RankDone,
     RankExited,
     RunBegan,
@@ -258,7 +259,7 @@ class Scheduler(ClusterListener):
                 if run and event.rank in run.task.ranks:
                     self.monitor.on_output(event)
                     run.on_output(event)
-            case Told():
+            case Told() | Prompted():
                 run = self._runs.get(event.run)
                 if run and event.rank in run.waiting:
                     run.on_told(event)

@@ -102,6 +102,7 @@ class Agent:
         self._supervisor = Supervisor(
             spec.ranks, fork_server, logs, self._events.publish, on_lost=self.end
         )
+        self._supervisor.prompting.is_attended = lambda: self.is_used
         self._metrics = Metrics(spec.ranks)
         self._peers = Peers(folder, self._serve_peer)
         if spec.credentials:

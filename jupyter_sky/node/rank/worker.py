@@ -14,19 +14,21 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank import collective_abort, env_vars, preemption_hooks, scripts, streams
 from jupyter_sky.node.rank.calls.conversation import Conversation
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.server import CallServer
+from jupyter_sky.node.rank.debugger.rank_debugger import RankDebugger
 from jupyter_sky.node.rank.gathering import Gatherer
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
+from jupyter_sky.node.rank.plugin_hooks import PluginHooks
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport import present_run
 from jupyter_sky.transport.frames import BlockingFrames
@@ -43,22 +45,6 @@ from jupyter_sky.transport.protocol.rank_messages import (
 from jupyter_sky.transport.protocol.topology import Topology
 
 _FLUSH_EVERY = 0.1
-
-
-class PluginHooks(Protocol):
-    """What plugins do around a rank, as `jupyter_sky.api.plugin_lifecycle` sends it."""
-
-    def enter_process(self) -> None:
-        """Called once, before the first group is formed."""
-
-    def enter_app(self) -> None:
-        """Called to form each group."""
-
-    def exit_app(self) -> None:
-        """Called to leave each group."""
-
-    def exit_process(self) -> None:
-        """Called once, before the rank ends."""
 
 
 class RankWorker:
@@ -112,6 +98,8 @@ class RankWorker:
         self._topology: Topology | None = None
         self._begun_in = Path.cwd()
         self._inspector = inspector
+        self._debugger = RankDebugger(rank, shell, self._send_event)
+        inspector.at_prompt = self._debugger.at_prompt
         shell.compile.on_named = inspector.write_names
         shell.attach(self)
 
@@ -154,6 +142,8 @@ class RankWorker:
                     self._break_collective(command)
                 case "inspect":
                     self._send(self._inspector.answer(command))
+                case "answer" | "hold":
+                    self._debugger.on_aside(command)
                 case "leaving":
                     preemption_hooks.run_hooks(self.rank, command, self._interrupts)
 
@@ -242,6 +232,7 @@ class RankWorker:
         # Calls that ranks take one by one are none that they do together.
         present_run.begin(self._run, [self.rank] if command["serves"] else command["everyone"])
         self._shell.reset_traceback()
+        self._debugger.begin(command)
         error: BaseException | None = None
         values = None
         try:
@@ -253,6 +244,7 @@ class RankWorker:
             # A child that the user's code has forked, and that came out of the cell.
             streams.flush()
             os._exit(0 if error is None else 1)
+        self._debugger.end(error)
         streams.flush()
         with self._ending:
             self._run = None
@@ -278,11 +270,15 @@ class RankWorker:
         if command["script"] is not None:
             self._run_script(command)
             return None
+        if command["debugging"]["looks_at"] is not None:
+            self._look_at(command["debugging"]["looks_at"])
+            return None
         if command["code"] is not None:
             error = self._shell.run(command["code"], *command["place"])
             if error is not None:
                 if isinstance(error, KeyboardInterrupt):
                     cancel_tasks()
+                self._debugger.on_error(error)
                 raise error
             return None
         cell_sources.register(command["cells"])
@@ -306,6 +302,13 @@ class RankWorker:
             scripts.run(command, place, self._interrupts)
         except SkyError as failure:
             self._shell.record_sentence(failure)
+            raise
+
+    def _look_at(self, run: str) -> None:
+        try:
+            self._debugger.look_at(run)
+        except SkyError as problem:
+            self._shell.record_sentence(problem)
             raise
 
     def _pack_values(self, command: RunCommand, result: Any) -> Packed | None:

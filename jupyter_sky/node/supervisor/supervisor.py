@@ -13,6 +13,7 @@ from jupyter_sky.node.supervisor.fork_client import ForkClient
 from jupyter_sky.node.supervisor.inspection import Inspection
 from jupyter_sky.node.supervisor.log_file import RankLogs
 from jupyter_sky.node.supervisor.output_forwarder import OutputForwarder, Publish
+from jupyter_sky.node.supervisor.prompting import Prompting
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.node.supervisor.stop import Stopper
 from jupyter_sky.transport.frames import Message
@@ -58,8 +59,8 @@ class Supervisor:
         The ranks by number.
     versions
         The versions of what the fork server has imported; ``None`` until it has.
-    stopper, inspection
-        Stops what they do; looks what that is.
+    stopper, inspection, prompting
+        Stops what they do; looks what that is; brings them what the user answers.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Supervisor:
         self.versions: dict[str, str] | None = None
         self.stopper = Stopper(self.ranks)
         self.inspection = Inspection(self.ranks)
+        self.prompting = Prompting(self.ranks)
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self._fork_server = ForkClient(fork_server, self)
@@ -249,6 +251,8 @@ class Supervisor:
                     process.forming = None
                 if message["error"] is None:
                     process.generation = message["generation"]
+            case "prompted":
+                self.prompting.on_prompted(process, message)
             case "display":
                 process.send({"op": "displayed", "number": message.pop("number")})
                 self._output.forward_display(process, message)
@@ -369,7 +373,7 @@ def _speaks_for_itself(process: RankProcess, message: Message) -> bool:
             return process.rank == 0
         case {"inspected": int(), "frames": list(), "collectives": list(), "recent": list()}:
             return True
-        case {"event": "rank_done" | "told", "rank": process.rank, "run": process.run}:
+        case {"event": "rank_done" | "told" | "prompted", "rank": process.rank, "run": process.run}:
             return process.run is not None
         case {"event": "formed" | "display", "rank": process.rank}:
             return True

@@ -38,6 +38,7 @@ HANDLERS: Mapping[str, Handler] = {
     "attach": lifecycle.attach,
     "panel": status.panel,
     "where": control.where,
+    "debug": control.debug,
     "interrupt": control.interrupt,
     "restart": control.restart,
     "scale": control.scale,

@@ -164,6 +164,7 @@ RUN_OPTIONS = tuple(
             "1m",
             "say where ranks are that wait this long for another (10s)",
         ),
+        (("--pdb",), "", None, "", "stop in the debugger where the cell raises an exception"),
     ]
 )
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
@@ -194,6 +195,9 @@ _SOURCE_RANKS = Argument(
 _LOG_RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "ranks (head)")
 _RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "ranks (all)")
 _HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "also check these hosts")
+_DEBUGGED = Argument(
+    ("--ranks", "--rank"), "RANKS", types.RANKS, "2", "ranks to look at (the one that failed first)"
+)
 _NODES = Argument(
     ("nodes",), "N", types.NODES, "8", "new number of nodes; the last ones leave first"
 )
@@ -255,6 +259,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "attach": ("connect to a cluster that is up", (_NAME,)),
     "panel": ("show the last run of a cluster here, live", (_NAME,)),
     "where": ("show what each rank is doing, and which ranks the others wait for", (_CLUSTER,)),
+    "debug": ("look at the error of a rank in the debugger", (_DEBUGGED, _CLUSTER)),
     "interrupt": ("stop the current run", (_CLUSTER,)),
     "restart": ("restart ranks with empty namespaces", (_RANKS, _CLUSTER)),
     "scale": (
@@ -342,3 +347,4 @@ class CellOptions:
     background: bool = False
     timeout: float | None = None
     hang_after: float | None = None
+    pdb: bool = False

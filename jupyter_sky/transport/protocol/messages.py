@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
+from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.topology import Topology
 
 
@@ -303,6 +304,8 @@ class RunFields(TypedDict):
         Whether ``call`` sends values while it runs, or asks for items.
     deadline
         Seconds after Stop when a rank that still runs is killed.
+    debugging
+        Whether somebody answers prompts, and what the debugger is to do.
     """
 
     run: str
@@ -322,6 +325,7 @@ class RunFields(TypedDict):
     serves: Serving | None
     talks: bool
     deadline: float
+    debugging: Debugging
 
 
 class RunRequest(RunFields):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict, final
 
 from jupyter_sky.transport.protocol.calls import TellFields
+from jupyter_sky.transport.protocol.debugging import AnswerCommand, HoldCommand
 from jupyter_sky.transport.protocol.inspection import (
     BegunCollective,
     SeenCollective,
@@ -209,6 +210,7 @@ class Inspected(TypedDict):
     frames: list[SeenFrame]
     collectives: list[SeenCollective]
     recent: list[BegunCollective]
+    prompt: str
 
 
-SideCommand = BreakCommand | LeavingCommand | InspectCommand
+SideCommand = BreakCommand | LeavingCommand | InspectCommand | AnswerCommand | HoldCommand
