@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bdb
 import gc
 import os
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import DebuggerQuit, SkyError
 from jupyter_sky.node.rank.debugger.holding import Holding
 from jupyter_sky.node.rank.debugger.keyboard import Keyboard
 from jupyter_sky.node.rank.debugger.rank_pdb import RankPdb, has_frames_of_user
@@ -45,7 +44,7 @@ class RankDebugger:
         self._holding = Holding()
         self._run: str | None = None
         self._pdb: RankPdb | None = None
-        self._stops = self._keeps = False
+        self._stops = self._keeps = self._releases = False
         self._kept: tuple[str, BaseException] | None = None
         sys.breakpointhook = self._on_breakpoint
 
@@ -85,6 +84,10 @@ class RankDebugger:
             self._pdb = None
         self._keyboard.end()
         self._holding.release()
+        if self._releases:
+            # Only now: the debugger itself had hold of it before.
+            self._releases = False
+            self.forget()
         if error is not None and run is not None and self._keeps:
             self._kept = (run, error)
 
@@ -93,7 +96,7 @@ class RankDebugger:
         if not self._stops or not self._keyboard.is_there or not has_frames_of_user(error):
             return
         text = str(error) if isinstance(error, Exception) else ""
-        if isinstance(error, KeyboardInterrupt | SystemExit | bdb.BdbQuit) or is_consequence(text):
+        if isinstance(error, KeyboardInterrupt | SystemExit | DebuggerQuit) or is_consequence(text):
             return
         self._debugger().look_at(error, "\n".join(self._shell.last_traceback))
 
@@ -117,8 +120,7 @@ class RankDebugger:
                 "to look at."
             )
         text = f"{type(kept[1]).__name__}: {kept[1]}".rstrip(": ")
-        if self._debugger().look_at(kept[1], text):
-            self.forget()
+        self._releases = self._debugger().look_at(kept[1], text)
 
     def forget(self) -> None:
         """Release what a failed cell has left: frames, and all that their variables hold."""

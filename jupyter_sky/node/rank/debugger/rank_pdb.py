@@ -6,12 +6,15 @@ cell out; it calls cells what the notebook calls them; and an interrupt ends the
 
 from __future__ import annotations
 
+import ast
 import functools
+import linecache
 import pdb
 import sys
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+from jupyter_sky.errors import DebuggerQuit
 from jupyter_sky.node.rank.debugger.keyboard import LONGEST_TEXT, Keyboard
 from jupyter_sky.node.rank.inspection import stacks
 from jupyter_sky.serialization import cell_sources
@@ -85,7 +88,6 @@ class RankPdb(pdb.Pdb):
 
     def look_at(self, error: BaseException, header: str = "") -> bool:
         """Let the user look at the frames of an error; return whether they were left by ``q``."""
-        self._was_left = False
         self.reset()
         if header:
             self.message(header)
@@ -126,14 +128,31 @@ class RankPdb(pdb.Pdb):
     def _is_users(self, frame: FrameType) -> bool:
         return frame.f_code in self._origins or is_users(frame)
 
+    def user_call(self, frame: FrameType, argument_list: None) -> None:
+        """Stop where a function begins; the statements of a cell are none."""
+        if not _is_statement(frame):
+            super().user_call(frame, argument_list)
+
+    def user_return(self, frame: FrameType, return_value: Any) -> None:
+        """Stop where a function ends; IPython runs each statement of a cell like one."""
+        if not _is_statement(frame) or _is_last(frame):
+            super().user_return(frame, return_value)
+        else:
+            self.set_step()
+
     # What it shows and asks
 
     def interaction(self, frame: FrameType | None, *rest: Any, **options: Any) -> None:
         """Ask until the user lets the cell go on, or not."""
+        self._was_left = False
         if self._keyboard.is_there:
             super().interaction(frame, *rest, **options)
         elif frame is not None:
             self.set_continue()
+        if self._was_left and frame is not None:
+            # Not `BdbQuit`, of which IPython says nothing in the notebook: a cell after it would
+            # run as if nothing had happened.
+            raise DebuggerQuit("the cell ended here, as its debugger was left with `q`")
 
     def _cmdloop(self) -> None:
         # Not begun anew after an interrupt, which ends the cell.
@@ -144,7 +163,7 @@ class RankPdb(pdb.Pdb):
         super().cmdloop(intro)
         if not self._keyboard.is_there:
             # The notebook is gone, and the line was the end of the input: that is not `q`.
-            self._was_left = self._user_requested_quit = False
+            self._was_left = False
             self.set_continue()
 
     def postcmd(self, stop: Any, line: str) -> Any:
@@ -169,9 +188,7 @@ class RankPdb(pdb.Pdb):
     def do_quit(self, arg: str) -> Any:
         """Leave the debugger, and end the cell."""
         self._was_left = True
-        self._user_requested_quit = True
-        self.set_quit()
-        return 1
+        return True
 
     do_q = do_exit = do_quit
 
@@ -200,6 +217,22 @@ def is_users(frame: FrameType) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _is_own(file: str) -> bool:
     return stacks.place_of(file, {})[1]
+
+
+def _is_statement(frame: FrameType) -> bool:
+    """Return whether a frame is that of statements of a cell, outside of functions."""
+    code = frame.f_code
+    return code.co_name == "<module>" and code.co_filename in cell_sources.titles
+
+
+def _is_last(frame: FrameType) -> bool:
+    """Return whether no statement of its cell comes after that of a frame."""
+    source = "".join(linecache.getlines(frame.f_code.co_filename))
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:
+        return True
+    return not statements or frame.f_lineno >= statements[-1].lineno
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import bdb
 import contextlib
 import os
 import subprocess
@@ -21,6 +20,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
+from jupyter_sky.errors import DebuggerQuit
 from jupyter_sky.node.rank.ipython import no_keyboard, widgets
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
@@ -202,9 +202,8 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             # Nobody reads where it came. To find that out takes a second, the first time, inside of
             # a library as large as torch, and everyone waits who is told that the run has ended.
             self._showtraceback(type(error), error, ["KeyboardInterrupt"])
-        elif isinstance(error, bdb.BdbQuit):
-            line = "BdbQuit: the cell ended here, as its debugger was left with `q`"
-            self._showtraceback(type(error), error, [line])
+        elif isinstance(error, DebuggerQuit):
+            self._showtraceback(type(error), error, [f"DebuggerQuit: {error}"])
         elif error is not None and (_has_group(error) or is_consequence(_text(error))):
             # As long takes the error of a collective that a peer has left, which is not the cause.
             self._showtraceback(type(error), error, _bare_lines(error))
