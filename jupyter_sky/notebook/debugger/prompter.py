@@ -114,7 +114,7 @@ class Prompter:
             self._asked = frozenset([event.rank])
             line = self._question.ask(event.prompt, is_hidden, lambda: self._is_open(event))
         except TakenBack:
-            return
+            self._end_line()
         except EOFError:
             self._answer([event], "eof")
         except NotImplementedError:
@@ -140,7 +140,7 @@ class Prompter:
             self._asked = frozenset(ranks)
             line = self._question.ask(prompt, False, lambda: any(map(self._is_open, events)))
         except TakenBack:
-            return
+            self._end_line()
         except EOFError:
             self._answer(events, "eof")
         except NotImplementedError:
@@ -181,6 +181,11 @@ class Prompter:
     def _say(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
+
+    def _end_line(self) -> None:
+        # A terminal still stands behind the prompt; a page takes it away with the cell's end.
+        if sys.stdout.isatty():
+            self._say("\n")
 
     def _is_open(self, event: Prompted) -> bool:
         return self._answers.prompts.open.get(event.rank) == event
