@@ -10,6 +10,7 @@ of all exceptions, each with its file::
                 Declined     errors.py: the user was asked, and said no
                 NotOffered   providers/aws/market/selection.py: what fits is on no market
             ScriptFailed     errors.py: a script ended with an exit status that is not 0
+            DebuggerQuit     errors.py: the user left the debugger of a cell with `q`
             ClusterLost      errors.py: the cluster, or a part of it, is gone
             NoConnection     errors.py: a node cannot be reached now, and may be there
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
@@ -28,6 +29,7 @@ of all exceptions, each with its file::
         ProtocolError        transport/frames.py: bytes that are no message
         HelpRequested        notebook/options/parser.py: the line asks for help
         ObjectGone           serialization/object_tokens.py: a rank has dropped an object
+        TakenBack            notebook/debugger/keyboard.py: a question needs no answer any more
     KeyboardInterrupt
         Interrupted          cluster/errors.py: the user stopped a run
     OSError
@@ -75,6 +77,10 @@ class ScriptFailed(SkyError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class DebuggerQuit(SkyError):
+    """The user left the debugger in the middle of a cell, which ends it."""
 
 
 class ClusterLost(SkyError):

@@ -60,6 +60,8 @@ class RemoteError(Exception):
     """The same in words, with what it was called with."""
     advice = ""
     """What to do about it, where that is known; shown behind everything else."""
+    origin: tuple[str, str] | None = None
+    """The cluster and the run that it came from, for the debugger."""
 
     @property
     def exceptions(self) -> tuple[RemoteError, ...]:

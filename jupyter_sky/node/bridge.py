@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 
-from jupyter_sky.transport.protocol.bridge import MARK, NO_AGENT, NO_ANSWER
+from jupyter_sky.transport.bridge import MARK, NO_AGENT, NO_ANSWER
 
 _PIECE = 256 * 1024
 _CONNECT_WITHIN = 10.0  # seconds

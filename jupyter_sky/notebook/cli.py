@@ -36,7 +36,7 @@ from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.session import Session
 
-_NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask")
+_NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask", "debug")
 """Commands that mean nothing without a notebook."""
 
 _PRINT_OUTPUT = ("logs", "attach", *SCRIPT_COMMANDS)

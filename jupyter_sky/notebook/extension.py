@@ -15,6 +15,7 @@ from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
 from jupyter_sky.notebook.ipython.auto_cells import AutoCells
 from jupyter_sky.notebook.ipython.completer import SkyCompleter
 from jupyter_sky.notebook.ipython.missing_names import MissingNames
+from jupyter_sky.notebook.ipython.post_mortem import PostMortem
 from jupyter_sky.notebook.magics import SkyMagics
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.sidebar.actions import SidebarActions
@@ -41,6 +42,7 @@ class Extension:
         self._auto = AutoCells(shell)
         self._assignments = AssignmentTracker(shell, self._session)
         self._missing_names = MissingNames(shell, self._session)
+        self._post_mortem = PostMortem(shell, self._session)
         self._completer = SkyCompleter(shell, self._session)
         actions = SidebarActions(self._session, self._publisher.set_error)
         self._control_channel = ControlChannel(
@@ -59,6 +61,7 @@ class Extension:
         self._auto.switch(False)
         self._assignments.remove()
         self._missing_names.remove()
+        self._post_mortem.remove()
         self._control_channel.remove()
         self._shell.Completer.custom_matchers.remove(self._completer.match)
         self._shell.configurables.remove(self._settings)

@@ -20,6 +20,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.debugger.keyboard import has_keyboard
 from jupyter_sky.notebook.errors import InvalidCell, advise
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
 from jupyter_sky.notebook.kernel import cell_id
@@ -35,6 +36,7 @@ from jupyter_sky.notebook.scripts.run import run_shell_cell
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import check_names, choose_ranks, shown_ranks
 from jupyter_sky.serialization import cell_sources
+from jupyter_sky.transport.protocol.debugging import Debugging
 
 
 @magics_class
@@ -116,6 +118,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
                 title=_title(cell),
                 hang_after=options.hang_after or HANG_AFTER,
                 records=records,
+                debugging=self._debugging(options),
             )
         )
         bind_values = partial(self._bind, options, cluster, run)
@@ -152,6 +155,13 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         cluster = self._session.connected(options.cluster)
         check_names(options.in_names, self.shell.user_ns, "--in", cluster)
         return frozenset(options.in_names)
+
+    def _debugging(self, options: CellOptions) -> Debugging:
+        keyboard = has_keyboard(self.shell) and not options.background
+        if options.pdb and not keyboard:
+            where = "a run in the background" if options.background else "this page"
+            print(f"--pdb: {where} takes no input, so no rank stops at an error", file=sys.stderr)
+        return {"keyboard": keyboard, "stops": options.pdb, "looks_at": None}
 
     def _bind(
         self,

@@ -127,13 +127,13 @@ class LiveNotebook:
         self._manager.start_kernel(cwd=str(path.parent), env=env)
         self._connect()
 
-    def run(self, code: str) -> Cell:
+    def run(self, code: str, keyboard: bool = False) -> Cell:
         """Run a cell to its end, whether it fails or not."""
-        return self.finish(self.start(code))
+        return self.finish(self.start(code, keyboard))
 
-    def start(self, code: str) -> Cell:
-        """Send a cell to the kernel."""
-        return Cell(self._client.execute(code))
+    def start(self, code: str, keyboard: bool = True) -> Cell:
+        """Send a cell to the kernel; without a keyboard, as papermill does."""
+        return Cell(self._client.execute(code, allow_stdin=keyboard))
 
     def until(self, cell: Cell, condition: Callable[[Cell], object]) -> None:
         """Read what comes back until a condition holds."""
@@ -150,8 +150,13 @@ class LiveNotebook:
 
     def answer(self, text: str) -> str:
         """Answer what the running cell asks the user, and return the question."""
-        message = self._client.get_stdin_msg(timeout=PATIENCE)
+        question = self.question()
         self._client.input(text)
+        return question
+
+    def question(self) -> str:
+        """Wait for a question of the running cell, and leave it open."""
+        message = self._client.get_stdin_msg(timeout=PATIENCE)
         return str(message["content"]["prompt"])
 
     def value(self, expression: str) -> Any:
@@ -181,10 +186,14 @@ class LiveNotebook:
 
     def ask_action(self, request: dict[str, Any]) -> Any:
         """Ask what a page asks over the server, and return the result."""
+        return json.loads(self.say_action(request))
+
+    def say_action(self, request: dict[str, Any]) -> str:
+        """Ask the same, and return the words of the result."""
         assert self.ask(request) == "begun"
         reply = self._client.get_control_msg(timeout=PATIENCE)["content"]
         assert reply["status"] == "ok", reply
-        return json.loads(reply["said"])
+        return str(reply["said"])
 
     def restart(self, now: bool = True) -> None:
         """Restart the kernel: kill it, or ask it to end."""

@@ -192,6 +192,10 @@ def _doing(seen: SeenRank, runs: Collection[str | None], wanted: Sequence[SeenCo
         came = any(_is_begun(one, seen) for one in wanted)
         return "{has} left the cell" if came or not wanted else "{has} left the cell without it"
     stack = seen["frames"]
+    if seen.get("prompt"):
+        asked = "the debugger's prompt" if seen["prompt"] == "debugger" else "a prompt for you"
+        place = f" ({_escaped(_line(seen))})" if _line(seen) else ""
+        return f"{{is}} at {asked}{place}"
     own = next((at for at, frame in enumerate(stack) if frame["own"]), None)
     if own is None:
         return "{is} in no line of the cell"

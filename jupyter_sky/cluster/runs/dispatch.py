@@ -75,6 +75,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         "talks": task.talks,
         "records": list(task.records),
         "deadline": controller.timeouts.stop,
+        "debugging": task.debugging,
     }
     blobs = {**update.blobs, **task.blobs}
     if task.values:

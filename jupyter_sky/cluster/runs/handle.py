@@ -7,17 +7,18 @@ of the run itself is changed here but its flags; what is to be done is asked of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from jupyter_sky.cluster.debugging.answers import Answers
 from jupyter_sky.cluster.errors import Interrupted, TimedOut, remote_error
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.transfer import TransferProgress
-from jupyter_sky.cluster.runs.run import Run, Sink
+from jupyter_sky.cluster.runs.run import Callbacks, Run, Sink
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import Teller
 from jupyter_sky.cluster.runs.task import HangNotice, Message, RunNotice, Task
@@ -25,7 +26,7 @@ from jupyter_sky.cluster.runs.values import load
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.protocol.events import Display, Output, Told
+from jupyter_sky.transport.protocol.events import Display, Output, Prompted, Told
 
 STOPPED_WITHIN = 0.75
 """Seconds after Stop when the user has control again, whatever the ranks do."""
@@ -34,6 +35,7 @@ _LEFT_WITHIN = 1.0
 """Seconds that generators get to end by themselves."""
 
 _SLICE = 0.5  # seconds
+_SHORT_SLICE = 0.05
 
 
 class RunHandle:
@@ -45,6 +47,11 @@ class RunHandle:
         The run.
     scheduler
         What carries it out.
+
+    Attributes
+    ----------
+    answers
+        Brings answers to those of its ranks that wait for the user.
     """
 
     def __init__(self, run: Run, scheduler: Scheduler) -> None:
@@ -52,6 +59,7 @@ class RunHandle:
         self._scheduler = scheduler
         self._begun = False
         self._teller = Teller(scheduler.controller, run.id)
+        self.answers = Answers(scheduler.controller, run.id, run.prompts)
 
     def begin(self) -> None:
         """Start the run, unless it was started.
@@ -74,6 +82,7 @@ class RunHandle:
         is_leaving: Callable[[], bool] = lambda: False,
         told: Callable[[Told], object] = lambda event: None,
         hang: Callable[[str], object] = lambda text: None,
+        ask: Callable[[Prompted | None], object] = lambda event: None,
     ) -> None:
         """Give what ranks print and display to ``show``, until the run is over.
 
@@ -97,6 +106,8 @@ class RunHandle:
             Called in this thread with what ranks tell in the middle of it.
         hang
             Called in this thread with where ranks are, when some wait long for others.
+        ask
+            Called in this thread when a rank waits for the user, and again while any does.
 
         Raises
         ------
@@ -105,7 +116,7 @@ class RunHandle:
         TimedOut
             When the time was over; every rank was told to stop.
         """
-        run, callbacks = self._run, _Callbacks(show, sending, notice, told, hang)
+        run, callbacks = self._run, Callbacks(show, sending, notice, told, hang, ask)
         try:
             self.begin()
             begun()
@@ -135,7 +146,7 @@ class RunHandle:
                 continue
             if event is None:
                 return
-            if not isinstance(event, TransferProgress | RunNotice | HangNotice):
+            if not isinstance(event, TransferProgress | RunNotice | HangNotice | Prompted):
                 yield event
 
     def tell(
@@ -229,7 +240,9 @@ class RunHandle:
         if self._run.trouble:
             raise self._run.trouble
         if self._run.failures:
-            raise remote_error(self._run.failures, _before(self._run.last_findings))
+            error = remote_error(self._run.failures, _before(self._run.last_findings))
+            error.origin = (self.cluster, self.id)
+            raise error
 
     @property
     def id(self) -> str:
@@ -296,21 +309,29 @@ class RunHandle:
         """Of the names that were asked for, or that a cell can bind, those that each rank has."""
         return {rank: frozenset(done.bound) for rank, done in self._run.done.items()}
 
-    def _show_queued(self, callbacks: _Callbacks, until: float | None = None) -> None:
+    def _show_queued(self, callbacks: Callbacks, until: float | None = None) -> None:
         """Show what comes, until the run is over or the monotonic clock says ``until``."""
+        prompts = self._run.prompts
         while True:
-            left = _SLICE if until is None else min(_SLICE, until - time.monotonic())
+            left = _SHORT_SLICE if prompts.open else _SLICE
+            if until is not None:
+                left = min(left, until - time.monotonic())
             if left <= 0:
                 return
-            try:
+            prompted = None
+            with contextlib.suppress(queue.Empty):
                 event = self._run.queue.get(timeout=left)
-            except queue.Empty:
-                continue
-            if event is None:
-                return
-            callbacks.call(event)
+                if event is None:
+                    return
+                callbacks.call(event)
+                prompted = event if isinstance(event, Prompted) else None
+            if prompts.open and not self._run.stopped:
+                asked = time.monotonic()
+                callbacks.ask(prompted)
+                # The time limit is the ranks', not that of the user.
+                until = until and until + time.monotonic() - asked
 
-    def _stop_and_show(self, callbacks: _Callbacks) -> None:
+    def _stop_and_show(self, callbacks: Callbacks) -> None:
         """Stop the run, and show for a moment what ranks print then."""
         event_loop.call(self._scheduler.stop, self._run)
         try:
@@ -343,32 +364,6 @@ class RunHandle:
                 f"{limit:g} s is ended, and its variables are lost"
             )
         return f"{text}. {_before(self._run.findings)}".rstrip()
-
-
-@dataclass(frozen=True)
-class _Callbacks:
-    """What `RunHandle.follow` calls for each kind of thing in the queue."""
-
-    show: Sink
-    sending: Callable[[TransferProgress], object]
-    notice: Callable[[str], object]
-    told: Callable[[Told], object]
-    hang: Callable[[str], object]
-
-    def call(
-        self, event: Output | Display | Told | TransferProgress | RunNotice | HangNotice
-    ) -> None:
-        match event:
-            case Told():
-                self.told(event)
-            case TransferProgress():
-                self.sending(event)
-            case RunNotice():
-                self.notice(event.text)
-            case HangNotice():
-                self.hang(event.text)
-            case _:
-                self.show(event)
 
 
 def _before(found: Findings | None) -> str:

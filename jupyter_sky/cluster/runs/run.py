@@ -12,9 +12,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from jupyter_sky.cluster.debugging.prompts import Prompts
 from jupyter_sky.cluster.errors import Failure, RankLost
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.metrics.curves import Curves
@@ -23,15 +24,50 @@ from jupyter_sky.cluster.runs.talk import Talk
 from jupyter_sky.cluster.runs.task import HangNotice, RunNotice, Task
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
-from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited, Told
+from jupyter_sky.transport.protocol.events import (
+    Display,
+    Output,
+    Prompted,
+    RankDone,
+    RankExited,
+    Told,
+)
 
 _JUST_BEFORE = 6.0  # seconds
 
-Queued = Output | Display | Told | TransferProgress | RunNotice | HangNotice | None
+Queued = Output | Display | Told | Prompted | TransferProgress | RunNotice | HangNotice | None
 """What the user's thread gets; ``None`` is the end."""
 
 Sink = Callable[[Output | Display], object]
 """Called with what ranks print and display."""
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What `RunHandle.follow` calls for each kind of thing in the queue."""
+
+    show: Sink
+    sending: Callable[[TransferProgress], object]
+    notice: Callable[[str], object]
+    told: Callable[[Told], object]
+    hang: Callable[[str], object]
+    ask: Callable[[Prompted | None], object]
+
+    def call(self, event: Queued) -> None:
+        """Call what is for an event."""
+        match event:
+            case Prompted() | None:
+                pass  # `ask` is called with what waits
+            case Told():
+                self.told(event)
+            case TransferProgress():
+                self.sending(event)
+            case RunNotice():
+                self.notice(event.text)
+            case HangNotice():
+                self.hang(event.text)
+            case _:
+                self.show(event)
 
 
 class Run:
@@ -79,6 +115,8 @@ class Run:
         Set when it is over.
     findings
         Where its ranks are, while one waits for another.
+    prompts
+        The prompts at which its ranks wait for the user.
     where
         The same in words, where the user should know or has asked.
     metrics
@@ -112,6 +150,7 @@ class Run:
         self.findings: Findings | None = None
         self.where: str | None = None
         self.metrics = Curves()
+        self.prompts = Prompts(self._on_prompts_changed)
         self._last_found: tuple[Findings, float] | None = None
         self._shows_stacks = False
         self._told_hang = ("", 0.0)
@@ -193,12 +232,19 @@ class Run:
         else:
             self.queue.put(event)
 
-    def on_told(self, event: Told) -> None:
-        """Handle what a rank says in the middle of its part."""
-        if self.talk:
+    def on_told(self, event: Told | Prompted) -> None:
+        """Handle what a rank says in the middle of its part, or asks the user."""
+        if isinstance(event, Prompted):
+            self.prompts.on_prompted(event)
+            self.queue.put(event)
+        elif self.talk:
             self.talk.on_told(event)
         elif self.task.talks:
             self.queue.put(event)
+
+    def _on_prompts_changed(self) -> None:
+        """Say who waits for the user; also in the user's thread, which answers."""
+        self.where = self.prompts.sentence or None
 
     def on_rank_done(self, event: RankDone) -> None:
         """Handle that a rank came to the end of its part."""
@@ -245,6 +291,10 @@ class Run:
         before, self.findings = self.findings, found
         if found:
             self._last_found = (found, time.monotonic())
+        if asked := self.prompts.sentence:
+            # That others wait for this rank is what the user wants.
+            self.where = f"{asked} {found.sentence}." if found else asked
+            return
         key, seconds = self._told_hang
         if found and is_long:
             self.where = found.text if self._shows_stacks else f"{found.sentence}."
@@ -278,6 +328,7 @@ class Run:
 
     def _settle(self, rank: int) -> None:
         self._waiting.discard(rank)
+        self.prompts.remove(rank)
         if not self._waiting:
             self._finish()
 
@@ -286,6 +337,8 @@ class Run:
             self._ended = time.monotonic()
             self.over.set()
             self.told.set()
+            for rank in self.prompts.open:
+                self.prompts.remove(rank)
             # First the record of it is complete, then the user's thread hears of the end.
             self._on_finish(self)
             self.queue.put(None)

@@ -32,6 +32,7 @@ from jupyter_sky.transport.protocol.events import (
     Lost,
     Metrics,
     Output,
+    Prompted,
     RankDone,
     RankExited,
     RunBegan,
@@ -262,7 +263,7 @@ class Scheduler(ClusterListener):
                 run = self._runs.get(event.run)
                 if run and event.rank in run.task.ranks:
                     run.metrics.add(event)
-            case Told():
+            case Told() | Prompted():
                 run = self._runs.get(event.run)
                 if run and event.rank in run.waiting:
                     run.on_told(event)

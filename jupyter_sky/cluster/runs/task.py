@@ -10,12 +10,18 @@ from jupyter_sky.cluster.errors import Failure
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.cell_sources import Cells
+from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.events import Display, Output
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed, Script, Serving
 from jupyter_sky.transport.protocol.profiling import RecordKind
 
 HANG_AFTER = 10.0
 """Seconds of waiting for another rank, after which the user is told of it."""
+
+
+def no_debugging() -> Debugging:
+    """Return what runs have in which nobody is asked anything."""
+    return {"keyboard": False, "stops": False, "looks_at": None}
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,8 @@ class Task:
         What ranks record of it, for `jupyter_sky.cluster.profiling`.
     hang_after
         Seconds that ranks wait for others before it is said where all of them are.
+    debugging
+        Whether somebody answers prompts, and what the debugger is to do.
     """
 
     ranks: tuple[int, ...]
@@ -84,6 +92,7 @@ class Task:
     talks: bool = False
     records: tuple[RecordKind, ...] = ()
     hang_after: float = HANG_AFTER
+    debugging: Debugging = field(default_factory=no_debugging)
 
     def asks(self, rank: int) -> bool:
         """Return whether a rank is asked for a value: only that of such a rank is unpickled."""

@@ -34,6 +34,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
 )
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
+from jupyter_sky.transport.protocol.debugging import AnswerRequest, HoldRequest
 from jupyter_sky.transport.protocol.events import RunBegan
 from jupyter_sky.transport.protocol.inspection import (
     InspectAnswer,
@@ -106,6 +107,8 @@ class RequestHandlers:
             # runs and the process group
             "run": self._on_run,
             "tell": self._on_tell,
+            "answer": self._on_answer,
+            "hold": self._on_hold,
             "interrupt": self._on_interrupt,
             "reserve": self._on_reserve,
             "form": self._on_form,
@@ -172,6 +175,14 @@ class RequestHandlers:
             self._store.touch(wanted)
             self._events.trim_blobs(wanted)
         self._supervisor.tell(request)
+        return {}
+
+    def _on_answer(self, request: AnswerRequest) -> Message:
+        self._supervisor.prompting.answer(request)
+        return {}
+
+    def _on_hold(self, request: HoldRequest) -> Message:
+        self._supervisor.prompting.hold(request)
         return {}
 
     def _on_interrupt(self, request: InterruptRequest) -> Message:

@@ -29,7 +29,7 @@ from jupyter_sky.node.agent.requests import RequestHandlers
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.store import STALLED, BlobStore, default_disk, default_limit
 from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, Peers, Stream
-from jupyter_sky.node.supervisor.log_file import RankLogs
+from jupyter_sky.node.supervisor.output.log_file import RankLogs
 from jupyter_sky.node.supervisor.supervisor import Supervisor
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
@@ -102,6 +102,7 @@ class Agent:
         self._supervisor = Supervisor(
             spec.ranks, fork_server, logs, self._events.publish, on_lost=self.end
         )
+        self._supervisor.prompting.is_attended = lambda: self.is_used
         self._metrics = Metrics(spec.ranks)
         self._peers = Peers(folder, self._serve_peer)
         if spec.credentials:

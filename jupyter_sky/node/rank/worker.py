@@ -22,7 +22,9 @@ from jupyter_sky.node.rank.calls.conversation import Conversation
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.server import CallServer
 from jupyter_sky.node.rank.comparison.looker import Looker
+from jupyter_sky.node.rank.debugger.rank_debugger import RankDebugger
 from jupyter_sky.node.rank.gathering import Gatherer
+from jupyter_sky.node.rank.head_port import HeadPort
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
@@ -97,12 +99,14 @@ class RankWorker:
         self._was_broken = False
         self._displays = 0
         self._plugins: PluginHooks | None = None
-        self._head: socket.socket | None = None
+        self._head = HeadPort()
         self._topology: Topology | None = None
         self._begun_in = Path.cwd()
         self._inspector, self._sampler = inspector, Sampler(inspector.recorded)
         self._looker = Looker(rank, shell.user_ns, shell.user_ns_hidden)
         self._metrics = MetricRecorder(rank, self._send_event)
+        self._debugger = RankDebugger(rank, shell, self._send_event)
+        inspector.at_prompt = self._debugger.at_prompt
         shell.compile.on_named = inspector.write_names
         shell.attach(self)
 
@@ -149,6 +153,8 @@ class RankWorker:
                     self._sampler.begin(command, self._send)
                 case "look":
                     self._looker.look(command, self._send)
+                case "answer" | "hold":
+                    self._debugger.on_aside(command)
                 case "leaving":
                     preemption_hooks.run_hooks(self.rank, command, self._interrupts)
 
@@ -173,13 +179,7 @@ class RankWorker:
     # The process group
 
     def _reserve_port(self, command: ReserveCommand) -> None:
-        # The head listens itself, on the one address that the group uses, before any rank is told
-        # the port: no other program can take it in between.
-        if self._head is not None:
-            self._head.close()
-        family = socket.AF_INET6 if ":" in command["addr"] else socket.AF_INET
-        self._head = socket.create_server((command["addr"], 0), family=family, backlog=1024)
-        answer: Reserved = {"reserved": self._head.getsockname()[1]}
+        answer: Reserved = {"reserved": self._head.reserve(command["addr"])}
         self._send(answer)
 
     def _form(self, command: FormCommand) -> None:
@@ -203,12 +203,7 @@ class RankWorker:
 
     def _enter(self, command: FormCommand) -> None:
         os.environ.update(env_vars.variables(command["topology"], self.rank))
-        if self._head is not None:
-            # The plugin that forms the group takes the descriptor over.
-            os.environ["JUPYTER_SKY_HEAD_FD"] = str(self._head.detach())
-            self._head = None
-        else:
-            os.environ.pop("JUPYTER_SKY_HEAD_FD", None)
+        self._head.hand_over()
         self._receive_names(command["names"])
         if self._plugins is None:
             plugins: PluginHooks = blobs.unpack(command["life"], self._folder)
@@ -239,6 +234,7 @@ class RankWorker:
         # Calls that ranks take one by one are none that they do together.
         present_run.begin(self._run, [self.rank] if command["serves"] else command["everyone"])
         self._shell.reset_traceback()
+        self._debugger.begin(command)
         error: BaseException | None = None
         values = None
         try:
@@ -251,6 +247,7 @@ class RankWorker:
             # A child that the user's code has forked, and that came out of the cell.
             streams.flush()
             os._exit(0 if error is None else 1)
+        self._debugger.end(error)
         streams.flush()
         self._metrics.end()
         with self._ending:
@@ -277,11 +274,15 @@ class RankWorker:
         if command["script"] is not None:
             self._run_script(command)
             return None
+        if command["debugging"]["looks_at"] is not None:
+            self._look_at(command["debugging"]["looks_at"])
+            return None
         if command["code"] is not None:
             error = self._shell.run(command["code"], *command["place"])
             if error is not None:
                 if isinstance(error, KeyboardInterrupt):
                     cancel_tasks()
+                self._debugger.on_error(error)
                 raise error
             return None
         cell_sources.register(command["cells"])
@@ -296,15 +297,19 @@ class RankWorker:
 
     def _run_script(self, command: RunCommand) -> None:
         assert self._topology is not None
-        if self._head is not None:
-            # The port was kept for what the script starts.
-            self._head.close()
-            self._head = None
+        self._head.release()  # the port was kept for what the script starts
         try:
             place = scripts.ScriptPlace(self._topology, self.rank, self._begun_in, self._folder)
             scripts.run(command, place, self._interrupts)
         except SkyError as failure:
             self._shell.record_sentence(failure)
+            raise
+
+    def _look_at(self, run: str) -> None:
+        try:
+            self._debugger.look_at(run)
+        except SkyError as problem:
+            self._shell.record_sentence(problem)
             raise
 
     def _pack_values(self, command: RunCommand, result: Any) -> Packed | None:

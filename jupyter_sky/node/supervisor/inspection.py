@@ -100,7 +100,7 @@ class Inspection:
             said = await self._ask(process, brief=False)
         if said is not None:
             seen["frames"], seen["recent"] = said["frames"], said["recent"]
-            seen["collectives"] = said["collectives"]
+            seen["collectives"], seen["prompt"] = said["collectives"], said["prompt"]
         else:
             seen["answered"] = "nobody" if frames is None else "system"
             seen["frames"] = frames or []

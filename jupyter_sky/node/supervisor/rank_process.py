@@ -10,9 +10,9 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-from jupyter_sky.node.supervisor.display_limiter import DisplayLimiter
-from jupyter_sky.node.supervisor.log_file import LogFile
-from jupyter_sky.node.supervisor.rate_limiter import RateLimiter
+from jupyter_sky.node.supervisor.output.display_limiter import DisplayLimiter
+from jupyter_sky.node.supervisor.output.log_file import LogFile
+from jupyter_sky.node.supervisor.output.rate_limiter import RateLimiter
 from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.calls import TellRequest

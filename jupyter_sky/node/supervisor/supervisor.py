@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from jupyter_sky.node.supervisor.exit_reason import ExitReasons, last_lines
+from jupyter_sky.node.supervisor.forgery import is_forged
 from jupyter_sky.node.supervisor.fork_client import ForkClient
 from jupyter_sky.node.supervisor.inspection import Inspection
-from jupyter_sky.node.supervisor.log_file import RankLogs
 from jupyter_sky.node.supervisor.looking import Looking
-from jupyter_sky.node.supervisor.output_forwarder import OutputForwarder, Publish
+from jupyter_sky.node.supervisor.output.log_file import RankLogs
+from jupyter_sky.node.supervisor.output.output_forwarder import OutputForwarder, Publish
 from jupyter_sky.node.supervisor.profiling import Profiles, Records
+from jupyter_sky.node.supervisor.prompting import Prompting
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.node.supervisor.stop import Stopper
 from jupyter_sky.transport.frames import Message
@@ -60,9 +62,9 @@ class Supervisor:
         The ranks by number.
     versions
         The versions of what the fork server has imported; ``None`` until it has.
-    stopper, inspection, profiles, records, looking
+    stopper, inspection, profiles, records, looking, prompting
         Stops what they do; looks what that is, at a moment and for a time; has what they record;
-        asks what names stand for.
+        asks what names stand for; brings them what the user answers.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Supervisor:
         self.profiles = Profiles(self.ranks, self.inspection.written_stack)
         self.records = Records()
         self.looking = Looking(self.ranks)
+        self.prompting = Prompting(self.ranks)
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self._fork_server = ForkClient(fork_server, self)
@@ -237,7 +240,7 @@ class Supervisor:
     # What they say
 
     def _on_message(self, process: RankProcess, message: Message) -> None:
-        if not _speaks_for_itself(process, message):
+        if is_forged(process, message):
             self._report_forgery(process)
             return
         if "reserved" in message:
@@ -264,6 +267,8 @@ class Supervisor:
                     process.forming = None
                 if message["error"] is None:
                     process.generation = message["generation"]
+            case "prompted":
+                self.prompting.on_prompted(process, message)
             case "display":
                 process.send({"op": "displayed", "number": message.pop("number")})
                 self._output.forward_display(process, message)
@@ -375,23 +380,3 @@ class Supervisor:
 
     def _publish_event(self, event: Event) -> None:
         self._publish(event.message(), None)
-
-
-def _speaks_for_itself(process: RankProcess, message: Message) -> bool:
-    """Return whether a message on the socket of a rank is one that this rank may send."""
-    match message:
-        case {"reserved": int()}:
-            return process.rank == 0
-        case {"inspected": int(), "frames": list(), "collectives": list(), "recent": list()}:
-            return True
-        case {"sampled": int()}:
-            return True
-        case {"recorded": process.run, "kind": str(), "data": bytes()}:
-            return process.run is not None
-        case {"looked": int(), "seen": {"rank": process.rank}}:
-            return True
-        case {"event": "rank_done" | "told" | "metrics", "rank": process.rank, "run": process.run}:
-            return process.run is not None
-        case {"event": "formed" | "display", "rank": process.rank}:
-            return True
-    return False

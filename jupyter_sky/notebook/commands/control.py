@@ -1,4 +1,4 @@
-"""``%sky where``, ``profile``, ``interrupt`` …; the sidebar's buttons do the same."""
+"""``%sky where``, ``profile``, ``debug``, ``interrupt`` …; most are buttons too."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.ipython.post_mortem import last_error, look_at
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.output.progress import ProgressLine
@@ -37,6 +38,17 @@ def profile(context: CommandContext, options: Namespace) -> None:
     with context.visited_cluster(options.cluster) as cluster:
         ranks = choose_ranks(cluster, options.ranks, "%sky profile --ranks")
         show_profile(context.shell, cluster, options.seconds, ranks)
+
+
+def debug(context: CommandContext, options: Namespace) -> None:
+    """Look at the frames that a failed cell has left on ranks."""
+    cluster, error = context.cluster(options.cluster), last_error()
+    origin = error.origin if error else None
+    ranks = choose_ranks(cluster, options.ranks or "head", "--ranks")
+    run = ""
+    if error and origin and origin[0] == cluster.name and options.ranks is None:
+        ranks, run = (error.rank,), origin[1]
+    look_at(context.shell, context.session.panels, cluster, run, ranks, len(ranks) > 1)
 
 
 def interrupt(context: CommandContext, options: Namespace) -> None:

@@ -42,6 +42,7 @@ HANDLERS: Mapping[str, Handler] = {
     "panel": status.panel,
     "where": control.where,
     "profile": control.profile,
+    "debug": control.debug,
     "interrupt": control.interrupt,
     "restart": control.restart,
     "scale": control.scale,

@@ -172,6 +172,7 @@ RUN_OPTIONS = tuple(
             "",
             "show torch's memory of each rank; also `--memory` without a number",
         ),
+        (("--pdb",), "", None, "", "stop in the debugger where the cell raises an exception"),
     ]
 )
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
@@ -209,6 +210,9 @@ _LOOK_RANKS = Argument(("--ranks",), "RANKS", types.RANKS, "0,2-3", "ranks to lo
 _LOG_RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "ranks (head)")
 _RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "ranks (all)")
 _HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "also check these hosts")
+_DEBUGGED = Argument(
+    ("--ranks", "--rank"), "RANKS", types.RANKS, "2", "ranks to look at (the one that failed first)"
+)
 _NODES = Argument(
     ("nodes",), "N", types.NODES, "8", "new number of nodes; the last ones leave first"
 )
@@ -280,6 +284,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
         "look at a run for a time, and show what its ranks spend it on",
         (_SECONDS, _LOOK_RANKS, _CLUSTER),
     ),
+    "debug": ("look at the error of a rank in the debugger", (_DEBUGGED, _CLUSTER)),
     "interrupt": ("stop the current run", (_CLUSTER,)),
     "restart": ("restart ranks with empty namespaces", (_RANKS, _CLUSTER)),
     "scale": (
@@ -369,3 +374,4 @@ class CellOptions:
     hang_after: float | None = None
     profile: bool = False
     show_memory: bool = False
+    pdb: bool = False

@@ -10,6 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.notebook.debugger.prompter import Prompter
 from jupyter_sky.notebook.kernel import is_ending
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.output.renderer import Renderer
@@ -25,6 +26,7 @@ def follow(
     sending: SendingLine | None = None,
     leaves_on_interrupt: Callable[[], bool] | None = None,
     is_safe: bool = False,
+    asks_all: bool = False,
 ) -> None:
     """Follow a run, and render what comes.
 
@@ -47,6 +49,8 @@ def follow(
         ending.
     is_safe
         Whether nothing is displayed that could act in the page.
+    asks_all
+        Whether commands of the debugger go to all ranks at first.
 
     Raises
     ------
@@ -57,6 +61,7 @@ def follow(
     """
     strip = panels.strip(cluster, run.id)
     renderer = Renderer(shell, run.task.show, is_safe, strip.show if strip.is_output else None)
+    ask = Prompter(run, renderer.flush, asks_all)
     try:
         run.follow(
             lambda event: renderer.render(event, flush=run.nothing_waits),
@@ -65,6 +70,7 @@ def follow(
             sending=sending.update if sending else _show_no_sending,
             notice=NoticeLine(shell, cluster.name).update,
             hang=NoticeLine(shell, cluster.name).update,
+            ask=ask,
             is_leaving=leaves_on_interrupt or partial(is_ending, shell),
         )
     finally:

@@ -254,6 +254,33 @@ class Told(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Prompted(Event):
+    """A rank waits for an answer of the user.
+
+    Attributes
+    ----------
+    kind
+        ``"debugger"``, ``"input"`` or ``"password"``; ``"over"``: the rank goes on without one.
+    number
+        Which prompt of the rank it is.
+    prompt
+        What stands before the answer; of the debugger nothing.
+    text
+        What the debugger has to say.
+    place
+        Where the rank stands, like ``"cell [7], line 12"``.
+    """
+
+    rank: int
+    run: str
+    kind: str
+    number: int
+    prompt: str = ""
+    text: str = ""
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Leaving(Event):
     """The node is about to be taken away.
 

@@ -5,7 +5,7 @@ Of values only plain facts and digests travel, never the values themselves as pi
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 
 class SeenFrame(TypedDict):
@@ -86,6 +86,8 @@ class SeenRank(TypedDict):
         The last ones that it has begun, the latest last.
     children
         Processes that it has started and that have ended, without its having noticed.
+    prompt
+        What the user is asked for there, as `events.Prompted` has it; empty if nothing.
     """
 
     rank: int
@@ -96,6 +98,7 @@ class SeenRank(TypedDict):
     collectives: list[SeenCollective]
     recent: list[BegunCollective]
     children: list[int]
+    prompt: NotRequired[str]
 
 
 class InspectRequest(TypedDict):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
+from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.profiling import RecordKind
 from jupyter_sky.transport.protocol.topology import Topology
 
@@ -306,6 +307,8 @@ class RunFields(TypedDict):
         What ranks record of it.
     deadline
         Seconds after Stop when a rank that still runs is killed.
+    debugging
+        Whether somebody answers prompts, and what the debugger is to do.
     """
 
     run: str
@@ -326,6 +329,7 @@ class RunFields(TypedDict):
     talks: bool
     records: list[RecordKind]
     deadline: float
+    debugging: Debugging
 
 
 class RunRequest(RunFields):

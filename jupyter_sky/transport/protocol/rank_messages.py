@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict, final
 
 from jupyter_sky.transport.protocol.calls import TellFields
+from jupyter_sky.transport.protocol.debugging import AnswerCommand, HoldCommand
 from jupyter_sky.transport.protocol.inspection import (
     BegunCollective,
     LookedRank,
@@ -212,6 +213,7 @@ class Inspected(TypedDict):
     frames: list[SeenFrame]
     collectives: list[SeenCollective]
     recent: list[BegunCollective]
+    prompt: str
 
 
 class LookCommand(LookFields):
@@ -237,4 +239,12 @@ class Looked(TypedDict):
     seen: LookedRank
 
 
-SideCommand = BreakCommand | LeavingCommand | InspectCommand | SampleCommand | LookCommand
+SideCommand = (
+    BreakCommand
+    | LeavingCommand
+    | InspectCommand
+    | SampleCommand
+    | LookCommand
+    | AnswerCommand
+    | HoldCommand
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_sky.node.supervisor.display_limiter import BURST, EACH, KEPT, DisplayLimiter
+from jupyter_sky.node.supervisor.output.display_limiter import BURST, EACH, KEPT, DisplayLimiter
 from tests.node.supervisor.test_rate_limiter import Clock
 
 

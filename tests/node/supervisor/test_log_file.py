@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.node.supervisor.log_file import LogFile
-from jupyter_sky.node.supervisor.log_index import RESOLUTION, LogIndex
+from jupyter_sky.node.supervisor.output.log_file import LogFile
+from jupyter_sky.node.supervisor.output.log_index import RESOLUTION, LogIndex
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from jupyter_sky.node.supervisor.log_file import LogFile
+from jupyter_sky.node.supervisor.output.log_file import LogFile
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.streams import mark
 

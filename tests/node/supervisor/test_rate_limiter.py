@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_sky.node.supervisor.rate_limiter import BURST, RATE, TAIL, RateLimiter
+from jupyter_sky.node.supervisor.output.rate_limiter import BURST, RATE, TAIL, RateLimiter
 
 
 class Clock:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import FrameType
+
 from jupyter_sky.node.rank.inspection.collectives import Recorded, prepare
 from jupyter_sky.node.rank.inspection.stacks import StackFile, frames_of_user
 from jupyter_sky.transport.protocol.rank_messages import InspectCommand, Inspected
@@ -19,11 +22,14 @@ class Inspector:
     ----------
     recorded
         The collectives that torch has recorded.
+    at_prompt
+        Returns what the user is asked for there, if anything, and the frame that it is about.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._stacks = StackFile(descriptor)
         self.recorded = Recorded()
+        self.at_prompt: Callable[[], tuple[str, FrameType | None]] = lambda: ("", None)
         prepare()
 
     def write_names(self) -> None:
@@ -41,11 +47,13 @@ class Inspector:
             "frames": [],
             "collectives": [],
             "recent": [],
+            "prompt": "",
         }
+        answer["prompt"], frame = self.at_prompt()
         # Where collectives come and go, there is nothing to look for.
         has_moved = self.recorded.has_moved()
         if not (command["brief"] and has_moved):
             answer["collectives"], answer["recent"] = self.recorded.read()
         if not command["brief"]:
-            answer["frames"] = frames_of_user()
+            answer["frames"] = frames_of_user(frame)
         return answer

@@ -73,8 +73,16 @@ class StackFile:
                 os.pwrite(self._descriptor, text.ljust(NAMES_SIZE, b"\0"), 0)
 
 
-def frames_of_user() -> list[SeenFrame]:
-    """Return the stack of the main thread, or of a thread beside it that runs the user's code."""
+def frames_of_user(at: FrameType | None = None) -> list[SeenFrame]:
+    """Return the stack of the main thread, or of a thread beside it that runs the user's code.
+
+    Parameters
+    ----------
+    at
+        The innermost frame of the stack to return instead.
+    """
+    if at is not None:
+        return _frames(at)
     current = sys._current_frames()
     main = threading.main_thread().ident or 0
     found = _frames(current.get(main))
@@ -103,7 +111,7 @@ def seen(file: str, line: int, code: CodeType) -> SeenFrame:
 
 def is_own(file: str) -> bool:
     """Return whether a file, or cell, is the user's."""
-    return _place(file, cell_sources.titles)[1]
+    return place_of(file, cell_sources.titles)[1]
 
 
 def is_wrapper(file: str) -> bool:
@@ -136,7 +144,7 @@ def is_whole(data: bytes) -> bool:
 
 
 def _seen(file: str, line: int, function: str, titles: Mapping[str, str]) -> SeenFrame:
-    place, is_own = _place(file, titles)
+    place, is_own = place_of(file, titles)
     name = function.replace("<locals>.", "")
     head, dot, rest = name.partition(".")
     name = _KNOWN_CLASSES.get(head, head) + dot + rest
@@ -150,7 +158,7 @@ def _seen(file: str, line: int, function: str, titles: Mapping[str, str]) -> See
     }
 
 
-def _place(file: str, titles: Mapping[str, str]) -> tuple[str, bool]:
+def place_of(file: str, titles: Mapping[str, str]) -> tuple[str, bool]:
     """Return what a user calls a file, and whether it is the user's."""
     if file in titles:
         match = _TITLE.fullmatch(titles[file])

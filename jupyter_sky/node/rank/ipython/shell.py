@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import contextlib
-import getpass
 import os
 import subprocess
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, Protocol, cast
 
 from IPython.core.async_helpers import get_asyncio_loop
 from IPython.core.compilerop import CachingCompiler
@@ -22,7 +20,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from jupyter_sky.node.rank.ipython import widgets
+from jupyter_sky.errors import DebuggerQuit
+from jupyter_sky.node.rank.ipython import no_keyboard, widgets
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 
@@ -167,6 +166,18 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         """Forget the traceback of the run before."""
         self._lines, self._pending = [], None
 
+    @property
+    def last_traceback(self) -> Sequence[str]:
+        """The traceback of the error that has ended the run, in lines."""
+        return self._lines
+
+    def forget_error(self) -> None:
+        """Let go of the last error, whose frames hold all that was in their variables."""
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(name, None)
+        self.last_execution_result = None
+        self.InteractiveTB.tb = None
+
     def system(self, cmd: str) -> None:
         """Run ``!cmd``; it writes to the rank's own streams, and Stop ends it with the cell."""
         command = self.var_expand(cmd, depth=1)
@@ -191,6 +202,8 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             # Nobody reads where it came. To find that out takes a second, the first time, inside of
             # a library as large as torch, and everyone waits who is told that the run has ended.
             self._showtraceback(type(error), error, ["KeyboardInterrupt"])
+        elif isinstance(error, DebuggerQuit):
+            self._showtraceback(type(error), error, [f"DebuggerQuit: {error}"])
         elif error is not None and (_has_group(error) or is_consequence(_text(error))):
             # As long takes the error of a collective that a peer has left, which is not the cause.
             self._showtraceback(type(error), error, _bare_lines(error))
@@ -294,7 +307,7 @@ def make_shell() -> RankShell:
     # No outputs are kept here, and `_` should not look like an output that is an empty text.
     for name in ("_", "__", "___"):
         shell.user_ns.pop(name, None)
-    refuse_keyboard()
+    no_keyboard.refuse()
     widgets.install()
     # Figures are displayed, as in a notebook's kernel.
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
@@ -356,31 +369,3 @@ def _plain(value: Any, depth: int = 4) -> Any:
         return repr(value)[:1000]
     except Exception:
         return f"<{type(value).__qualname__}>"
-
-
-def refuse_keyboard() -> None:
-    """Let `input`, `getpass` and `breakpoint` raise in this process: there is no keyboard."""
-    builtins.input = _no_input
-    getpass.getpass = _no_password
-    sys.breakpointhook = _no_debugger
-
-
-def _no_input(prompt: object = "") -> NoReturn:
-    raise RuntimeError(
-        "input() does not work on a rank: call it in a cell of the notebook, and use the answer "
-        "here."
-    )
-
-
-def _no_password(prompt: str = "", stream: object = None, **options: object) -> NoReturn:
-    raise RuntimeError(
-        "getpass() does not work on a rank: call it in a cell of the notebook, and use the answer "
-        "here."
-    )
-
-
-def _no_debugger(*args: object, **kwargs: object) -> NoReturn:
-    raise RuntimeError(
-        "breakpoint() does not work on a rank: print what you want to see, or bring it to the "
-        "notebook with --out."
-    )

@@ -22,7 +22,7 @@ from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, Login, read_login
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
-from jupyter_sky.transport.protocol.bridge import MARK, NO_AGENT, NO_ANSWER
+from jupyter_sky.transport.bridge import MARK, NO_AGENT, NO_ANSWER
 
 if TYPE_CHECKING:
     import paramiko

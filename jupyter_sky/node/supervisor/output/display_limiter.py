@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from jupyter_sky.node.supervisor.rate_limiter import TokenBucket
+from jupyter_sky.node.supervisor.output.rate_limiter import TokenBucket
 from jupyter_sky.transport.frames import Message, encode
 
 BURST = 64 * 1024 * 1024

@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 
 from jupyter_sky.formatting import format_bytes
-from jupyter_sky.node.supervisor.log_end import LogEnd
-from jupyter_sky.node.supervisor.log_index import LogIndex
+from jupyter_sky.node.supervisor.output.log_end import LogEnd
+from jupyter_sky.node.supervisor.output.log_index import LogIndex
 
 BEGINNING = 64 * 1024 * 1024
 """Bytes that are kept of the beginning of a log, whatever comes."""

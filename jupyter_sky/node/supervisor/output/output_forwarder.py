@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from jupyter_sky.node.supervisor.display_limiter import DisplayLimiter
+from jupyter_sky.node.supervisor.output.display_limiter import DisplayLimiter
+from jupyter_sky.node.supervisor.output.rate_limiter import OutputPiece, RateLimiter
 from jupyter_sky.node.supervisor.rank_process import RankProcess
-from jupyter_sky.node.supervisor.rate_limiter import OutputPiece, RateLimiter
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.events import Output
 

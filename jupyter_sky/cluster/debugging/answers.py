@@ -1,0 +1,65 @@
+"""Brings to the ranks of a run what the user answers at their prompts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.debugging.prompts import Prompts
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.protocol.debugging import AnswerKind
+from jupyter_sky.transport.protocol.events import Prompted
+
+
+class Answers:
+    """The user's end of the prompts of a run, for the user's thread.
+
+    Parameters
+    ----------
+    controller
+        The controller of the cluster.
+    run
+        The run.
+    prompts
+        Its prompts.
+
+    Attributes
+    ----------
+    prompts
+        The same.
+    """
+
+    def __init__(self, controller: Controller, run: str, prompts: Prompts) -> None:
+        self.prompts = prompts
+        self._controller = controller
+        self._run = run
+
+    def answer(self, event: Prompted, kind: AnswerKind, text: str = "") -> None:
+        """Answer a prompt; one that is over takes no notice."""
+        fields = {"rank": event.rank, "number": event.number, "kind": kind, "text": text}
+        event_loop.call(self._answer, event.rank, fields)
+
+    def hold(self) -> None:
+        """Let the ranks of the run wait for each other without a time limit, to its end."""
+        event_loop.call(self._request, "hold", None, {})
+
+    def _answer(self, rank: int, fields: dict[str, Any]) -> None:
+        with contextlib.suppress(SkyError):
+            self._request("answer", [self._controller.connection(rank)], fields)
+        self._controller.wake()
+
+    def _request(
+        self, op: str, connections: Sequence[Connection] | None, fields: dict[str, Any]
+    ) -> None:
+        for each in self._controller.connections if connections is None else connections:
+            self._controller.spawn(_request_quietly(each, op, {"run": self._run, **fields}))
+
+
+async def _request_quietly(connection: Connection, op: str, fields: dict[str, Any]) -> None:
+    # However long the link is broken: the rank waits, and the user can stop the run.
+    with contextlib.suppress(SkyError):
+        await connection.request(op, link_within=None, **fields)

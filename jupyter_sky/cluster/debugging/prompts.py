@@ -1,0 +1,82 @@
+"""The prompts at which ranks of a run wait for the user.
+
+The background loop adds and removes them, the user's thread answers them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from jupyter_sky.formatting import format_list, format_ranks
+from jupyter_sky.transport.protocol.events import Prompted
+
+_LONGEST = 200  # characters of a place
+_MOST_NAMED = 8
+
+
+class Prompts:
+    """The open prompts of a run, one a rank at most.
+
+    Parameters
+    ----------
+    changed
+        Called when there is another one, or one less.
+
+    Attributes
+    ----------
+    on_removed
+        Called with a rank whose prompt nobody needs to answer any more, under a lock that is held
+        while it is called: in the background loop.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self.lock = threading.RLock()
+        self.on_removed: Callable[[int], None] = lambda rank: None
+        self._open: dict[int, Prompted] = {}
+
+    @property
+    def open(self) -> dict[int, Prompted]:
+        """The prompts, by rank."""
+        with self.lock:
+            return dict(sorted(self._open.items()))
+
+    @property
+    def sentence(self) -> str:
+        """Which ranks wait for the user, and where; empty if none does."""
+        groups: dict[tuple[str, str], list[int]] = {}
+        for rank, event in self.open.items():
+            groups.setdefault((event.kind, event.place[:_LONGEST]), []).append(rank)
+        parts = [_waiting(ranks, *key) for key, ranks in list(groups.items())[:_MOST_NAMED]]
+        return f"{format_list(parts)}." if parts else ""
+
+    def on_prompted(self, event: Prompted) -> None:
+        """Handle that a rank waits for the user, or goes on without an answer."""
+        if event.kind == "over":
+            self.remove(event.rank)
+            return
+        with self.lock:
+            self._open[event.rank] = event
+        self._changed()
+
+    def remove(self, rank: int) -> None:
+        """Forget the prompt of a rank that goes on, or has ended."""
+        with self.lock:
+            if self._open.pop(rank, None) is None:
+                return
+            self.on_removed(rank)
+        self._changed()
+
+    def take(self, rank: int) -> Prompted | None:
+        """Take a prompt away, to answer it; ``None`` if there is none any more."""
+        with self.lock:
+            taken = self._open.pop(rank, None)
+        self._changed()
+        return taken
+
+
+def _waiting(ranks: list[int], kind: str, place: str) -> str:
+    what = "at the prompt of the debugger" if kind == "debugger" else "waiting for your input"
+    where = f" ({place})" if place else ""
+    return f"{format_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} {what}{where}"

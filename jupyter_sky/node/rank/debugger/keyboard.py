@@ -1,0 +1,173 @@
+"""The way from a rank's main thread to the user's keyboard, and back.
+
+The rank sends the event `Prompted`; the answer comes by the side thread. The main thread waits for
+it in the user's code, so that an interrupt is raised there as in any other line of it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import getpass
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from jupyter_sky.node.rank import streams
+from jupyter_sky.node.rank.inspection import stacks
+from jupyter_sky.node.rank.ipython import no_keyboard
+from jupyter_sky.serialization import cell_sources
+from jupyter_sky.transport.protocol.debugging import AnswerCommand
+from jupyter_sky.transport.protocol.events import Event, Prompted
+
+LONGEST_TEXT = 64 * 1024
+"""Characters of what a prompt says; of more, beginning and end are sent."""
+
+_LONGEST_PROMPT = 2000
+
+
+class Keyboard:
+    """Asks the user from the main thread of a rank.
+
+    Parameters
+    ----------
+    rank
+        The rank.
+    send
+        Sends an event.
+
+    Attributes
+    ----------
+    prompt
+        What the user is asked for at this moment, as `Prompted` has it; empty if nothing.
+    frame
+        The frame of the user's that asks, if there is one.
+    """
+
+    def __init__(self, rank: int, send: Callable[[Event], None]) -> None:
+        self.prompt = ""
+        self.frame: FrameType | None = None
+        self._rank = rank
+        self._send = send
+        self._run: str | None = None
+        self._is_there = False
+        self._number = 0
+        self._answers: queue.SimpleQueue[AnswerCommand] = queue.SimpleQueue()
+        self._pid = os.getpid()
+        builtins.input = self.ask_line
+        getpass.getpass = self.ask_password
+
+    @property
+    def is_there(self) -> bool:
+        """Whether somebody answers."""
+        return self._is_there
+
+    def begin(self, run: str, is_there: bool) -> None:
+        """Begin a run, in which somebody answers, or nobody does."""
+        self._run, self._is_there = run, is_there
+
+    def end(self) -> None:
+        """End the run."""
+        self._run, self._is_there = None, False
+        self.prompt, self.frame = "", None
+
+    def take(self, answer: AnswerCommand) -> None:
+        """Take an answer; called by the side thread."""
+        self._answers.put(answer)
+
+    def ask_line(self, prompt: object = "") -> str:
+        """Ask for a line, as `input` does, on the head."""
+        self._check_head("input", no_keyboard.NO_INPUT)
+        return self._ask_value("input", str(prompt))
+
+    def ask_password(
+        self, prompt: str = "Password: ", stream: object = None, **options: Any
+    ) -> str:
+        """Ask for what nobody should see, as `getpass.getpass` does, on the head."""
+        self._check_head("getpass", no_keyboard.NO_PASSWORD)
+        return self._ask_value("password", str(prompt))
+
+    def check(self, sentence: str, name: str) -> None:
+        """Raise an error with a sentence if nobody answers, or not here."""
+        if not self._is_there:
+            raise RuntimeError(sentence)
+        if os.getpid() != self._pid or threading.current_thread() is not threading.main_thread():
+            raise RuntimeError(
+                f"{name}() works in the main thread of a rank alone: this is another thread or a "
+                "process that the cell has started (of a DataLoader, `num_workers=0` helps)."
+            )
+
+    def ask(self, kind: str, frame: FrameType | None, text: str = "", prompt: str = "") -> str:
+        """Ask the user, and wait for the answer.
+
+        Parameters
+        ----------
+        kind
+            What for, as `Prompted` has it.
+        frame
+            The user's frame that it is about.
+        text, prompt
+            What the debugger says, and what stands before the answer.
+
+        Raises
+        ------
+        EOFError
+            When the user ended the input, or is gone.
+        """
+        assert self._run is not None
+        self._number += 1
+        streams.flush()
+        self.prompt, self.frame = kind, frame
+        try:
+            self._send(
+                Prompted(
+                    self._rank,
+                    self._run,
+                    kind,
+                    self._number,
+                    prompt[:_LONGEST_PROMPT],
+                    shortened(text),
+                    place(frame),
+                )
+            )
+            while (answer := self._answers.get())["number"] != self._number:
+                pass  # it came too late
+        finally:
+            self.prompt, self.frame = "", None
+        if answer["kind"] == "line":
+            return answer["text"]
+        if answer["kind"] in ("gone", "none"):
+            self._is_there = False
+            self._send(Prompted(self._rank, self._run, "over", self._number))
+        raise EOFError("the user ended the input" if answer["kind"] == "eof" else "nobody answers")
+
+    def _ask_value(self, kind: str, prompt: str) -> str:
+        return self.ask(kind, sys._getframe(2), prompt=prompt)
+
+    def _check_head(self, name: str, sentence: str) -> None:
+        self.check(sentence, name)
+        if self._rank:
+            raise RuntimeError(
+                f"{name}() asks in the notebook from the head alone, and this is rank "
+                f"{self._rank}: call it where `rank == 0`, or in a cell of the notebook."
+            )
+
+
+def place(frame: FrameType | None) -> str:
+    """Return where a frame stands, like ``"cell [7], line 12"``."""
+    if frame is None:
+        return ""
+    name, _ = stacks.place_of(frame.f_code.co_filename, cell_sources.titles)
+    return f"{name}, line {frame.f_lineno}"
+
+
+def shortened(text: str) -> str:
+    """Return text without its middle, where it is too long for a message."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    left_out = len(text) - LONGEST_TEXT
+    half = LONGEST_TEXT // 2
+    return f"{text[:half]}\n[… {left_out:,} characters not shown …]\n{text[-half:]}"

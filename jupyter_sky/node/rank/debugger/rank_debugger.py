@@ -1,0 +1,142 @@
+"""The debugger of a rank: stops it where the user wants, and keeps what a failed cell has left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from jupyter_sky.errors import DebuggerQuit, SkyError
+from jupyter_sky.node.rank.debugger.holding import Holding
+from jupyter_sky.node.rank.debugger.keyboard import Keyboard
+from jupyter_sky.node.rank.debugger.rank_pdb import RankPdb, has_frames_of_user
+from jupyter_sky.node.rank.ipython import no_keyboard
+from jupyter_sky.node.rank.ipython.shell import RankShell
+from jupyter_sky.transport.protocol.debugging import AnswerCommand, HoldCommand
+from jupyter_sky.transport.protocol.error_report import is_consequence
+from jupyter_sky.transport.protocol.events import Event
+from jupyter_sky.transport.protocol.rank_messages import RunCommand
+
+
+class RankDebugger:
+    """What the debugger does in a rank; made in its main thread.
+
+    An error of a cell is kept with all that its frames hold, on GPUs too, until the next run of the
+    rank begins or the user leaves the debugger with ``q``.
+
+    Parameters
+    ----------
+    rank
+        The rank.
+    shell
+        Its shell.
+    send
+        Sends an event.
+    """
+
+    def __init__(self, rank: int, shell: RankShell, send: Callable[[Event], None]) -> None:
+        self._rank = rank
+        self._shell = shell
+        self._keyboard = Keyboard(rank, send)
+        self._holding = Holding()
+        self._run: str | None = None
+        self._pdb: RankPdb | None = None
+        self._stops = self._keeps = self._releases = False
+        self._kept: tuple[str, BaseException] | None = None
+        sys.breakpointhook = self._on_breakpoint
+
+    # The side thread
+
+    def on_aside(self, command: AnswerCommand | HoldCommand) -> None:
+        """Take an answer of the user, or hold the rank; called by the side thread."""
+        if command["op"] == "answer":
+            self._keyboard.take(command)
+        elif command["run"] == self._run:
+            self._holding.hold()
+
+    def at_prompt(self) -> tuple[str, FrameType | None]:
+        """Return what the user is asked for at this moment, and the frame that it is about."""
+        return self._keyboard.prompt, self._keyboard.frame
+
+    # The main thread
+
+    def begin(self, command: RunCommand) -> None:
+        """Begin a run; what the one before it has left is released, unless it is to be seen."""
+        wishes = command["debugging"]
+        if wishes["looks_at"] is None:
+            self.forget()
+        self._run, self._stops = command["run"], wishes["stops"]
+        self._keeps = wishes["looks_at"] is None
+        self._keyboard.begin(command["run"], wishes["keyboard"])
+        code = command["code"] or ""
+        if wishes["keyboard"] and (self._stops or "breakpoint(" in code):
+            # Before the other ranks begin to wait: later is too late for what they have begun.
+            self._holding.hold()
+
+    def end(self, error: BaseException | None) -> None:
+        """End the run, and keep its error."""
+        run, self._run = self._run, None
+        if self._pdb is not None:
+            self._pdb.finish()
+            self._pdb = None
+        self._keyboard.end()
+        self._holding.release()
+        if self._releases:
+            # Only now: the debugger itself had hold of it before.
+            self._releases = False
+            self.forget()
+        if error is not None and run is not None and self._keeps:
+            self._kept = (run, error)
+
+    def on_error(self, error: BaseException) -> None:
+        """Stop where the cell has raised an exception, if the user wants that."""
+        if not self._stops or not self._keyboard.is_there or not has_frames_of_user(error):
+            return
+        text = str(error) if isinstance(error, Exception) else ""
+        if isinstance(error, KeyboardInterrupt | SystemExit | DebuggerQuit) or is_consequence(text):
+            return
+        self._debugger().look_at(error, "\n".join(self._shell.last_traceback))
+
+    def look_at(self, run: str) -> None:
+        """Let the user look at the error of a run, or at that of the last one that failed.
+
+        Raises
+        ------
+        SkyError
+            When it is not kept.
+        """
+        kept = self._kept
+        if kept is None or (run and kept[0] != run):
+            raise SkyError(
+                f"rank {self._rank} has kept no error of that cell: the next cell releases it, and "
+                "so does `q` in the debugger. Run the cell again, with `%%sky --pdb` to stop there."
+            )
+        if not has_frames_of_user(kept[1]):
+            raise SkyError(
+                f"the error of rank {self._rank} came from no line of the cell: there is nothing "
+                "to look at."
+            )
+        text = f"{type(kept[1]).__name__}: {kept[1]}".rstrip(": ")
+        self._releases = self._debugger().look_at(kept[1], text)
+
+    def forget(self) -> None:
+        """Release what a failed cell has left: frames, and all that their variables hold."""
+        had, self._kept = self._kept is not None, None
+        self._shell.forget_error()
+        if had:
+            # Frames and errors hold each other: of what is on a GPU, nothing may wait for that.
+            gc.collect()
+
+    def _debugger(self) -> RankPdb:
+        if self._pdb is None:
+            self._pdb = RankPdb(self._keyboard)
+        return self._pdb
+
+    def _on_breakpoint(self, *args: Any, **options: Any) -> None:
+        if os.environ.get("PYTHONBREAKPOINT") == "0":
+            return
+        self._keyboard.check(no_keyboard.NO_DEBUGGER, "breakpoint")
+        self._debugger().stop_at(sys._getframe(1))

@@ -1,0 +1,249 @@
+"""Python's own debugger, with the notebook as its terminal.
+
+What differs from the one at a keyboard: it sees the user's frames and none of those that carry the
+cell out; it calls cells what the notebook calls them; and an interrupt ends the cell.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import pdb
+import sys
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+from jupyter_sky.errors import DebuggerQuit
+from jupyter_sky.node.rank.debugger.keyboard import LONGEST_TEXT, Keyboard
+from jupyter_sky.node.rank.inspection import stacks
+from jupyter_sky.serialization import cell_sources
+
+_OURS = ("jupyter_sky", "IPython", "traitlets", "ipykernel")
+
+
+class _Terminal:
+    """Both streams of the debugger: what it has written is sent when it reads the next line."""
+
+    def __init__(self, keyboard: Keyboard) -> None:
+        self.frame: FrameType | None = None
+        self.encoding = "utf-8"
+        self._keyboard = keyboard
+        self._written: list[str] = []
+        self._size = 0
+
+    def write(self, text: str) -> int:
+        """Keep what is written; of very much, not all."""
+        self._written.append(text)
+        self._size += len(text)
+        if self._size > 4 * LONGEST_TEXT:
+            kept = "".join(self._written)
+            self._written = [kept[:LONGEST_TEXT], kept[-LONGEST_TEXT:]]
+            self._size = sum(map(len, self._written))
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: it is sent with the next prompt."""
+
+    def isatty(self) -> bool:
+        """Return that it is none, which colours and pagers are for."""
+        return False
+
+    def readline(self) -> str:
+        """Return the next line that the user types; empty at the end."""
+        text = "".join(self._written)
+        self._written, self._size = [], 0
+        try:
+            line = self._keyboard.ask("debugger", self.frame, text)
+        except EOFError:
+            return ""
+        return f"{line}\n"
+
+
+class RankPdb(pdb.Pdb):
+    """The debugger of a rank in one run.
+
+    Parameters
+    ----------
+    keyboard
+        Asks the user.
+    """
+
+    def __init__(self, keyboard: Keyboard) -> None:
+        self._terminal = _Terminal(keyboard)
+        self._keyboard = keyboard
+        self._origins: set[CodeType] = set()
+        self._was_left = False
+        streams: Any = self._terminal
+        super().__init__(stdin=streams, stdout=streams, nosigint=True, readrc=False)
+        self.prompt = ""  # the notebook has its own
+        self.use_rawinput = False
+
+    # Where it stops
+
+    def stop_at(self, frame: FrameType) -> None:
+        """Stop in the line that comes next in a frame."""
+        self._origins.add(frame.f_code)
+        self.set_trace(frame)
+
+    def look_at(self, error: BaseException, header: str = "") -> bool:
+        """Let the user look at the frames of an error; return whether they were left by ``q``."""
+        self.reset()
+        if header:
+            self.message(header)
+        exception: Any = error if sys.version_info >= (3, 13) else error.__traceback__
+        self.interaction(None, exception)
+        return self._was_left
+
+    def finish(self) -> None:
+        """Trace nothing any more: the cell has ended."""
+        sys.settrace(None)
+        self.clear_all_breaks()
+        self.forget()
+
+    def stop_here(self, frame: FrameType) -> bool:
+        """Return whether to stop in a frame: not in those that carry the cell out."""
+        return bool(super().stop_here(frame)) and not _is_ours(frame) and self._is_below(frame)
+
+    def break_here(self, frame: FrameType) -> bool:
+        """Return whether there is a breakpoint; where nobody answers, none is stopped at."""
+        return self._keyboard.is_there and bool(super().break_here(frame))
+
+    def get_stack(
+        self, f: FrameType | None, t: TracebackType | None
+    ) -> tuple[list[tuple[FrameType, int]], int]:
+        """Return the frames to look at: the user's, and what they have called."""
+        stack, index = super().get_stack(f, t)
+        first = next((at for at, (frame, _) in enumerate(stack) if self._is_users(frame)), 0)
+        return stack[first:], max(0, index - first)
+
+    def _is_below(self, frame: FrameType | None) -> bool:
+        """Return whether a frame is the user's, or was called from one."""
+        while frame is not None:
+            if self._is_users(frame):
+                return True
+            frame = frame.f_back
+        return False
+
+    def _is_users(self, frame: FrameType) -> bool:
+        return frame.f_code in self._origins or is_users(frame)
+
+    def user_call(self, frame: FrameType, argument_list: None) -> None:
+        """Stop where a function begins; the statements of a cell are none."""
+        if not _is_statement(frame):
+            super().user_call(frame, argument_list)
+
+    def user_return(self, frame: FrameType, return_value: Any) -> None:
+        """Stop where a function ends; IPython runs each statement of a cell like one."""
+        if not _is_statement(frame) or _is_last(frame):
+            super().user_return(frame, return_value)
+        else:
+            self.set_step()
+
+    # What it shows and asks
+
+    def interaction(self, frame: FrameType | None, *rest: Any, **options: Any) -> None:
+        """Ask until the user lets the cell go on, or not."""
+        self._was_left = False
+        if self._keyboard.is_there:
+            super().interaction(frame, *rest, **options)
+        elif frame is not None:
+            self.set_continue()
+        if self._was_left and frame is not None:
+            # Not `BdbQuit`, of which IPython says nothing in the notebook: a cell after it would
+            # run as if nothing had happened.
+            raise DebuggerQuit("the cell ended here, as its debugger was left with `q`")
+
+    def _cmdloop(self) -> None:
+        # Not begun anew after an interrupt, which ends the cell.
+        self.cmdloop()
+
+    def cmdloop(self, intro: Any = None) -> None:
+        """Ask until a command lets the cell go on."""
+        super().cmdloop(intro)
+        if not self._keyboard.is_there:
+            # The notebook is gone, and the line was the end of the input: that is not `q`.
+            self._was_left = False
+            self.set_continue()
+
+    def postcmd(self, stop: Any, line: str) -> Any:
+        """Note where the user stands after a command."""
+        self._terminal.frame = getattr(self, "curframe", None)
+        return super().postcmd(stop, line)
+
+    def preloop(self) -> None:
+        """Note where the user stands at the first prompt."""
+        self._terminal.frame = getattr(self, "curframe", None)
+        super().preloop()
+
+    def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
+        """Return a line for a frame, in which cells are called what the notebook calls them."""
+        text = super().format_stack_entry(frame_lineno, lprefix)
+        file = frame_lineno[0].f_code.co_filename
+        if file in cell_sources.titles:
+            name, _ = stacks.place_of(file, cell_sources.titles)
+            text = text.replace(f"{self.canonic(file)}(", f"{name}(", 1)
+        return text
+
+    def do_quit(self, arg: str) -> Any:
+        """Leave the debugger, and end the cell."""
+        self._was_left = True
+        return True
+
+    do_q = do_exit = do_quit
+
+    def do_EOF(self, arg: str) -> Any:
+        """Leave the debugger at the end of the input."""
+        return self.do_quit(arg)
+
+    def do_run(self, arg: str) -> None:
+        """Say how a cell is run again."""
+        self.error("run the cell again instead: `q` ends it")
+
+    do_restart = do_run
+
+    def do_interact(self, arg: str) -> None:
+        """Say that this prompt takes statements."""
+        self.error("type the statements here: `!` before one that is a command too")
+
+
+def is_users(frame: FrameType) -> bool:
+    """Return whether a frame is of a cell or of a file of the user's."""
+    file = frame.f_code.co_filename
+    # The titles of cells come and go.
+    return file in cell_sources.titles or _is_own(file)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_own(file: str) -> bool:
+    return stacks.place_of(file, {})[1]
+
+
+def _is_statement(frame: FrameType) -> bool:
+    """Return whether a frame is that of statements of a cell, outside of functions."""
+    code = frame.f_code
+    return code.co_name == "<module>" and code.co_filename in cell_sources.titles
+
+
+def _is_last(frame: FrameType) -> bool:
+    """Return whether no statement of its cell comes after that of a frame."""
+    source = "".join(linecache.getlines(frame.f_code.co_filename))
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:
+        return True
+    return not statements or frame.f_lineno >= statements[-1].lineno
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _OURS
+
+
+def has_frames_of_user(error: BaseException) -> bool:
+    """Return whether there is anything to look at in an error."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        if is_users(traceback.tb_frame):
+            return True
+        traceback = traceback.tb_next
+    return False

@@ -1,0 +1,30 @@
+"""What a rank may say: it speaks for itself alone."""
+
+from __future__ import annotations
+
+from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.transport.frames import Message
+
+
+def is_forged(process: RankProcess, message: Message) -> bool:
+    """Return whether a message on the socket of a rank is one that this rank may not send."""
+    match message:
+        case {"reserved": int()}:
+            return process.rank != 0
+        case {"inspected": int(), "frames": list(), "collectives": list(), "recent": list()}:
+            return False
+        case {"sampled": int()}:
+            return False
+        case {"recorded": process.run, "kind": str(), "data": bytes()}:
+            return process.run is None
+        case {"looked": int(), "seen": {"rank": process.rank}}:
+            return False
+        case {
+            "event": "rank_done" | "told" | "metrics" | "prompted",
+            "rank": process.rank,
+            "run": process.run,
+        }:
+            return process.run is None
+        case {"event": "formed" | "display", "rank": process.rank}:
+            return False
+    return True

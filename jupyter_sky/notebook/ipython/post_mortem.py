@@ -1,0 +1,109 @@
+"""The debugger after a remote error: `%debug` and `%sky debug` look at the frames on the rank."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.api import pools_up
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import RankLost, RemoteError
+from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.debugger.keyboard import has_keyboard
+from jupyter_sky.notebook.output.follow import follow
+from jupyter_sky.notebook.panel.manager import PanelManager
+from jupyter_sky.notebook.session import Session
+
+
+class PostMortem:
+    """Lets IPython's `%debug` look at a remote error where that was raised.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    session
+        Its clusters.
+    """
+
+    def __init__(self, shell: InteractiveShell, session: Session) -> None:
+        self._shell = shell
+        self._session = session
+        shell.debugger = self._debug
+
+    def remove(self) -> None:
+        """Leave it to IPython again."""
+        vars(self._shell).pop("debugger", None)
+
+    def _debug(self, force: bool = False) -> None:
+        if not (force or self._shell.call_pdb):
+            return
+        error = last_error()
+        if error is None or error.origin is None:
+            type(self._shell).debugger(self._shell, force=True)
+            return
+        name, run = error.origin
+        if isinstance(error, RankLost):
+            raise UsageError(
+                f"the process of rank {error.rank} has ended, and its frames with it: nothing is "
+                "left to look at. `%sky logs` shows what it has printed."
+            )
+        pools = {each.name: each for each in pools_up.clusters()}
+        cluster = pools.get(name) or self._session.find(name)
+        if cluster is None:
+            raise UsageError(f"cluster {name} has ended: nothing is left to look at.")
+        look_at(self._shell, self._session.panels, cluster, run, (error.rank,))
+
+
+def last_error() -> RemoteError | None:
+    """Return the last error of the notebook, if it was one of a rank."""
+    error = getattr(sys, "last_value", None)
+    return error if isinstance(error, RemoteError) else None
+
+
+def look_at(
+    shell: InteractiveShell,
+    panels: PanelManager,
+    cluster: Cluster,
+    run: str,
+    ranks: Sequence[int],
+    everyone: bool = False,
+) -> None:
+    """Let the user look at the frames that a failed run has left on its ranks.
+
+    Parameters
+    ----------
+    shell, panels
+        Those of the notebook.
+    cluster, run
+        The cluster and its run; empty for the last one that failed on each rank.
+    ranks
+        The ranks.
+    everyone
+        Whether commands go to all of them at first.
+
+    Raises
+    ------
+    UsageError
+        When nobody can be asked.
+    RemoteError
+        When a rank has kept nothing.
+    """
+    if not has_keyboard(shell):
+        raise UsageError(
+            "the debugger needs somebody to type its commands: use it in JupyterLab, Notebook or "
+            "a terminal. The traceback above has the lines of the error."
+        )
+    handle = cluster.run(
+        Task(
+            ranks=tuple(ranks),
+            show=tuple(ranks),
+            title="debugger",
+            debugging={"keyboard": True, "stops": False, "looks_at": run},
+        )
+    )
+    follow(shell, panels, cluster, handle, asks_all=everyone)
+    handle.check()

@@ -1,0 +1,237 @@
+"""The debugger in the cell: what it shows, where it stops, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+from tests.notebook.kernels import Cell, LiveNotebook
+from tests.waiting import until
+
+_WAITS = r"rank 0 waits in barrier.*; rank 1 is at the debugger's prompt \(cell \[\d+\], line 4\)"
+
+_FAILS = (
+    "%%sky --ranks 1\n"
+    "import gc, weakref\n"
+    "class Large: pass\n"
+    "seen = None\n"
+    "def outer(count):\n"
+    "    global seen\n"
+    "    held = Large()\n"
+    "    seen = weakref.ref(held)\n"
+    "    inner(count + 1)\n"
+    "def inner(value):\n"
+    "    raise ValueError(f'bad {value}')\n"
+    "outer(1)"
+)
+
+
+def talk(notebook: LiveNotebook, code: str, *answers: str) -> Cell:
+    """Run a cell that asks, answer, and return it with the questions in ``order``."""
+    cell = notebook.start(code)
+    questions = [notebook.answer(each) for each in answers]
+    notebook.finish(cell)
+    cell.order = questions
+    return cell
+
+
+def test_debug_looks_at_the_rank_that_failed(pair: LiveNotebook) -> None:
+    assert pair.run(_FAILS).traceback.endswith("ValueError: bad 2\non rank 1 (node 1)")
+    cell = talk(pair, "%debug", "p value", "up", "p count, held", "l", "w", "args", "c")
+    assert cell.error is None, cell.traceback
+    text = cell.stdout
+    assert "ValueError: bad 2\n> cell [" in text
+    assert "](11)inner()\n-> raise ValueError(f'bad {value}')\n2\n" in text
+    assert "](9)outer()\n-> inner(count + 1)\n(1, <" in text
+    assert "  9  ->\t    inner(count + 1)" in text
+    assert "jupyter_sky" not in text
+    assert "IPython" not in text
+    assert "count = 1" in text
+    # Left with `c`, it is still there; with `q` it is released, with all that it held.
+    again = talk(pair, "%sky debug --rank 1", "p value", "q")
+    assert "\n2\n" in again.stdout
+    assert "has kept no error of that cell" in pair.run("%debug", keyboard=True).sentence
+    gone = pair.succeed("%%sky --ranks 1\nprint(seen() is None)")
+    assert gone.stdout == "True\n"
+
+
+def test_the_next_cell_releases_what_a_failed_one_held(pair: LiveNotebook) -> None:
+    pair.run(_FAILS)
+    assert pair.succeed("%%sky --ranks 1\nprint(seen() is None)").stdout == "True\n"
+    assert "has kept no error" in pair.run("%sky debug --rank 1", keyboard=True).sentence
+
+
+def test_an_error_of_the_notebook_is_ipythons(pair: LiveNotebook) -> None:
+    pair.run("%%sky --ranks 1\n1 / 0")
+    pair.run("here = [7]\nhere[3]")
+    cell = talk(pair, "%debug", "p here", "q")
+    assert cell.order[0].startswith("ipdb>")
+    assert "[7]" in cell.stdout
+
+
+def test_a_breakpoint_stops_all_and_commands_go_to_those_chosen(pair: LiveNotebook) -> None:
+    cell = talk(
+        pair,
+        "%%sky --stdout all\n"
+        "total = rank\n"
+        "breakpoint()\n"
+        "total += 10\n"
+        "dist.barrier()\n"
+        "print('total', total)",
+        "ranks all",
+        "n",
+        "rank 1",
+        "total = 41",
+        "p total",
+        "ranks all",
+        "c",
+    )
+    assert cell.error is None, cell.traceback
+    assert cell.order == [
+        "(rank 0) ",
+        "(ranks 0-1) ",
+        "(ranks 0-1) ",
+        "(rank 1) ",
+        "(rank 1) ",
+        "(rank 1) ",
+        "(ranks 0-1) ",
+    ]
+    assert "](4)<module>()\n-> total += 10" in cell.stdout
+    assert sorted(cell.stdout.splitlines()[-2:]) == ["0 │ total 10", "1 │ total 41"]
+
+
+def test_a_rank_that_stops_is_waited_for_and_shown(pair: LiveNotebook) -> None:
+    cell = pair.start(
+        "%%sky\n"
+        "if rank == 1:\n"
+        "    breakpoint()\n"
+        "    reached = True\n"
+        "dist.barrier()\n"
+        "group = dist.distributed_c10d._get_default_group()\n"
+        "print(group._get_backend(torch.device('cpu')).options._timeout)"
+    )
+    pair.until(cell, lambda cell: cell.strips)
+    request = {"action": "where", "cluster": cell.snapshot["cluster"]["id"]}
+    assert until(lambda: re.search(_WAITS, pair.say_action(request)))
+    assert pair.answer("c") == "(rank 1) "
+    pair.finish(cell)
+    assert cell.error is None, cell.traceback
+    # The time limits are as before.
+    after = pair.succeed("%%sky\nprint(group._get_backend(torch.device('cpu')).options._timeout)")
+    assert cell.stdout.endswith("1 day, 0:00:00\n")
+    assert after.stdout == "0:30:00\n"
+
+
+def test_pdb_stops_where_a_module_raises(pair: LiveNotebook) -> None:
+    Path(pair.path.parent / "shaky.py").write_text(
+        "def halve(number):\n    if number % 2:\n        raise ValueError(number)\n"
+    )
+    cell = talk(
+        pair, "%%sky --pdb\nimport shaky\nshaky.halve(2 + rank)\ndist.barrier()", "p number", "q"
+    )
+    assert cell.order == ["(rank 1) "] * 2
+    assert "shaky.py(3)halve()\n-> raise ValueError(number)\n3\n" in cell.stdout
+    assert "ValueError: 3" in cell.traceback
+    assert pair.succeed("%%sky\ndist.barrier()").error is None
+
+
+def test_it_steps_into_functions_and_stops_at_lines(pair: LiveNotebook) -> None:
+    cell = talk(
+        pair,
+        "%%sky --ranks 0\n"
+        "def double(number):\n"
+        "    twice = number * 2\n"
+        "    return twice\n"
+        "breakpoint()\n"
+        "a = double(4)\n"
+        "b = a + 1\n"
+        "c = b + 1",
+        "s",
+        "n",
+        "r",
+        "b 8",
+        "c",
+        "p a, b",
+        "n",
+        "n",
+    )
+    assert cell.error is None, cell.traceback
+    text = cell.stdout
+    assert "--Call--\n> cell [" in text
+    assert "--Return--\n> cell [" in text
+    assert "Breakpoint 1 at" in text
+    assert "\n(8, 9)\n" in text
+    # Nothing of ours is stepped through behind its last line.
+    assert cell.order == ["(Pdb) "] * 8
+    assert pair.succeed("%%sky --ranks 0\nimport sys\nprint(sys.gettrace(), c)").stdout == (
+        "None 10\n"
+    )
+
+
+def test_q_ends_the_cell_for_those_in_a_collective_too(pair: LiveNotebook) -> None:
+    code = "%%sky\nif rank == 0:\n    breakpoint()\n    kept = 1\ndist.barrier()"
+    cell = talk(pair, code, "q")
+    assert cell.sentence == (
+        "DebuggerQuit: the cell ended here, as its debugger was left with `q` (on rank 0 (node 0))"
+    )
+    assert pair.succeed("%%sky\ndist.barrier()\nprint(rank)").stdout == "0\n"
+
+
+def test_stop_at_the_prompt_ends_the_run_everywhere(pair: LiveNotebook) -> None:
+    cell = pair.start("%%sky\nmark = 5\nbreakpoint()\nmark = 6\ndist.barrier()")
+    pair.question()
+    pair.interrupt()
+    pair.finish(cell)
+    assert "stopped after" in cell.traceback
+    assert pair.succeed("%%sky\ndist.barrier()\nprint(mark)").stdout == "5\n"
+
+
+def test_a_rank_that_dies_at_the_prompt_takes_it_back(pair: LiveNotebook) -> None:
+    pid = int(pair.succeed("%%sky --ranks 1\nimport os\nprint(os.getpid())").stdout)
+    cell = pair.start("%%sky\nif rank == 1:\n    breakpoint()\n    mark = 6\ndist.barrier()")
+    pair.question()
+    os.kill(pid, signal.SIGKILL)
+    pair.finish(cell)
+    assert "RankLost: rank 1 is lost" in cell.traceback
+    sentence = pair.run("%debug", keyboard=True).sentence
+    assert "the process of rank 1 has ended, and its frames with it" in sentence
+    assert pair.succeed("%%sky\nimport torch.distributed as dist\ndist.barrier()").error is None
+
+
+def test_the_head_asks_for_lines_and_passwords(pair: LiveNotebook) -> None:
+    cell = talk(
+        pair,
+        "%%sky --ranks 0\n"
+        "import getpass\n"
+        "name = input('name? ')\n"
+        "word = getpass.getpass('word? ')\n"
+        "print(name, len(word))",
+        "Ada",
+        "s3cret",
+    )
+    assert cell.order == ["name? ", "word? "]
+    assert cell.stdout == "Ada 6\n"
+    assert "s3cret" not in str(cell.strips)
+    assert "s3cret" not in pair.succeed("%sky logs").stdout
+
+
+def test_other_ranks_and_workers_say_where_to_ask(pair: LiveNotebook) -> None:
+    cell = pair.run("%%sky --ranks 1\ninput('name? ')", keyboard=True)
+    assert "from the head alone, and this is rank 1: call it where `rank == 0`" in cell.traceback
+    forked = pair.run(
+        "%%sky --ranks 0\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "ThreadPoolExecutor().submit(breakpoint).result()",
+        keyboard=True,
+    )
+    assert "breakpoint() works in the main thread of a rank alone" in forked.traceback
+
+
+def test_without_a_keyboard_it_says_so(pair: LiveNotebook) -> None:
+    assert "does not work on a rank" in pair.run("%%sky\nbreakpoint()").traceback
+    stopped = pair.run("%%sky --pdb --ranks 1\nraise ValueError(3)")
+    assert "--pdb: this page takes no input, so no rank stops at an error" in stopped.stderr
+    assert stopped.traceback.endswith("ValueError: 3\non rank 1 (node 1)")
+    assert "the debugger needs somebody to type its commands" in pair.run("%debug").sentence
