@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+from typing import Any
 
 import pytest
 
@@ -15,3 +17,19 @@ def skip_without(*modules: str) -> None:
     """
     if missing := [module for module in modules if importlib.util.find_spec(module) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}", allow_module_level=True)
+
+
+def on_first_use(module: str) -> Any:
+    """Return a module that is imported when something of it is used; skip where it is missing."""
+    skip_without(module)
+    return _OnFirstUse(module)
+
+
+class _OnFirstUse:
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what pytest asks of all that it finds in a file
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self._module), name)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import jupyter_sky as sky
+from tests.installed import on_first_use
 
-torch = pytest.importorskip("torch")
+torch = on_first_use("torch")
 
 
 def trained(seed: int = 0) -> tuple[Any, Any, Any]:
@@ -118,20 +119,19 @@ def test_a_failed_save_that_nobody_waited_for_is_told_by_the_next(tmp_path: Path
     assert sky.load(place)["step"] == 2
 
 
-class Interrupting(torch.nn.Linear):
-    """Is interrupted while torch writes it."""
-
-    def get_extra_state(self) -> Any:
-        return self
-
-    def set_extra_state(self, state: Any) -> None:
-        """There is none."""
-
-    def __reduce__(self) -> Any:
-        raise KeyboardInterrupt
-
-
 def test_an_interrupt_is_one_and_leaves_the_former_checkpoint(tmp_path: Path) -> None:
+    class Interrupting(torch.nn.Linear):
+        """Is interrupted while torch writes it."""
+
+        def get_extra_state(self) -> Any:
+            return self
+
+        def set_extra_state(self, state: Any) -> None:
+            """There is none."""
+
+        def __reduce__(self) -> Any:
+            raise KeyboardInterrupt
+
     model, _, _ = trained()
     sky.save(tmp_path, model=model, step=1)
     with pytest.raises(KeyboardInterrupt):

@@ -7,8 +7,9 @@ import pytest
 
 from tests.guides import guides
 from tests.guides.guides import code, text_of
+from tests.installed import skip_without
 
-pytest.importorskip("distributed")
+skip_without("distributed")
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ import pytest
 
 from tests.guides import guides
 from tests.guides.guides import code, text_of
+from tests.installed import skip_without
 
-pytest.importorskip("torch")
+skip_without("torch")
 
 NAME = "large-models"
 PART = r"([\d,]+) (?:of ([\d,]+) )?parameters are here; .*loss is ([\d.]+)"

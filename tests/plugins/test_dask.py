@@ -17,8 +17,9 @@ import pytest
 
 import jupyter_sky as sky
 from tests import waiting
+from tests.installed import skip_without
 
-pytest.importorskip("distributed")
+skip_without("distributed")
 
 pytestmark = pytest.mark.timeout(300)  # on a machine that has other tests to do
 

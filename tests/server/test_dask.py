@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
+from tests.installed import skip_without
 from tests.server.jupyter import Kernel, Server
 
-pytest.importorskip("distributed")
+skip_without("distributed")
 
 
 def test_a_second_notebook_uses_it_and_goes_on_without_the_first(

@@ -16,8 +16,9 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from tests.cluster.conftest import Cells
 from tests.cluster.runs.test_sharded import FSDP1, FSDP2, NET, TENSOR_PARALLEL
+from tests.installed import on_first_use
 
-torch = pytest.importorskip("torch")
+torch = on_first_use("torch")
 
 WAYS = {"FSDP2": FSDP2, "FSDP1": FSDP1.format(use=""), "tensor-parallel": TENSOR_PARALLEL}
 DDP = "model = nn.parallel.DistributedDataParallel(made())"

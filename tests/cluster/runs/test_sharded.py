@@ -13,8 +13,9 @@ from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.serialization import blobs, pickling
 from tests.cluster.conftest import Cells
+from tests.installed import on_first_use
 
-torch = pytest.importorskip("torch")
+torch = on_first_use("torch")
 
 NET = """
 import torch, torch.distributed as dist

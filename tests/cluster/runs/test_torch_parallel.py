@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.conftest import Cells
+from tests.installed import on_first_use
 
-torch = pytest.importorskip("torch")
+torch = on_first_use("torch")
 
 PIPELINE = """
 import torch, torch.distributed as dist

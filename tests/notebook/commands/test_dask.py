@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
+from tests.installed import skip_without
 from tests.notebook.conftest import Notebook
 
-pytest.importorskip("distributed")
+skip_without("distributed")
 
 
 def test_a_cluster_of_cells_has_dask_for_the_notebook_and_again_after_it(
