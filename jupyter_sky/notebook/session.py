@@ -269,7 +269,8 @@ class Session:
         for each in choices:
             fitting = cluster_factory.of_provider(each, cluster.provider.name)
             try:
-                return check_fit(cluster, fitting, self.settings.expand_groups(fitting.hosts))
+                hosts = self.settings.expand_groups(fitting.hosts)
+                return check_fit(cluster, fitting, hosts, self.started[cluster.name])
             except UsageError as error:
                 refused.append(error)
         raise refused[0]

@@ -8,10 +8,31 @@ from typing import Any
 from jupyter_sky.api import accelerators
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_ranks
+from jupyter_sky.formatting import format_dollars, format_ranks
 from jupyter_sky.notebook.errors import pull_line
-from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
+from jupyter_sky.notebook.options.lines import as_word
 from jupyter_sky.providers.ssh.connection.targets import parse
+
+_REPLACE = "`%sky down` first to replace it"
+
+_FIXED = frozenset(
+    {
+        "cpus",
+        "memory",
+        "region",
+        "zone",
+        "instance_type",
+        "image_id",
+        "spot",
+        "spot_or_on_demand",
+        "idle_timeout",
+        "replace",
+        "patience",
+        "max_cost",
+    }
+)
+"""Options that a cluster has from its start to its end."""
 
 
 def choose_ranks(
@@ -83,8 +104,12 @@ def check_names(
             raise UsageError(f"{option} {name}: the notebook has no {name}; {instead}.")
 
 
-def check_fit(cluster: Cluster, options: CellOptions, hosts: tuple[str, ...]) -> None:
+def check_fit(
+    cluster: Cluster, options: CellOptions, hosts: tuple[str, ...], started: CellOptions
+) -> None:
     """Refuse options that describe another cluster than the one that is running.
+
+    None is passed over: what a cell asks for is so already, or it is told what to type.
 
     Parameters
     ----------
@@ -94,6 +119,8 @@ def check_fit(cluster: Cluster, options: CellOptions, hosts: tuple[str, ...]) ->
         The options of the cell.
     hosts
         The hosts of the cell, without names of groups.
+    started
+        The options with which the cluster was started.
 
     Raises
     ------
@@ -116,11 +143,44 @@ def check_fit(cluster: Cluster, options: CellOptions, hosts: tuple[str, ...]) ->
     }
     for option, value in asked.items():
         if value is not None and value != has[option]:
-            change = "`%sky down` first to replace it"
-            if option == "--nodes":
-                change = f"`%sky scale {value}` to change it"
-            raise UsageError(
-                f"cluster {cluster.name} is running with {option} {has[option]}, and the cell asks "
-                f"for {value}: leave {option} out to use it, type {change}, or add "
-                "`--cluster NAME` to start a second one."
-            )
+            change = f"`%sky scale {value}` to change it" if option == "--nodes" else _REPLACE
+            raise _other_cluster(cluster, option, has[option], value, change)
+    _check_installed(cluster, options, started)
+    for argument in CLUSTER_OPTIONS:
+        value, before = getattr(options, argument.field), getattr(started, argument.field)
+        if argument.field in _FIXED and value not in (None, False, before):
+            raise _other_cluster(cluster, argument.name, before, value)
+    price, limit = cluster.price, options.max_price
+    if price is not None and limit is not None and price > limit:
+        costs = f"{format_dollars(price)} an hour"
+        raise _other_cluster(cluster, "--max-price", costs, format_dollars(limit))
+
+
+def _check_installed(cluster: Cluster, options: CellOptions, started: CellOptions) -> None:
+    """Refuse packages and plugins that were not there when the ranks began."""
+    installed = cluster.spec.image.pip
+    if missing := [package for package in options.pip if package not in installed]:
+        raise _other_cluster(cluster, "--pip", ",".join(installed), ",".join(missing))
+    if options.plugin is None:
+        return
+    has = cluster.runtime_env.plugins
+    known = {*has, *(started.plugin or ())}
+    other = [word for word in options.plugin if word not in known]
+    if other or (has and not options.plugin):
+        raise _other_cluster(cluster, "--plugin", ",".join(has), ",".join(other) or "none")
+
+
+def _other_cluster(
+    cluster: Cluster, option: str, has: object, asked: object, change: str = _REPLACE
+) -> UsageError:
+    """Return the sentence that a cluster is running, and is not what a cell asks for."""
+    switch = asked is True
+    runs = f"with {option} {as_word(has)}" if has not in (None, False, "", ()) else "without"
+    if switch or runs == "without":
+        runs = f"without {option}"
+    wants = "it" if switch else as_word(asked)
+    return UsageError(
+        f"cluster {cluster.name} is running {runs}, and the cell asks for {wants}: "
+        f"leave {option} out to use it, type {change}, or add `--cluster NAME` to start a second "
+        "one."
+    )

@@ -102,11 +102,12 @@ def as_line(options: CellOptions) -> str:
             continue
         words.append(argument.name)
         if argument.type is not None:
-            words.append(shlex.quote(_as_text(value)))
+            words.append(shlex.quote(as_word(value)))
     return " ".join(words)
 
 
-def _as_text(value: Any) -> str:
+def as_word(value: Any) -> str:
+    """Return what a user types for the value of an option."""
     if isinstance(value, tuple):
         return ",".join(value) or "none"
     return f"{value:.12g}" if isinstance(value, float) else str(value)

@@ -37,3 +37,31 @@ def test_options_that_none_of_them_has_a_use_for_are_refused(notebook: Notebook)
         notebook.run("%%sky --provider local,ssh --region us-east-1\npass")
     with pytest.raises(sky.UsageError, match="--hosts are machines to reach over SSH"):
         notebook.run("%%sky --provider local,aws --hosts gpu1\npass")
+
+
+def test_no_option_for_a_cluster_that_is_running_is_passed_over(notebook: Notebook) -> None:
+    line = "--nodes 2 --plugin none --idle-timeout 30m"
+    notebook.run(f"%%sky {line}\nx = 1")
+    assert notebook.run(f"%%sky {line} --max-price 5\nprint(x)") == "1\n"
+    refused = {
+        "--pip einops": "running without --pip, and the cell asks for einops",
+        "--plugin jax": "running without --plugin, and the cell asks for jax",
+        "--cpus 8+": "running without --cpus, and the cell asks for 8+",
+        "--idle-timeout 1h": "running with --idle-timeout 1800, and the cell asks for 3600",
+        "--replace": "running without --replace, and the cell asks for it",
+        "--patience 1h": "running without --patience, and the cell asks for 3600",
+        "--gpu A100": "running without --gpu, and the cell asks for a100",
+    }
+    for options, sentence in refused.items():
+        with pytest.raises(sky.UsageError) as caught:
+            notebook.run(f"%%sky {options}\nx = 2")
+        assert sentence in str(caught.value)
+        assert "`%sky down` first to replace it, or add `--cluster NAME`" in str(caught.value)
+    assert notebook.run("%%sky\nprint(x)") == "1\n"
+
+
+def test_plugins_and_packages_that_are_there_may_be_named_again(notebook: Notebook) -> None:
+    notebook.run("%%sky --plugin joblib,torch\npass")
+    assert notebook.run("%%sky --plugin torch\nprint('here')") == "here\n"
+    with pytest.raises(sky.UsageError, match="with --plugin joblib,torch, and .* asks for none"):
+        notebook.run("%%sky --plugin none\npass")
