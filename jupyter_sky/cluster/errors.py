@@ -100,7 +100,17 @@ class TimedOut(SkyError, TimeoutError):
     """A run took longer than it was given."""
 
 
-def remote_error(failures: Sequence[Failure], before: str = "") -> RemoteError:
+FORMER_GROUP = (
+    "The process group was formed anew since the cluster began, as after a Stop in a collective, a "
+    "lost rank or `%sky scale`. What was made with the former one, like a DistributedDataParallel "
+    "or a DeviceMesh, cannot reach the other ranks any more: make it again."
+)
+"""What to do where a connection failed on every rank, and nothing else did."""
+
+
+def remote_error(
+    failures: Sequence[Failure], before: str = "", reformed: bool = False
+) -> RemoteError:
     """Return the exception for the failures of a run, in the order in which they were seen.
 
     Parameters
@@ -109,6 +119,8 @@ def remote_error(failures: Sequence[Failure], before: str = "") -> RemoteError:
         The failures.
     before
         Who waited for whom then, as a sentence: said where that is what went wrong.
+    reformed
+        Whether objects may be there that were made with a former process group.
     """
     failures = sorted(failures, key=_remoteness)
     causes = [failure for failure in failures if _remoteness(failure) < _CONSEQUENCE]
@@ -126,7 +138,10 @@ def remote_error(failures: Sequence[Failure], before: str = "") -> RemoteError:
         error.add_note(line)
     if before and _is_about_waiting(first):
         error.advice = before
-        error.add_note(before)
+    elif reformed and not causes:
+        error.advice = FORMER_GROUP
+    if error.advice:
+        error.add_note(error.advice)
     return error
 
 

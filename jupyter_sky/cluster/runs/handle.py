@@ -240,7 +240,8 @@ class RunHandle:
         if self._run.trouble:
             raise self._run.trouble
         if self._run.failures:
-            error = remote_error(self._run.failures, _before(self._run.last_findings))
+            before, reformed = _before(self._run.last_findings), self._run.generation > 1
+            error = remote_error(self._run.failures, before, reformed)
             error.origin = (self.cluster, self.id)
             raise error
 

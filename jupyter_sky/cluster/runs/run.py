@@ -92,6 +92,8 @@ class Run:
     ----------
     started, began
         When it was asked for, and when ranks were told, by the monotonic clock.
+    generation
+        The process group that its ranks were in; 0 before they were told.
     queue
         What the user's thread has to show, in order; ``None`` is the end.
     done
@@ -136,6 +138,7 @@ class Run:
         self.task = task
         self.talk = talk
         self.started = self.began = time.monotonic()
+        self.generation = 0
         self.queue: queue.SimpleQueue[Queued] = queue.SimpleQueue()
         self.done: dict[int, RankDone] = {}
         self.failures: list[Failure] = []

@@ -196,7 +196,7 @@ class Scheduler(ClusterListener):
             await recovery.make_whole(self.controller)
         if not run.finished:
             self.monitor.begin(run)
-            run.began = time.monotonic()
+            run.began, run.generation = time.monotonic(), self.controller.state.generation
             await dispatch(self.controller, run)
             run.told.set()
             if run.talk:

@@ -67,6 +67,22 @@ def test_stop(cells, code: str) -> None:
     assert cells.ask("x.item()") == [4.0] * 4
 
 
+def test_what_was_made_with_a_former_group_is_named(cells) -> None:
+    cells.run(
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "former = DistributedDataParallel(torch.nn.Linear(2, 1))"
+    )
+    stop(cells, "dist.barrier() if rank else time.sleep(600)")
+    use = "former(torch.ones(1, 2)).sum().backward()"
+    with pytest.raises(RuntimeError) as caught:
+        cells.run(use)
+    assert "What was made with the former one" in "".join(caught.value.__notes__)
+    cells.run(f"former = DistributedDataParallel(former.module)\n{use}")
+    with pytest.raises(ValueError) as other:
+        cells.run("raise ValueError('unlike')")
+    assert "former" not in "".join(other.value.__notes__)
+
+
 def test_a_rank_that_does_not_react_is_ended(new) -> None:
     cells = new(nodes=2, stop=1.0)
     cells.run("import ctypes, torch, torch.distributed as dist\nrank = dist.get_rank()")
