@@ -151,8 +151,11 @@ def _numbered(
 
 def _drawn(name: str, rank: int, curve: _Curve) -> CurveView:
     points = list(curve.drawn.points())
+    # So that a curve begins where it began, and ends where it has come to.
+    if points and points[0][0] > curve.drawn.first[0]:
+        points.insert(0, curve.drawn.first)
     if points and points[-1][0] < curve.drawn.last[0]:
-        points.append(curve.drawn.last)  # so that a curve ends where it has come to
+        points.append(curve.drawn.last)
     return {
         "name": name,
         "rank": rank,
