@@ -29,15 +29,15 @@ class Series:
         How many points it was given.
     gaps
         How many of them were no finite number.
-    last
-        The last of them.
+    first, last
+        The first and the last of them.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = max(2, limit)
         self.count = 0
         self.gaps = 0
-        self.last = (0.0, math.nan)
+        self.first = self.last = (0.0, math.nan)
         self._width = 1  # points that a bucket stands for
         self._in_last = 1  # points in the last bucket so far; the first one is full
         self._buckets = array.array("d")
@@ -49,8 +49,10 @@ class Series:
 
     def add(self, step: float, value: float) -> None:
         """Add a point."""
-        self.count += 1
         self.last = (step, value)
+        if not self.count:
+            self.first = self.last
+        self.count += 1
         is_finite = -math.inf < value < math.inf
         if not is_finite:
             self.gaps += 1

@@ -98,10 +98,10 @@ class Chart {
   readonly #name: string;
   readonly #figure = element('span', 'jsky-chart-figure');
   readonly #note = element('span', 'jsky-chart-note jsky-quiet');
-  readonly #high = element('span', 'jsky-chart-high jsky-quiet');
-  readonly #low = element('span', 'jsky-chart-low jsky-quiet');
-  readonly #left = element('span', 'jsky-quiet');
-  readonly #right = element('span', 'jsky-quiet');
+  readonly #high = element('span', 'jsky-chart-high');
+  readonly #low = element('span', 'jsky-chart-low');
+  readonly #left = element('span', '');
+  readonly #right = element('span', '');
   readonly #svg = document.createElementNS(SVG, 'svg');
   readonly #lines = new Map<number, SVGElement>();
   #curves: Curve[] = [];
@@ -114,13 +114,15 @@ class Chart {
     this.#svg.setAttribute('preserveAspectRatio', 'none');
     this.#svg.setAttribute('role', 'img');
     const title = element('span', 'jsky-chart-name', { title: name }, name);
-    const plot = element('div', 'jsky-plot', {}, this.#high, this.#low);
+    const scale = element('div', 'jsky-chart-scale', {}, this.#high, this.#low);
+    const plot = element('div', 'jsky-plot');
     plot.append(this.#svg);
     this.element = element(
       'div',
       'jsky-chart',
       {},
       element('div', 'jsky-chart-head', {}, title, this.#note, this.#figure),
+      scale,
       plot,
       element('div', 'jsky-chart-steps', {}, this.#left, this.#right)
     );
@@ -152,8 +154,8 @@ class Chart {
       line.style.stroke = curve === curves[0] ? '' : colour(curve.rank);
       setAttribute(line, 'd', pathOf(curve, this.#span));
     }
-    setText(this.#high, figure(high));
-    setText(this.#low, low === high ? '' : figure(low));
+    setText(this.#high, figure(high, 3));
+    setText(this.#low, low === high ? '' : figure(low, 3));
     setText(this.#left, figure(left));
     setText(this.#right, right === left ? '' : figure(right));
     const last = curves[0] ? figure(curves[0].last) : '';
@@ -254,13 +256,13 @@ function colour(rank: number): string {
   return `hsl(${Math.round(rank * 137.5 + 20) % 360} 60% 50%)`;
 }
 
-export function figure(value: number | null): string {
+export function figure(value: number | null, digits = 4): string {
   if (value === null || Number.isNaN(value)) {
     return 'NaN';
   }
   const size = Math.abs(value);
-  if (size !== 0 && (size < 0.001 || size >= 1e7)) {
+  if (size !== 0 && (size < 0.001 || size >= 10 ** (digits + 3))) {
     return value.toExponential(2).replace(/\.?0+e/, 'e').replace('e+', 'e');
   }
-  return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
+  return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(digits)));
 }

@@ -20,7 +20,7 @@ from jupyter_sky.transport.series import Series, unpack
 KEPT = 4096
 """Buckets of a curve, each of two points: up to so many figures a table has every one."""
 
-KEPT_IN_ALL = 400_000
+KEPT_IN_ALL = 200_000
 """Buckets of all curves of a run, 32 bytes each."""
 
 _SMALLEST = 16
@@ -45,6 +45,7 @@ class Curves:
 
     def __init__(self) -> None:
         self._curves: dict[tuple[str, int], _Curve] = {}
+        self._kept, self._drawn = KEPT, _DRAWN
         self._lock = threading.Lock()
         self._version = 0
         self._view: tuple[int, float, list[CurveView]] = (0, -math.inf, [])
@@ -76,13 +77,14 @@ class Curves:
         if key not in self._curves:
             if len(self._curves) >= _MOST_CURVES:
                 return None
-            count = len(self._curves) + 1
-            kept = max(_SMALLEST, min(KEPT, KEPT_IN_ALL // count))
-            drawn = max(_SMALLEST, min(_DRAWN, _DRAWN_IN_ALL // count))
-            self._curves[key] = _Curve(kept, drawn)
-            for each in self._curves.values():
-                each.kept.shrink(kept)
-                each.drawn.shrink(drawn)
+            # Others make room where there are twice as many, not for each one.
+            if (count := len(self._curves) + 1) & (count - 1) == 0:
+                self._kept = max(_SMALLEST, min(KEPT, KEPT_IN_ALL // (2 * count)))
+                self._drawn = max(_SMALLEST, min(_DRAWN, _DRAWN_IN_ALL // (2 * count)))
+                for each in self._curves.values():
+                    each.kept.shrink(self._kept)
+                    each.drawn.shrink(self._drawn)
+            self._curves[key] = _Curve(self._kept, self._drawn)
         return self._curves[key]
 
     def view(self, is_last: bool = False) -> list[CurveView]:
@@ -151,8 +153,11 @@ def _numbered(
 
 def _drawn(name: str, rank: int, curve: _Curve) -> CurveView:
     points = list(curve.drawn.points())
+    # So that a curve begins where it began, and ends where it has come to.
+    if points and points[0][0] > curve.drawn.first[0]:
+        points.insert(0, curve.drawn.first)
     if points and points[-1][0] < curve.drawn.last[0]:
-        points.append(curve.drawn.last)  # so that a curve ends where it has come to
+        points.append(curve.drawn.last)
     return {
         "name": name,
         "rank": rank,

@@ -91,8 +91,7 @@ def metrics(context: CommandContext, options: Namespace) -> Any:
         return True
     if left_out := curves.left_out:
         print(
-            f"{cluster.name}: {left_out:,} further figures are between the highest and the lowest "
-            "of their neighbours in this table",
-            file=sys.stderr,
+            f"{cluster.name}: of {left_out:,} further figures the table has the highest and the "
+            "lowest of their neighbours"
         )
     return curves.frame()

@@ -9,7 +9,8 @@ from html import escape
 from jupyter_sky.cluster.snapshot import CurveView
 
 _MOST = 12  # charts; a table has the others
-_WIDTH, _HEIGHT, _MARGIN = 240, 80, 3
+_WIDTH, _HEIGHT, _MARGIN = 200, 80, 3
+_SCALE = 50  # room for figures on the left
 _BLUE = "#3d8bd9"  # is seen on white and on black
 
 
@@ -50,27 +51,29 @@ def _chart(curve: CurveView) -> str:
     name = escape(curve["name"])
     small = 'font-size="10" fill="currentColor" fill-opacity="0.75"'
     bottom = _HEIGHT + 14
+    ends = f'x="{_WIDTH}" text-anchor="end"'
+    texts = [
+        f'<text x="-{_SCALE}" y="-6" font-size="12" fill="currentColor">'
+        f'<tspan font-weight="600">{_cut(curve["name"])}</tspan>{rank}{gaps}</text>',
+        f'<text {ends} y="-6" font-size="12" fill="currentColor">{_figure(curve["last"])}</text>',
+        f'<text x="-4" y="10" text-anchor="end" {small}>{_figure(high, 3)}</text>',
+        f'<text y="{bottom}" {small}>{_figure(left)}</text>',
+    ]
+    if low < high:
+        text = f'<text x="-4" y="{_HEIGHT}" text-anchor="end" {small}>{_figure(low, 3)}</text>'
+        texts.append(text)
+    if left < right:
+        texts.append(f'<text {ends} y="{bottom}" {small}>{_figure(right)}</text>')
+    wide, tall = _WIDTH + _SCALE, _HEIGHT + 36
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT + 36}" '
-        f'viewBox="0 -18 {_WIDTH} {_HEIGHT + 36}" role="img" font-family="sans-serif" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{tall}" '
+        f'viewBox="-{_SCALE} -18 {wide} {tall}" role="img" font-family="sans-serif" '
         f'aria-label="{name}: {_figure(curve["last"])}">'
-        f'<text y="-6" font-size="12" fill="currentColor"><tspan font-weight="600">'
-        f"{_cut(curve['name'])}</tspan>{rank}{gaps}</text>"
-        f'<text x="{_WIDTH}" y="-6" font-size="12" text-anchor="end" fill="currentColor">'
-        f"{_figure(curve['last'])}</text>"
         f'<path d="M0 0V{_HEIGHT}H{_WIDTH}" fill="none" stroke="currentColor" '
         f'stroke-opacity="0.3"/>'
         f'<path d="{_path(points, (left, right), (low, high))}" fill="none" stroke="{_BLUE}" '
         f'stroke-width="1.5" stroke-linecap="round" stroke-linejoin="round"/>'
-        f'<text x="4" y="10" {small}>{_figure(high)}</text>'
-        + (f'<text x="4" y="{_HEIGHT - 4}" {small}>{_figure(low)}</text>' if low < high else "")
-        + f'<text y="{bottom}" {small}>{_figure(left)}</text>'
-        + (
-            f'<text x="{_WIDTH}" y="{bottom}" text-anchor="end" {small}>{_figure(right)}</text>'
-            if left < right
-            else ""
-        )
-        + "</svg>"
+        f"{''.join(texts)}</svg>"
     )
 
 
@@ -99,7 +102,7 @@ def _cut(name: str) -> str:
     return escape(name if len(name) <= 24 else f"{name[:23]}…")
 
 
-def _figure(value: float | None) -> str:
+def _figure(value: float | None, digits: int = 4) -> str:
     if value is None or not math.isfinite(value):
         return "NaN"
-    return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3g}"
+    return str(int(value)) if value == int(value) and abs(value) < 1e6 else f"{value:.{digits}g}"

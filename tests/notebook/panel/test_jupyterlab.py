@@ -37,6 +37,13 @@ axes.plot(losses)
 plt.show()
 pd.DataFrame({"step": range(3), "loss": losses[:3]})"""
 
+CURVES = """%%sky --nodes 2 --plugin none
+import itertools, time
+import jupyter_sky as sky
+for step in itertools.count():
+    sky.log({"<b>rate": 1e-6}, step=step, loss=2 / (1 + step))
+    time.sleep(0.05)"""
+
 FLOOD = "%%sky\nfor number in range(200_000):\n    print('line', number)"
 
 
@@ -202,3 +209,37 @@ def test_sixty_four_ranks(open_notebook: Callable[..., NotebookUser], shots: Pat
     panel.scroll_into_view_if_needed()
     assert panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
     user.page.screenshot(path=shots / "lab-many.png")
+
+
+def test_curves_come_while_a_cell_runs_and_stay(
+    open_notebook: Callable[..., NotebookUser], shots: Path
+) -> None:
+    user = open_notebook("lab", "curves")
+    user.run("%load_ext jupyter_sky")
+    cell = user.start(CURVES)
+    charts = user.strip(cell).locator(".jsky-chart")
+    charts.nth(1).wait_for()
+    user.wait_for_state(cell, "Running")
+    assert charts.locator(".jsky-chart-name").all_inner_texts() == ["<b>rate", "loss"]
+    charts.first.locator("path").wait_for(state="attached")  # a level line has no height
+    user.page.screenshot(path=shots / "curves-running.png")
+    user.strip(cell).get_by_role("button", name="Stop").click()
+    user.wait_for_state(cell, "Stopped")
+
+    def lines() -> int:
+        return int(charts.first.locator("path").count())
+
+    assert lines() == 1
+    user.strip(cell).get_by_role("button", name="All ranks").click()
+    assert lines() == 2
+    for theme in ("Dark", "Light"):
+        user.choose_theme(theme)
+        assert user.strip(cell).evaluate(LEGIBLE) == {"outside": [], "faint": []}
+        user.page.screenshot(path=shots / f"curves-{theme.lower()}.png")
+    [saved] = [each for each in user.saved().cells if each.source == CURVES]
+    pages = [output.data.get("text/html", "") for output in saved.outputs if "data" in output]
+    assert any("<svg" in page and "<b>rate" not in page for page in pages)
+    user.load_again()
+    charts = user.strip(user.cell("loss=2 / (1 + step)")).locator(".jsky-chart")
+    charts.nth(1).wait_for()
+    assert lines() == 1

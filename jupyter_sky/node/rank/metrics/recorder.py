@@ -47,7 +47,8 @@ class MetricRecorder:
         self._pending: dict[str, Series] = {}
         self._steps: dict[str, int] = {}
         self._has_warned = False
-        self._lock = threading.Lock()
+        # What is collected as garbage while figures are taken may log some itself.
+        self._lock = threading.RLock()
         self._sending = threading.Lock()
         self._wakes = threading.Event()
         self._thread: threading.Thread | None = None
