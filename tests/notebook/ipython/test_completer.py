@@ -101,6 +101,7 @@ def test_ipython_offers_what_fits_and_nothing_else(completer: Any) -> None:
     assert offered(completer, "%%sky --pro") == [
         ("--pro", "--provider"),
         ("--pro", "--procs-per-node"),
+        ("--pro", "--profile"),
     ]
     assert offered(completer, "%sky sta") == [("sta", "status")]
     assert offered(completer, "  %sky auto o") == [("o", "on"), ("o", "off")]
