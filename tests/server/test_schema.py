@@ -34,7 +34,8 @@ def in_typescript(described: dict[str, Any]) -> str:
         case {"type": "array", "prefixItems": parts}:
             return f"[{', '.join(map(in_typescript, parts))}]"
         case {"type": "array", "items": item}:
-            return f"{in_typescript(item)}[]"
+            kind = in_typescript(item)
+            return f"({kind})[]" if " | " in kind else f"{kind}[]"
         case {"type": "integer" | "number"}:
             return "number"
         case {"type": "string" | "boolean" | "null" as name}:

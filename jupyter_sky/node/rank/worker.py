@@ -12,7 +12,7 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,6 +50,9 @@ from jupyter_sky.transport.protocol.rank_messages import (
 from jupyter_sky.transport.protocol.topology import Topology
 
 _FLUSH_EVERY = 0.1
+
+_ENDED_WITHIN = 0.3
+"""Seconds after an error for collectives that all ranks have begun."""
 
 
 class RankWorker:
@@ -96,7 +99,7 @@ class RankWorker:
         self._ending = threading.Lock()
         self._interrupts = Interrupts()
         self._inbox = Inbox(self._frames, self._interrupts)
-        self._was_broken = False
+        self._was_broken = self._has_left_one = False
         self._displays = 0
         self._plugins: PluginHooks | None = None
         self._head = HeadPort()
@@ -191,8 +194,11 @@ class RankWorker:
         try:
             # The former group is left as a whole, and not interruptibly: half of it would spoil the
             # next.
+            if self._has_left_one:
+                collective_abort.break_group(command["siblings"], command["addresses"])
             self._leave()
             collective_abort.close_broken()
+            self._has_left_one = False
             self._interrupts.run_interruptible(self._enter, command)
         except BaseException as problem:
             self._shell.record_traceback(problem, skip=2)
@@ -247,6 +253,10 @@ class RankWorker:
             # A child that the user's code has forked, and that came out of the cell.
             streams.flush()
             os._exit(0 if error is None else 1)
+        if error is not None and not self._inspector.recorded.wait_until_ended(_ENDED_WITHIN):
+            # It has left a collective that its peers may never begin: the next of theirs would meet
+            # it, and they would hang or mix up their values.
+            self._was_broken = self._has_left_one = True
         self._debugger.end(error)
         streams.flush()
         self._metrics.end()
@@ -275,7 +285,8 @@ class RankWorker:
             self._run_script(command)
             return None
         if command["debugging"]["looks_at"] is not None:
-            self._look_at(command["debugging"]["looks_at"])
+            with self._as_sentence():
+                self._debugger.look_at(command["debugging"]["looks_at"])
             return None
         if command["code"] is not None:
             error = self._shell.run(command["code"], *command["place"])
@@ -285,9 +296,10 @@ class RankWorker:
                 self._debugger.on_error(error)
                 raise error
             return None
+        assert command["call"] is not None
         cell_sources.register(command["cells"])
         try:
-            call = blobs.unpack(_call(command), self._folder)
+            call = blobs.unpack(command["call"], self._folder)
             if command["talks"]:
                 return call.converse(Conversation(self._parts(), command["run"]))
             return call()
@@ -298,27 +310,22 @@ class RankWorker:
     def _run_script(self, command: RunCommand) -> None:
         assert self._topology is not None
         self._head.release()  # the port was kept for what the script starts
-        try:
+        with self._as_sentence():
             place = scripts.ScriptPlace(self._topology, self.rank, self._begun_in, self._folder)
             scripts.run(command, place, self._interrupts)
-        except SkyError as failure:
-            self._shell.record_sentence(failure)
-            raise
-
-    def _look_at(self, run: str) -> None:
-        try:
-            self._debugger.look_at(run)
-        except SkyError as problem:
-            self._shell.record_sentence(problem)
-            raise
 
     def _pack_values(self, command: RunCommand, result: Any) -> Packed | None:
-        try:
-            run, everyone = command["run"], command["everyone"]
+        run, everyone = command["run"], command["everyone"]
+        with self._as_sentence():
             if command["call"] is not None:
                 return self._namespace.pack(result, run, everyone)
             asked = command["asked"]
             return self._namespace.pack_names(command["values"], asked, run, everyone)
+
+    @contextlib.contextmanager
+    def _as_sentence(self) -> Iterator[None]:
+        try:
+            yield
         except (NameError, SkyError) as problem:
             # It is about what was asked for, not about a line of the user's.
             self._shell.record_sentence(problem)
@@ -390,9 +397,3 @@ class RankWorker:
     def _send_whole(self, message: Mapping[str, Any]) -> None:
         with self._sending:
             self._frames.send(message)
-
-
-def _call(command: RunCommand) -> Packed:
-    if command["call"] is None:
-        raise SkyError("a run without code or call")
-    return command["call"]

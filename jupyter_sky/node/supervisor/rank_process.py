@@ -20,6 +20,7 @@ from jupyter_sky.transport.protocol.messages import FormRequest, NameGroup, Rank
 from jupyter_sky.transport.protocol.rank_messages import (
     Displayed,
     FormCommand,
+    Peers,
     RankCommand,
     RunCommand,
     SideCommand,
@@ -211,13 +212,12 @@ class RankProcess:
         start = max(self.run_offset, self.log.size - limit)
         return self.log.read(start, self.log.size - start)
 
-    def send_form(self, request: FormRequest) -> None:
+    def send_form(self, request: FormRequest, peers: Peers) -> None:
         """Let the rank enter a process group."""
         self.forming = request["topology"]["generation"]
         names = self._names_for_it(request["names"])
-        self.send(
-            cast(FormCommand, {**request, "op": "form", "ranks": [self.rank], "names": names})
-        )
+        command = {**request, **peers, "op": "form", "ranks": [self.rank], "names": names}
+        self.send(cast(FormCommand, command))
 
     def send(self, command: RankCommand | Displayed) -> None:
         """Tell the rank's main thread what to do after all that it was told before."""

@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from jupyter_sky.node.supervisor.rank_process import RankProcess
-from jupyter_sky.transport.protocol.rank_messages import BreakCommand
+from jupyter_sky.transport.protocol.rank_messages import BreakCommand, Peers
 from jupyter_sky.transport.protocol.topology import Topology
 
 BREAK_AFTER = 0.2
@@ -91,6 +91,11 @@ class Stopper:
     def was_stopped(self, run: str) -> bool:
         """Return whether a run was stopped, so that no rank of this node begins with it."""
         return run in self._stopped_early or run in self._stopping
+
+    def peers_of(self, process: RankProcess) -> Peers:
+        """Return how a rank knows its connections to the others."""
+        siblings = [p.pid for p in self._ranks.values() if p.pid and p is not process]
+        return {"siblings": siblings, "addresses": self._other_nodes}
 
     # Runs
 
@@ -189,12 +194,10 @@ class Stopper:
         force: bool,
         store: tuple[str, int] | None = None,
     ) -> None:
-        siblings = [p.pid for p in self._ranks.values() if p.pid and p is not process]
         command: BreakCommand = {
+            **self.peers_of(process),
             "op": "break",
             "run": run,
-            "siblings": siblings,
-            "addresses": self._other_nodes,
             "force": force,
             "store": store,
         }

@@ -222,8 +222,8 @@ class Supervisor:
         self.stopper.group_forms(request["topology"])
         self._nodes = [node["ranks"] for node in request["topology"]["nodes"]]
         for rank in request["ranks"]:
-            if rank in self.ranks:
-                self.ranks[rank].send_form(request)
+            if process := self.ranks.get(rank):
+                process.send_form(request, self.stopper.peers_of(process))
 
     def announce_leaving(self, message: Message) -> None:
         """Tell all ranks that a node is about to be taken away.

@@ -124,7 +124,22 @@ class ReserveCommand(ReserveRequest):
     op: Literal["reserve"]
 
 
-class FormCommand(FormRequest):
+class Peers(TypedDict):
+    """The other ranks, by what their connections are known by.
+
+    Attributes
+    ----------
+    siblings
+        Process ids of the other ranks on this node.
+    addresses
+        Addresses of the other nodes.
+    """
+
+    siblings: list[int]
+    addresses: list[str]
+
+
+class FormCommand(FormRequest, Peers):
     """Enter a process group."""
 
     op: Literal["form"]
@@ -155,7 +170,7 @@ class Reserved(TypedDict):
 # Agent to the side thread of a rank
 
 
-class BreakCommand(TypedDict):
+class BreakCommand(Peers):
     """Release the main thread from a collective that it may be blocked in, and interrupt it.
 
     Attributes
@@ -163,10 +178,6 @@ class BreakCommand(TypedDict):
     run
         The run that the rank should be in, or the generation of the group that it joins; if it is
         in neither, there is nothing to do.
-    siblings
-        Process ids of the other ranks on this node.
-    addresses
-        Addresses of the other nodes.
     force
         Whether to do so even if the run has been interrupted, and may be cleaning up.
     store
@@ -175,8 +186,6 @@ class BreakCommand(TypedDict):
 
     op: Literal["break"]
     run: str | int
-    siblings: list[int]
-    addresses: list[str]
     force: bool
     store: tuple[str, int] | None
 

@@ -67,6 +67,13 @@ def test_stop(cells, code: str) -> None:
     assert cells.ask("x.item()") == [4.0] * 4
 
 
+def test_a_collective_that_one_rank_has_begun_and_left_is_not_one_of_the_next_cell(cells) -> None:
+    begin = "if rank == 0:\n    left = dist.all_reduce(torch.full((3,), 100.0), async_op=True)\n"
+    stop_at_first_line(cells.start(f"{begin}print('here')\ntime.sleep(600)"))
+    cells.run("x = torch.ones(3)\ndist.all_reduce(x)")
+    assert cells.ask("x.tolist()") == [[4.0] * 3] * 4
+
+
 def test_what_was_made_with_a_former_group_is_named(cells) -> None:
     cells.run(
         "from torch.nn.parallel import DistributedDataParallel\n"

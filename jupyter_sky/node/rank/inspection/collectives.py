@@ -26,6 +26,7 @@ RECORDED = 512
 _TYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
 _TYPES |= {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8"}
 _MOST_SHAPES = 3
+_POLL_EVERY = 0.01
 _RECENT = 8
 _IN_PYTHON = "torch/distributed/distributed_c10d.py"
 
@@ -78,6 +79,15 @@ class Recorded:
                 waiting[name] = {**begun, "ranks": _ranks(groups[name]), "seconds": seconds}
         found = list(waiting.values()) or list(self._called_from_python(groups))
         return sorted(found, key=lambda each: -each["seconds"]), list(recent)
+
+    def wait_until_ended(self, seconds: float) -> bool:
+        """Wait for the collectives that were begun, and return whether they have ended by then."""
+        until = time.monotonic() + seconds
+        while self.read()[0]:
+            if time.monotonic() > until:
+                return False
+            time.sleep(_POLL_EVERY)
+        return True
 
     def _called_from_python(self, groups: Mapping[str, Any]) -> Iterator[SeenCollective]:
         """Yield what the main thread has called, where torch does not record it, like ``recv``."""
