@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -74,7 +75,23 @@ def needs(module: str, here: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        raise SkyError(
-            f"{module} is not installed on this node: pip install {here} here, "
-            f'or add pip=["{module}"] to the image.'
-        ) from None
+        raise _is_missing(module, here) from None
+
+
+def check_installed(module: str) -> None:
+    """Say how to install a framework where it is missing, without importing it.
+
+    Raises
+    ------
+    SkyError
+        When it is not installed.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise _is_missing(module, module)
+
+
+def _is_missing(module: str, here: str) -> SkyError:
+    return SkyError(
+        f"{module} is not installed on this node: pip install {here} here, "
+        f'or add pip=["{module}"] to the image.'
+    )

@@ -12,7 +12,7 @@ from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.errors import UsageError
 from jupyter_sky.plugins._environment import environment
-from jupyter_sky.plugins._install import install, needs
+from jupyter_sky.plugins._install import check_installed, install, needs
 from jupyter_sky.plugins._process_group import is_formed, process_group
 from jupyter_sky.providers.spec import Image
 
@@ -105,6 +105,8 @@ def _configured(
 ) -> Iterator[None]:
     with needs("accelerate", "accelerate"):
         import accelerate  # noqa: F401
+    if "ACCELERATE_USE_DEEPSPEED" in variables:
+        check_installed("deepspeed")
 
     group = nullcontext() if is_formed() else process_group(info, None, deadline, single_rank)
     with environment(variables), group:

@@ -14,7 +14,7 @@ from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.errors import UsageError
 from jupyter_sky.plugins._environment import environment
-from jupyter_sky.plugins._install import install, needs, requirement
+from jupyter_sky.plugins._install import check_installed, install, needs, requirement
 from jupyter_sky.providers.spec import Image
 
 
@@ -29,8 +29,8 @@ def keras(backend: Literal["jax", "torch", "tensorflow"], version: str = "latest
     Parameters
     ----------
     backend
-        ``"jax"``, ``"torch"`` or ``"tensorflow"``. That framework has its own plugin, which
-        goes before this one in the list.
+        ``"jax"``, ``"torch"`` or ``"tensorflow"``. The first two have plugins of their own, which
+        go before this one in the list; tensorflow has to be installed besides.
     version
         ``"latest"``, a version like ``"3.5.0"``, or a constraint like ``">=3.5"``.
 
@@ -55,6 +55,8 @@ def _install_keras(image: Image, cluster: Any, backend: str, package: str) -> Im
 
 
 def _backend(info: InstanceInfo, backend: str) -> AbstractContextManager[None]:
+    check_installed("keras")
+    check_installed(backend)  # keras itself would say so in the middle of a cell
     return environment({"KERAS_BACKEND": backend})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -235,6 +237,15 @@ def answered(port: int) -> bytes:
                 return secure.recv(1)
         except (ssl.SSLError, ConnectionError):
             return b""
+
+
+def test_workers_import_from_where_the_notebook_does(
+    pool: sky.ComputePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "words_beside.py").write_text("def word(): return __file__")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = importlib.import_module("words_beside").word
+    assert pool.dask().submit(found).result() == str(tmp_path / "words_beside.py")
 
 
 def test_what_dask_says_is_in_the_logs(pool: sky.ComputePool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -53,8 +54,24 @@ def test_all_ranks_are_one_mesh(on_ranks: Any) -> None:
         }
 
 
+def test_a_missing_backend_of_keras_and_deepspeed_are_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COMPUTE_POOL", topology(0, 2))
+    for name in ("tensorflow", "deepspeed"):
+        monkeypatch.setitem(sys.modules, name, None)
+    skip_without("keras")
+    skip_without("accelerate")
+    said = "tensorflow is not installed on this node: pip install tensorflow here, or add pip="
+    with pytest.raises(sky.SkyError, match=said):
+        PluginLifecycle([sky.plugins.keras("tensorflow")]).enter_process()
+    life = PluginLifecycle([sky.plugins.accelerate(config={"deepspeed": {"zero_stage": 2}})])
+    with pytest.raises(sky.SkyError, match="deepspeed is not installed on this node: pip install"):
+        life.enter_app()
+
+
 def test_missing_jax_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPUTE_POOL", topology(0, 2))
-    monkeypatch.setitem(__import__("sys").modules, "jax", None)
+    monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(sky.SkyError, match="jax is not installed on this node: pip install jax"):
         PluginLifecycle([sky.plugins.jax()]).enter_app()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MARKER = "checkpoint.json"
 _BEGUN = "begun"
+_BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"}
 _SAVE = re.compile(r"[0-9a-f]{12}")
 
 
@@ -209,7 +210,10 @@ class _Place:
 
     def new_save(self) -> str:
         save = uuid.uuid4().hex[:12]
-        self._files.makedirs(f"{self._root}/{save}", exist_ok=True)
+        protocols = self._files.protocol
+        if _BUCKETS.isdisjoint([protocols] if isinstance(protocols, str) else protocols):
+            # A bucket has no folders; drivers would make one of a name that was mistyped.
+            self._files.makedirs(f"{self._root}/{save}", exist_ok=True)
         self._files.pipe_file(f"{self._root}/{save}/{_BEGUN}", b"-")
         return save
 

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from jupyter_sky.cluster.network.pages import Pages
+from jupyter_sky.cluster.cluster import Cluster
 
 PAGE = "dask"
 """The name of the scheduler's pages among those of a cluster."""
@@ -24,14 +24,20 @@ def client_class() -> Any:
     class Client(distributed.Client):  # type: ignore[misc, unused-ignore]
         """A client of Dask on a cluster of jupyter_sky."""
 
-        def __init__(self, *args: Any, pages: Pages, **kwargs: Any) -> None:
-            self._pages = pages
+        def __init__(self, *args: Any, cluster: Cluster, **kwargs: Any) -> None:
+            from jupyter_sky.plugins.dask_cluster.modules import UserModules
+
+            self._pages, self._modules = cluster.pages, UserModules(cluster)
             super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 
         @property
         def dashboard_link(self) -> str | None:
             """Where the browser finds the dashboard; ``None`` outside of Jupyter."""
             return self._pages.link(PAGE)
+
+        def _graph_to_futures(self, *args: Any, **kwargs: Any) -> Any:
+            self._modules.send(self)
+            return super()._graph_to_futures(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 
         def _repr_html_(self) -> str:
             # Servers know themselves by addresses that are none for the browser.

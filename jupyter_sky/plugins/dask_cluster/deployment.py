@@ -218,7 +218,7 @@ class Deployment:
             where = self._place.host, self._place.pages
             self._cluster.pages.show(Page(PAGE, "Dask", _HEAD, *where, "status", context))
         client = self._client = client_class()(
-            address, security=secure, timeout=READY_WITHIN, pages=self._cluster.pages
+            address, security=secure, timeout=READY_WITHIN, cluster=self._cluster
         )
         try:
             client.wait_for_workers(len(self._served), timeout=READY_WITHIN)

@@ -89,6 +89,59 @@ def test_each_rank_writes_its_own_parts(cells: Cells, tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """What ranks need to know of a bucket of moto's server, which is spoken to over HTTP."""
+    pytest.importorskip("s3fs")  # its driver wants another botocore than boto3 does, at times
+    boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
+    running = server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    running.start()
+    _, port = running.get_host_and_port()
+    secrets = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    try:
+        made = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", **secrets}
+        client = boto3.client(
+            "s3",
+            endpoint_url=made["AWS_ENDPOINT_URL"],
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+        client.create_bucket(Bucket="runs")
+        yield made
+    finally:
+        running.stop()
+
+
+def test_a_bucket_of_s3_keeps_it(cells: Cells, bucket: dict[str, str]) -> None:
+    place = "s3://runs/first"
+    cells.run(f"import os\nos.environ.update({bucket!r})\n{FSDP2}\noptimizer = step(model)")
+    for number in (1, 2):  # the second one takes the place of the first
+        values = f"model=model, optimizer=optimizer, step={number}"
+        cells.run(f"sky.save({place!r}, wait={number == 1}, {values}).wait()")
+    load = f"""
+saved = {{name: value.full_tensor() for name, value in model.state_dict().items()
+         if hasattr(value, "full_tensor")}}
+{FSDP2}
+optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
+others = sky.load({place!r}, model=model, optimizer=optimizer)
+same = all(torch.equal(model.state_dict()[name].full_tensor(), saved[name]) for name in saved)
+"""
+    cells.run(load)
+    assert cells.ask("(same, others, len(saved) > 3)") == [(True, {"step": 2}, True)] * 4
+    cells.run("import s3fs")
+    [files] = cells.ask(f"s3fs.S3FileSystem().find({place!r})", ranks=(0,))
+    parts = [f"__{rank}_0.distcp" for rank in range(4)]  # of one save: the former one is gone
+    names = sorted(each.rpartition("/")[2] for each in files)
+    assert names == sorted([".metadata", "begun", "checkpoint.json", *parts])
+    with pytest.raises(RemoteError, match="there is no checkpoint at s3://runs/none"):
+        cells.run("sky.load('s3://runs/none', model=model)")
+    missing = "nothing can be saved at s3://missing/run: The specified bucket does not exist"
+    with pytest.raises(RemoteError, match=missing):
+        cells.run("sky.save('s3://missing/run', model=model)")
+    cells.run(f"for name in {list(bucket)}: os.environ.pop(name)")
+
+
+@pytest.fixture
 def disks(cells: Cells, tmp_path: Path) -> Iterator[Callable[[Sequence[object]], None]]:
     """Let each rank have a disk of its own, as if it were another node; by name."""
     cells.run("import os\nhome = os.environ['HOME']")
@@ -175,6 +228,32 @@ def write_and_die(self, plan, planner):
 if rank == 2:
     filesystem.FileSystemWriter.write_data = write_and_die
 """
+
+# Before the others have what it would tell them of its part.
+DYING_EARLY = """
+import os, torch.distributed.checkpoint.filesystem as filesystem
+if rank == 2:
+    plan = lambda *args: os.kill(os.getpid(), 9)
+    filesystem.FileSystemWriter.prepare_local_plan = plan
+    filesystem.FileSystemReader.read_data = plan
+"""
+
+
+@pytest.mark.parametrize(("call", "victim"), [("save", 2), ("load", 0)])
+def test_a_rank_that_is_killed_while_others_wait_leaves_the_checkpoint(
+    cells: Cells, call: str, victim: int
+) -> None:
+    dying = DYING_EARLY.replace("rank == 2", f"rank == {victim}")
+    prepare = f"{NET}\nimport os, jupyter_sky as sky\nrank = int(os.environ['RANK'])"
+    path = cells.ask("path")[0]
+    cells.run(f"{FSDP2}\nsky.save(path, model=model, step=1)")
+    step = {"save": ", step=2", "load": ""}[call]
+    with pytest.raises(RemoteError, match=f"rank {victim} is lost"):
+        cells.run(f"{dying}\nsky.{call}(path, model=model{step})")
+    cells.run(f"{prepare}\npath = {path!r}\n{FSDP2}")
+    assert cells.ask("sky.load(path, model=model)") == [{"step": 1}] * 4
+    cells.run("sky.save(path, model=model, step=3)")
+    assert cells.ask("sky.load(path)") == [{"step": 3}] * 4
 
 
 @pytest.mark.parametrize("where", ["shared", "own disks"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from tests.installed import skip_without
 from tests.notebook.conftest import Notebook
@@ -32,3 +33,32 @@ def test_a_cluster_of_cells_has_dask_for_the_notebook_and_again_after_it(
     notebook.run("%sky down")
     notebook.run("[here] = joblib.Parallel(n_jobs=1)([joblib.delayed(os.getpid)()])")
     assert notebook.namespace["here"] == os.getpid()
+
+
+@pytest.mark.timeout(300)
+def test_workers_elsewhere_have_the_users_own_modules(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they do not see the notebook's files, as on hosts; and as they were edited."""
+    (tmp_path / "my_words.py").write_text("from my_more_words import N\ndef word(_): return N")
+    (tmp_path / "my_more_words.py").write_text("N = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    notebook.run(
+        "import jupyter_sky as sky, joblib, my_words\n"
+        "provider = sky.Local(shares_files=False)\n"
+        "pool = sky.ComputePool(nodes=2, provider=provider, plugins=[sky.plugins.sklearn()])\n"
+        "pool.__enter__()"
+    )
+    try:
+        notebook.run(
+            "first = pool.dask().submit(my_words.word, 0).result()\n"
+            "many = joblib.Parallel(n_jobs=-1)(joblib.delayed(my_words.word)(n) for n in range(9))"
+        )
+        assert notebook.namespace["first"] == 1
+        assert notebook.namespace["many"] == [1] * 9
+        (tmp_path / "my_words.py").write_text("def word(_): return 'edited'")
+        notebook.run("futures = pool.dask().map(my_words.word, range(9), pure=False)")
+        notebook.run("again = pool.dask().gather(futures)")
+        assert notebook.namespace["again"] == ["edited"] * 9
+    finally:
+        notebook.run("pool.__exit__(None, None, None)")
