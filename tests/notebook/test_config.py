@@ -153,7 +153,7 @@ def test_a_cluster_that_was_lost_comes_back_as_it_was(notebook: Notebook) -> Non
     before = registry.rows()[0]
     os.kill(before.machines[0]["pid"], 9)
     with pytest.raises(Exception, match="is lost"):
-        notebook.run("%%sky\nwhile True: pass")
+        notebook.run("%%sky\nimport time\ntime.sleep(600)")
     notebook.run("%%sky\nx = 1")
     [after] = registry.rows()
     assert (after.spec, after.id == before.id) == (before.spec, False)

@@ -90,13 +90,13 @@ def test_a_cluster_whose_kernel_was_killed(server: Server, opened: Open) -> None
 def test_a_kernel_that_hangs_is_passed_by(server: Server, opened: Open, tmp_path: Path) -> None:
     kernel = opened("hangs.ipynb")
     cell = kernel.start(
-        "%%sky --nodes 1 --cluster stuck\nprint('on', flush=True)\nwhile True: pass"
+        "%%sky --nodes 1 --cluster stuck\nprint('on', flush=True)\nimport time\ntime.sleep(600)"
     )
     entry = server.until("stuck", lambda entry: entry["kernels"] and entry["state"] == "running")
     process = psutil.Process(entry_pid(server, kernel))
     process.suspend()
     try:
-        assert "rank 0 is at `while True: pass`" in server.act(entry, "where").json["said"]
+        assert "rank 0 is at `time.sleep(600)`" in server.act(entry, "where").json["said"]
         assert server.act(entry, "restart", {"ranks": None}).message == "the kernel does not answer"
         assert server.act(entry, "interrupt").json == {"said": "stuck: stopped"}
     finally:
@@ -192,7 +192,7 @@ def test_what_fails_later_than_a_page_waits_is_known(
 def test_ranks_are_restarted_while_the_cell_is_busy(server: Server, opened: Open) -> None:
     kernel = opened("anew.ipynb")
     kernel.run("%%sky --nodes 2 --cluster anew\nx = 1")
-    cell = kernel.start("%%sky\nprint('on', flush=True)\nwhile True: pass")
+    cell = kernel.start("%%sky\nprint('on', flush=True)\nimport time\ntime.sleep(600)")
     kernel.until(cell, lambda cell: "on" in cell.stdout)
     entry = server.until("anew", lambda entry: entry["state"] == "running")
     assert server.act(entry, "restart", {"ranks": None}).json == {
@@ -213,7 +213,7 @@ def test_clusters_are_scaled(server: Server, opened: Open, alone: Cluster) -> No
     kernel.run("%%sky --ranks 0-1\nassert x == 1")
     same = server.act(entry, "scale", {"nodes": 3})
     assert (same.status, same.message) == (409, "grows already has 3 nodes.")
-    cell = kernel.start("%%sky\nprint('on', flush=True)\nwhile True: pass")
+    cell = kernel.start("%%sky\nprint('on', flush=True)\nimport time\ntime.sleep(600)")
     kernel.until(cell, lambda cell: "on" in cell.stdout)
     busy = server.act(entry, "scale", {"nodes": 2})
     assert busy.status in (400, 409) and "grows" in busy.message
@@ -229,7 +229,7 @@ def test_clusters_are_scaled(server: Server, opened: Open, alone: Cluster) -> No
 def test_logs_of_any_rank_also_while_the_cell_is_busy(server: Server, opened: Open) -> None:
     kernel = opened("logs.ipynb")
     kernel.run("%%sky --nodes 2 --cluster logs\nimport os\nprint('I am', os.getpid() and 'é')")
-    cell = kernel.start("%%sky\nprint('more', flush=True)\nwhile True: pass")
+    cell = kernel.start("%%sky\nprint('more', flush=True)\nimport time\ntime.sleep(600)")
     kernel.until(cell, lambda cell: "more" in cell.stdout)
     entry = server.clusters()["logs"]
     log = server.sky(f"clusters/{entry['id']}/logs/1")

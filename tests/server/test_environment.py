@@ -11,6 +11,7 @@ import pytest
 from jupyter_sky import __version__
 from jupyter_sky.server import schema
 from tests.server.jupyter import Server
+from tests.waiting import until
 
 
 def start(server: Server, name: str, argv: list[str], language: str = "python") -> str:
@@ -30,8 +31,7 @@ def environment(server: Server, kernel: str) -> dict[str, Any]:
 
 def test_a_notebook_that_has_loaded_it(server: Server) -> None:
     kernel = server.open("loaded.ipynb")
-    while not environment(server, kernel.id)["loaded"]:
-        pass
+    until(lambda: environment(server, kernel.id)["loaded"])
     assert environment(server, kernel.id) == {
         "loaded": True,
         "jupyter_sky": __version__,

@@ -198,13 +198,14 @@ def test_the_cluster_of_a_notebook_that_is_busy(
 def test_interrupt_and_restart_and_down(opened: Open) -> None:
     notebook = opened()
     cell = notebook.start(
-        "%%sky --nodes 2 --plugin none\nprint('on', flush=True)\nwhile True: pass"
+        "%%sky --nodes 2 --plugin none\nprint('on', flush=True)\nimport time\ntime.sleep(600)"
     )
     notebook.until(cell, lambda cell: "on" in cell.stdout)
     [row] = registry.rows()
     assert re.fullmatch(
-        rf"{row.name}: no rank waits for another: ranks 0-1 are at `while True: pass` "
-        r"\(cell \[\d+\], line 3\)\.\n   ranks 0-1\n      cell \[\d+\], line 3: while True: pass\n",
+        rf"{row.name}: no rank waits for another: ranks 0-1 are at `time.sleep\(600\)` "
+        r"\(cell \[\d+\], line 4\)\.\n   ranks 0-1\n"
+        r"      cell \[\d+\], line 4: time.sleep\(600\)\n",
         sky("where").out,
     )
     looked = sky("profile", "0.5s").out
@@ -220,7 +221,7 @@ def test_interrupt_and_restart_and_down(opened: Open) -> None:
     assert said.out.endswith("rank 1 restarted with empty namespaces\n")
     notebook.succeed("%%sky --ranks 0\nassert x == 1")
     assert "name 'x' is not defined" in notebook.run("%%sky --ranks 1\nx").traceback
-    cell = notebook.start("%%sky\nprint('on', flush=True)\nwhile True: pass")
+    cell = notebook.start("%%sky\nprint('on', flush=True)\nimport time\ntime.sleep(600)")
     notebook.until(cell, lambda cell: "on" in cell.stdout)
     assert sky("restart").out.endswith("ranks 0-1 restarted with empty namespaces\n")
     assert "is lost" in notebook.finish(cell).traceback

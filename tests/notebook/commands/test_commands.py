@@ -26,6 +26,7 @@ from jupyter_sky.notebook.options.definitions import COMMANDS
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.notebook.conftest import Notebook
+from tests.waiting import until
 
 UNTIL = "import os, time\nwhile not os.path.exists({!r}):\n    time.sleep(0.01)\n"
 
@@ -247,10 +248,9 @@ def test_restart_empties_namespaces(two: Notebook) -> None:
 
 def test_interrupt_stops_what_runs(two: Notebook) -> None:
     assert two.run("%sky interrupt").endswith("nothing is running\n")
-    two.run("%%sky --background\nprint('begun', flush=True)\nwhile True: pass")
+    two.run("%%sky --background\nprint('begun', flush=True)\nimport time\ntime.sleep(600)")
     run = two.namespace["_"]
-    while "begun" not in two.run("%sky logs"):
-        pass
+    until(lambda: "begun" in two.run("%sky logs"))
     assert two.run("%sky interrupt").endswith("stopping\n")
     with pytest.raises((KeyboardInterrupt, Interrupted)):
         run.result(60)

@@ -173,8 +173,7 @@ def agent(client: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[P
     socket = client / "agent"
     words = ["ssh-agent", "-D", "-a", str(socket)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    while not socket.exists():
-        pass
+    until(socket.exists)
     monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
     yield lambda key: subprocess.run(["ssh-add", "-q", str(key)], check=True) and None
     process.kill()

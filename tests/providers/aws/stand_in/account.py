@@ -29,16 +29,21 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 from xml.etree import ElementTree
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+from tests.providers.aws.stand_in.prices import prices, product
+
 REGIONS = ("us-east-1", "eu-west-1")
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")
 _XML = "http://ec2.amazonaws.com/doc/2016-11-15/"
+_CREDENTIAL = r"Credential=([^/]+)/[^/]+/([^/]+)"  # who asks, and in which region
+_NEVER_CHANGE = ("DescribeInstanceTypes", "DescribeInstanceTypeOfferings")
+"""What moto takes seconds to say; each file of tests asks for it, and each notebook."""
+_OF_CLUSTERS = ("i-", "vol-", "sir-", "key-", "sg-")  # what a test gives back, by its prefix
 
 Environ = dict[str, Any]
 Params = dict[str, str]
@@ -121,6 +126,7 @@ class Account:
         self._lock = threading.Lock()
         self._groups: dict[str, dict[str, str]] = {}
         self._by_token: dict[str, Answer] = {}
+        self._answers: dict[tuple[object, ...], Answer] = {}
         self._server = make_server(
             "127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet
         )
@@ -142,7 +148,11 @@ class Account:
             reset_model_data()
 
     def forget_ended(self) -> None:
-        """Forget instances that have ended, as AWS does: each answer would be longer by them."""
+        """Forget instances that have ended, as AWS does, and the tags of what is no longer there.
+
+        Each answer would be longer by them, and moto compares all tags that there ever were with
+        each thing that it looks for, also with the 1,301 snapshots of others that it begins with.
+        """
         from moto.ec2.models import ec2_backends
 
         with self._lock:
@@ -151,6 +161,13 @@ class Account:
                     for name, reservation in list(backend.reservations.items()):
                         if all(each._state.name == "terminated" for each in reservation.instances):
                             del backend.reservations[name]
+                    there = {each.id for each in backend.all_instances()} | {*backend.volumes}
+                    for resource in list(backend.tags):
+                        if resource.startswith(_OF_CLUSTERS) and resource not in there:
+                            del backend.tags[resource]
+                    for name, snapshot in list(backend.snapshots.items()):
+                        if snapshot.owner_id != backend.account_id:
+                            del backend.snapshots[name]
 
     def close(self) -> None:
         """Stop listening."""
@@ -182,14 +199,19 @@ class Account:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         params = _params(body)
         action = params.get("Action") or environ.get("HTTP_X_AMZ_TARGET", "?").split(".")[-1]
-        signed = re.search(r"Credential=([^/]+)", environ.get("HTTP_AUTHORIZATION", ""))
-        who = signed[1] if signed else ""
+        signed = re.search(_CREDENTIAL, environ.get("HTTP_AUTHORIZATION", ""))
+        who, region = signed.groups() if signed else ("", "")
         with self._lock:
             call = Call(len(self.calls) + 1, action, params, who)
             self.calls.append(call)
         environ = {**environ, "wsgi.input": io.BytesIO(body)}
 
         def carry_out() -> Answer:
+            if action in _NEVER_CHANGE:
+                key = (region, *params.items())
+                if key not in self._answers:
+                    self._answers[key] = self._pass_on(environ)
+                return self._answers[key]
             own = getattr(self, f"_on_{action}", None)
             return own(environ, params) if own else self._pass_on(environ)
 
@@ -304,18 +326,18 @@ class Account:
         return _xml("DeletePlacementGroup", "<return>true</return>")
 
     def _on_GetProducts(self, environ: Environ, params: Params) -> Answer:
-        products = [_product(name, price) for name, price in _prices().items()]
+        products = [product(name, price) for name, price in prices().items()]
         return Answer(
             json.dumps({"FormatVersion": "aws_v1", "PriceList": products}).encode(),
             kind="application/x-amz-json-1.1",
         )
 
     def _on_DescribeSpotPriceHistory(self, environ: Environ, params: Params) -> Answer:
-        answer, prices = self._pass_on(environ), _prices()
+        answer, of_type = self._pass_on(environ), prices()
 
         def priced(item: re.Match[bytes]) -> bytes:
             name = item[1].decode()
-            return item[0].replace(item[2], f"{prices[name] / 3:.6f}".encode())
+            return item[0].replace(item[2], f"{of_type[name] / 3:.6f}".encode())
 
         item = rb"<instanceType>([^<]+)</instanceType>(?:(?!</item>).)*<spotPrice>([^<]+)<"
         answer.body = re.sub(item, priced, answer.body, flags=re.DOTALL)
@@ -374,20 +396,3 @@ def _tag_filters(params: Params) -> dict[str, set[str]]:
 
 def _fits(value: str | None, wanted: set[str]) -> bool:
     return value is not None and any(fnmatch(value, pattern) for pattern in wanted)
-
-
-@cache
-def _prices() -> dict[str, float]:
-    from moto.ec2.models.instance_types import INSTANCE_TYPES
-
-    prices = {}
-    for name, about in INSTANCE_TYPES.items():
-        gpus = sum(each["Count"] for each in about.get("GpuInfo", {}).get("Gpus", ()))
-        prices[name] = round(0.05 * about["VCpuInfo"]["DefaultVCpus"] + 2.0 * gpus, 4)
-    return prices
-
-
-def _product(name: str, price: float) -> str:
-    dimension = {"unit": "Hrs", "pricePerUnit": {"USD": f"{price:.10f}"}}
-    terms = {"OnDemand": {"A.B": {"priceDimensions": {"A.B.C": dimension}}}}
-    return json.dumps({"product": {"attributes": {"instanceType": name}}, "terms": terms})
