@@ -98,7 +98,7 @@ class RankWorker:
         self._topology: Topology | None = None
         self._begun_in = Path.cwd()
         self._inspector = inspector
-        self._debugger = RankDebugger(rank, shell, self._send_event)
+        self._debugger = RankDebugger(rank, shell, self._send_event, self._interrupts)
         inspector.at_prompt = self._debugger.at_prompt
         shell.compile.on_named = inspector.write_names
         shell.attach(self)
