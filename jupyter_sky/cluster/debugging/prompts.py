@@ -54,7 +54,9 @@ class Prompts:
     def on_prompted(self, event: Prompted) -> None:
         """Handle that a rank waits for the user, or goes on without an answer."""
         if event.kind == "over":
-            self.remove(event.rank)
+            asked = self.open.get(event.rank)
+            if asked and asked.number == event.number:
+                self.remove(event.rank)
             return
         with self.lock:
             self._open[event.rank] = event

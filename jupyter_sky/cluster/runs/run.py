@@ -296,7 +296,7 @@ class Run:
             self._last_found = (found, time.monotonic())
         if asked := self.prompts.sentence:
             # That others wait for this rank is what the user wants.
-            self.where = f"{asked} {found.sentence}." if found else asked
+            self.where = f"{found.sentence}." if found else asked
             return
         key, seconds = self._told_hang
         if found and is_long:

@@ -108,7 +108,7 @@ class RankWorker:
         self._inspector, self._sampler = inspector, Sampler(inspector.recorded)
         self._looker = Looker(rank, shell.user_ns, shell.user_ns_hidden)
         self._metrics = MetricRecorder(rank, self._send_event)
-        self._debugger = RankDebugger(rank, shell, self._send_event)
+        self._debugger = RankDebugger(rank, shell, self._send_event, self._interrupts)
         inspector.at_prompt = self._debugger.at_prompt
         shell.compile.on_named = inspector.write_names
         shell.attach(self)

@@ -44,8 +44,7 @@ class Prompting:
     def on_prompted(self, process: RankProcess, message: Message) -> None:
         """Remember that a rank waits for an answer, or goes on without one."""
         if message["kind"] == "over":
-            self._open.pop(process, None)
-            return
+            return  # it was answered by way of us
         self._open[process] = (message["run"], message["number"])
         if self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())

@@ -17,6 +17,7 @@ import { plain } from '../text.ts';
 import { Cells } from './cells.ts';
 import { Feed, isOver } from './feed.ts';
 import { Keeper } from './keeper.ts';
+import { takeBackQuestions } from './questions.ts';
 import { MIME, RunStrip, type Page, type RunOutput } from './strip.ts';
 
 /** Before the widget of the same output, which cannot be shown while a kernel is busy. */
@@ -58,6 +59,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     document.addEventListener(CHANGED, (event) => {
       feed.take((event as CustomEvent<Snapshot>).detail, 'kernel');
     });
+    takeBackQuestions(tracker);
     tracker.widgetAdded.connect((_, panel) => {
       listen(panel, keeper);
       // A run may be going on whose strip was not saved: while the sidebar is closed, the server

@@ -188,6 +188,16 @@ def test_stop_at_the_prompt_ends_the_run_everywhere(pair: LiveNotebook) -> None:
     assert pair.succeed("%%sky\ndist.barrier()\nprint(mark)").stdout == "5\n"
 
 
+def test_stop_ends_a_command_of_the_debugger_too(pair: LiveNotebook) -> None:
+    cell = pair.start("%%sky --ranks 0\nmark = 7\nbreakpoint()\nmark = 8")
+    pair.answer("print('slow', flush=True, file=__import__('sys').__stdout__); time.sleep(600)")
+    pair.until(cell, lambda cell: "slow" in cell.stdout)
+    pair.interrupt()
+    pair.finish(cell)
+    assert "rank 0 stopped after" in cell.sentence
+    assert pair.succeed("%%sky --ranks 0\nprint(mark)").stdout == "7\n"
+
+
 def test_a_rank_that_dies_at_the_prompt_takes_it_back(pair: LiveNotebook) -> None:
     pid = int(pair.succeed("%%sky --ranks 1\nimport os\nprint(os.getpid())").stdout)
     cell = pair.start("%%sky\nif rank == 1:\n    breakpoint()\n    mark = 6\ndist.barrier()")

@@ -18,6 +18,7 @@ from typing import Any
 
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.inspection import stacks
+from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython import no_keyboard
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.debugging import AnswerCommand
@@ -38,6 +39,8 @@ class Keyboard:
         The rank.
     send
         Sends an event.
+    interrupts
+        Say whether the run was stopped: nobody is asked any more then.
 
     Attributes
     ----------
@@ -47,11 +50,12 @@ class Keyboard:
         The frame of the user's that asks, if there is one.
     """
 
-    def __init__(self, rank: int, send: Callable[[Event], None]) -> None:
+    def __init__(self, rank: int, send: Callable[[Event], None], interrupts: Interrupts) -> None:
         self.prompt = ""
         self.frame: FrameType | None = None
         self._rank = rank
         self._send = send
+        self._interrupts = interrupts
         self._run: str | None = None
         self._is_there = False
         self._number = 0
@@ -118,6 +122,9 @@ class Keyboard:
             When the user ended the input, or is gone.
         """
         assert self._run is not None
+        if self._interrupts.was_requested:
+            # It came in a command, and the debugger has taken it for an error of that.
+            raise KeyboardInterrupt
         self._number += 1
         streams.flush()
         self.prompt, self.frame = kind, frame
@@ -137,11 +144,13 @@ class Keyboard:
                 pass  # it came too late
         finally:
             self.prompt, self.frame = "", None
+        # A notebook that attaches later reads all prompts again, and should not ask for this one.
+        self._send(Prompted(self._rank, self._run, "over", self._number))
         if answer["kind"] == "line":
             return answer["text"]
         if answer["kind"] in ("gone", "none"):
             self._is_there = False
-            self._send(Prompted(self._rank, self._run, "over", self._number))
+            print(f"rank {self._rank} goes on: nobody answers its prompt", file=sys.stderr)
         raise EOFError("the user ended the input" if answer["kind"] == "eof" else "nobody answers")
 
     def _ask_value(self, kind: str, prompt: str) -> str:

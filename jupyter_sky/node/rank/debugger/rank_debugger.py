@@ -13,6 +13,7 @@ from jupyter_sky.errors import DebuggerQuit, SkyError
 from jupyter_sky.node.rank.debugger.holding import Holding
 from jupyter_sky.node.rank.debugger.keyboard import Keyboard
 from jupyter_sky.node.rank.debugger.rank_pdb import RankPdb, has_frames_of_user
+from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython import no_keyboard
 from jupyter_sky.node.rank.ipython.shell import RankShell
 from jupyter_sky.transport.protocol.debugging import AnswerCommand, HoldCommand
@@ -35,12 +36,20 @@ class RankDebugger:
         Its shell.
     send
         Sends an event.
+    interrupts
+        Say whether the run was stopped.
     """
 
-    def __init__(self, rank: int, shell: RankShell, send: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        shell: RankShell,
+        send: Callable[[Event], None],
+        interrupts: Interrupts,
+    ) -> None:
         self._rank = rank
         self._shell = shell
-        self._keyboard = Keyboard(rank, send)
+        self._keyboard = Keyboard(rank, send, interrupts)
         self._holding = Holding()
         self._run: str | None = None
         self._pdb: RankPdb | None = None

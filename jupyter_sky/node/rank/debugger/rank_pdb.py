@@ -140,6 +140,13 @@ class RankPdb(pdb.Pdb):
         else:
             self.set_step()
 
+    def user_exception(self, frame: FrameType, exc_info: Any) -> None:
+        """Stop where an exception is raised; the end of an `await` in a cell is none."""
+        if _is_ours(frame) or not self._is_below(frame):
+            self.set_step()
+        else:
+            super().user_exception(frame, exc_info)
+
     # What it shows and asks
 
     def interaction(self, frame: FrameType | None, *rest: Any, **options: Any) -> None:
