@@ -137,7 +137,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
                 is_safe=options.display == "safe",
             )
         finally:
-            if run.finished:
+            if run.finished or run.stopped:
                 show_records(self.shell, cluster, run)
         try:
             bind_values(run.values())

@@ -19,6 +19,8 @@ from jupyter_sky.notebook.profiling.memory import memory_text
 from jupyter_sky.notebook.profiling.timeline import as_html, as_text
 from jupyter_sky.transport.protocol.profiling import RecordKind
 
+_ENDS_WITHIN = 10.0  # seconds
+
 
 def wanted_records(options: CellOptions) -> tuple[RecordKind, ...]:
     """Return what ranks are to record of a cell.
@@ -46,6 +48,9 @@ def wanted_records(options: CellOptions) -> tuple[RecordKind, ...]:
 
 def show_records(shell: InteractiveShell, cluster: Cluster, run: RunHandle) -> None:
     """Show what ranks have recorded in a run that is over, however it ended."""
+    if run.task.records and not run.finished:
+        # After Stop, torch takes a moment to put together what it has.
+        cluster.wait_until_idle(_ENDS_WITHIN)
     for kind in run.task.records:
         fetched = cluster.profiler.recorded(run.id, kind, run.task.ranks)
         if kind == "memory":

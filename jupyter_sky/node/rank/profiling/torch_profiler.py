@@ -20,16 +20,25 @@ from typing import Any, NamedTuple
 from jupyter_sky.transport.protocol.profiling import Operation, TorchRecord, TraceEvent
 
 RECORDED_SECONDS = 30.0
-"""Of a cell; what torch keeps of each second can be a hundred megabytes."""
+"""Of a cell, at most."""
 
-_MOST_READ = 2_000_000  # events
-_MOST_EVENTS = 50_000  # that are kept for the trace
+_RECORDED_EVENTS = 50_000
+"""After which no more are recorded: each takes torch a kilobyte, and 10 microseconds at the end."""
+
+_FIRST_SLICE, _LONGEST_SLICE = 1.0, 4.0
+"""Seconds after which torch gives what it has: it does not tell how much that is before.
+
+What goes on at that moment torch forgets, so that it should not be often.
+"""
+
+_MOST_EVENTS = 30_000  # that are kept for the trace
 _MOST_OPERATIONS = 40
 _BINS = 300
 _LONGEST_NAME = 200
 
 _COMMUNICATION = ("gloo:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mpi:", "ucc:")
 _WRAPPERS = ("record_param_comms",)
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
 _DATA = "enumerate(DataLoader)#"
 
 _Spans = list[tuple[int, int]]
@@ -54,42 +63,73 @@ class _Event(NamedTuple):
 
 def begin() -> Callable[[], TorchRecord]:
     """Begin to record; return what ends it and tells."""
-    start = time.time_ns()
     if "torch" not in sys.modules:
         return lambda: _nothing("torch is not imported: add `import torch` to an earlier cell")
     try:
-        profiler, can_limit = _start()
+        return _Recorder().end
     except Exception as error:
         reason = f"torch's profiler did not start: {error}"
         return lambda: _nothing(reason)
-    stopping = threading.Lock()
-    stopped: list[int] = []
 
-    def stop() -> None:
-        with stopping:
-            if not stopped:
-                stopped.append(time.time_ns())
-                profiler.__exit__(None, None, None)
 
-    over = threading.Event()
+class _Recorder:
+    """Records from when it is made until its end, or until there is enough."""
 
-    def watch() -> None:
-        if not over.wait(RECORDED_SECONDS):
-            stop()
+    def __init__(self) -> None:
+        self._begun = time.time_ns()
+        self._changing = threading.Lock()
+        self._over = threading.Event()
+        self._stopped: int | None = None
+        self._events: list[_Event] = []
+        self._found = 0
+        self._trouble = ""
+        self._profiler, can_limit = _start()
+        if can_limit:
+            threading.Thread(target=self._watch, name="sky-profiler", daemon=True).start()
 
-    if can_limit:
-        threading.Thread(target=watch, name="sky-profiler", daemon=True).start()
-
-    def end() -> TorchRecord:
-        over.set()
+    def end(self) -> TorchRecord:
+        """End it and return what was recorded."""
+        self._over.set()
         ended = time.time_ns()
-        try:
-            stop()
-            return _record(profiler.kineto_results.events(), start, ended, stopped[0])
-        except Exception as error:
-            return _nothing(f"torch's profiler failed: {error}")
+        with self._changing:
+            if self._stopped is None:
+                self._stopped = ended
+                self._take()
+        if self._trouble:
+            return _nothing(f"torch's profiler failed: {self._trouble}")
+        return _record(self._events, self._found, self._begun, ended, self._stopped)
 
-    return end
+    def _watch(self) -> None:
+        until = time.monotonic() + RECORDED_SECONDS
+        length = _FIRST_SLICE
+        while not self._over.wait(min(length, max(0.0, until - time.monotonic()))):
+            with self._changing:
+                if self._stopped is not None:
+                    return
+                now, before = time.time_ns(), self._found
+                self._take()
+                enough = _RECORDED_EVENTS * length / max(1, self._found - before)
+                length = max(0.1, min(2 * length, _LONGEST_SLICE, enough))
+                is_enough = self._found >= _RECORDED_EVENTS or time.monotonic() >= until
+                if is_enough or self._trouble or self._over.is_set():
+                    self._stopped = now
+                    return
+                try:
+                    self._profiler, _ = _start()
+                except Exception as error:
+                    self._stopped, self._trouble = now, str(error)
+                    return
+
+    def _take(self) -> None:
+        """Stop torch's profiler and take what it has."""
+        try:
+            self._profiler.__exit__(None, None, None)
+            found = self._profiler.kineto_results.events()
+            self._found += len(found)
+            room = max(0, int(1.2 * _RECORDED_EVENTS) - len(self._events))
+            self._events += [_event(each) for each in found[:room]]
+        except Exception as error:
+            self._trouble = str(error) or type(error).__name__
 
 
 def _start() -> tuple[Any, bool]:
@@ -109,7 +149,14 @@ def _start() -> tuple[Any, bool]:
     if sys.modules["torch"].cuda.is_available():
         options["use_device"] = "cuda"
     made = profiler.profile(use_kineto=True, **options)
-    made.__enter__()
+    # Otherwise it writes lines about itself to stderr, where the user sees them.
+    is_set = _LOG_LEVEL in os.environ
+    os.environ.setdefault(_LOG_LEVEL, "99")
+    try:
+        made.__enter__()
+    finally:
+        if not is_set:
+            del os.environ[_LOG_LEVEL]
     return made, can_limit
 
 
@@ -127,8 +174,9 @@ def _nothing(trouble: str) -> TorchRecord:
     }
 
 
-def _record(found: Sequence[Any], start: int, end: int, stopped: int) -> TorchRecord:
-    events = [_event(each) for each in found[:_MOST_READ]]
+def _record(
+    events: Sequence[_Event], found: int, start: int, end: int, stopped: int
+) -> TorchRecord:
     has_device = any(event.device is not None for event in events)
     longest = heapq.nlargest(_MOST_EVENTS, events, key=lambda each: each.end - each.start)
     # What runs on a GPU is what counts there; the processor only tells it what to do.
@@ -140,7 +188,7 @@ def _record(found: Sequence[Any], start: int, end: int, stopped: int) -> TorchRe
         "end": end,
         "stopped": stopped,
         "has_device": has_device,
-        "found": len(found),
+        "found": found,
         "events": [_trace_event(each) for each in sorted(longest)],
         "operations": _operations(events),
         "bins": _bins(loading, at_work, start, stopped),
