@@ -217,6 +217,9 @@ def test_interrupt_and_restart_and_down(opened: Open) -> None:
     assert sky("where").out == f"{row.name}: nothing is running.\n"
     assert "scale it in that notebook" in sky("scale", "3").err
     notebook.succeed("%%sky\nx = 1")
+    assert re.search(r"\nx +int .*all the same\n", sky("vars").out)
+    assert sky("same", "x").out == "x: the same on ranks 0-1 (1 part, 28 B)\n"
+    assert sky("same", "nobody").status == 1
     said = sky("restart", "1", "--cluster", row.name)
     assert said.out.endswith("rank 1 restarted with empty namespaces\n")
     notebook.succeed("%%sky --ranks 0\nassert x == 1")
