@@ -101,9 +101,9 @@ class TimedOut(SkyError, TimeoutError):
 
 
 FORMER_GROUP = (
-    "The process group was formed anew since the cluster began, as after a Stop in a collective, a "
-    "lost rank or `%sky scale`. What was made with the former one, like a DistributedDataParallel "
-    "or a DeviceMesh, cannot reach the other ranks any more: make it again."
+    "The process group was formed again since the cluster began, as after a Stop in a collective, "
+    "a lost rank or `%sky scale`. What was made with the former one, like a "
+    "DistributedDataParallel or a DeviceMesh, no longer reaches the other ranks: make it again."
 )
 """What to do where a connection failed on every rank, and nothing else did."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.installed import skip_without
 from tests.notebook.conftest import Notebook
 

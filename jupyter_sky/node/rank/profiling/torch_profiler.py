@@ -137,8 +137,6 @@ def _start() -> tuple[Any, bool]:
     # What `torch.profiler` is made of: that itself imports torch's compiler, which takes seconds.
     from torch.autograd import profiler
 
-    # Else it writes to stderr that it begins and ends, which stands in the cell then.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     options: dict[str, Any] = {}
     with contextlib.suppress(ImportError, TypeError):
         from torch._C._profiler import _ExperimentalConfig
