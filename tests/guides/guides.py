@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
@@ -16,13 +17,19 @@ def saved(name: str) -> nbformat.NotebookNode:
     return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
 
 
-def done(name: str, changed: Mapping[str, str] | None = None) -> nbformat.NotebookNode:
-    """Return a guide after it was run here, with some of its text changed, as for fewer steps."""
+def done(
+    name: str, changed: Mapping[str, str] | None = None, folder: Path | None = None
+) -> nbformat.NotebookNode:
+    """Return a guide after it was run here, with some of its text changed, as for fewer steps.
+
+    What it writes goes to a folder, by default the one that the tests are run in.
+    """
     notebook = saved(name)
     for text, other in (changed or {}).items():
         [cell] = [each for each in notebook.cells if text in each.source]
         cell.source = cell.source.replace(text, other)
-    NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    resources = {"metadata": {"path": str(folder)}} if folder else {}
+    NotebookClient(notebook, timeout=100, kernel_name="python3", resources=resources).execute()
     return notebook
 
 
