@@ -30,7 +30,7 @@ QUICK := $(wildcard tests/test_*.py) tests/analysis tests/transport tests/serial
     tests/node/agent tests/node/supervisor tests/node/blobs tests/api/test_instance.py tests/plugins/test_images.py \
     tests/cluster/test_state.py tests/cluster/runs/test_record.py tests/providers/ssh/test_targets.py \
     tests/notebook/options/test_options.py \
-    tests/notebook/output tests/notebook/panel/test_panel.py tests/notebook/commands/test_commands.py \
+    tests/notebook/output/test_safe_display.py tests/notebook/panel/test_panel.py tests/notebook/commands/test_commands.py \
     tests/server/test_schema.py tests/guides/test_contributing.py
 
 # Tests start hundreds of processes, each of which would compile the package anew.

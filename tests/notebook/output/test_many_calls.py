@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from jupyter_sky.cluster.inventory import kernel_files
 from tests.notebook.kernels import LiveNotebook
 from tests.waiting import until
@@ -41,7 +43,9 @@ def test_a_cell_shows_how_far_its_calls_are(
         shown = progress_of(tmp_path)
         notebook.finish(cell)
         assert cell.error is None
-        assert shown and shown["label"] == "calls" and 0 < shown["part"] <= 1
+        assert shown and shown["label"] == "calls"
+        done, total = map(int, shown["count"].split("/"))  # none is, where it was just begun
+        assert total == 200 and shown["part"] == pytest.approx(done / 200, abs=0.01)
         assert "200 calls of sleep: done in" in cell.stderr.splitlines()[-1]
         assert not BAR.search(notebook.succeed("pool.map(abs, [1, 2, 3])").stderr)
     finally:
