@@ -43,9 +43,9 @@ def test_what_it_shows(fresh: bool, request: pytest.FixtureRequest) -> None:
     assert "all differ from each other in other.0.weight" in shown("%sky same other")
     assert "gloo:all_reduce" in shown("%%sky --profile")
     assert "torch finds no GPU on ranks 0-3" in shown("%%sky --show-memory")
-    profile = shown("%sky profile 3s")
+    profile = shown("slow = _")
     assert re.search(r"%  cell \[\d+\], line \d: dist.all_reduce", profile), profile
-    assert "<svg" in pictures(code(notebook, "%sky profile 3s"))
+    assert "<svg" in pictures(code(notebook, "slow = _"))
     where = shown("%%sky --hang-after")
     assert re.search(r"ranks 0-1, 3 waited in barrier .* rank 2 was at `time.sleep\(600\)`", where)
     assert "nothing is left running" in shown("%sky down")
