@@ -171,6 +171,22 @@ def test_papermill_runs_a_notebook_with_its_parameters(ipython_folder: Path) -> 
 
 
 @pytest.mark.timeout(240)
+def test_a_saved_notebook_shows_how_a_run_in_the_background_ended(ipython_folder: Path) -> None:
+    done, cells = papermill(
+        ipython_folder,
+        LOAD,
+        "%%sky --nodes 1 --background\nimport time\nprint('begun')\nwhile True: time.sleep(0.01)",
+        "run = _\n%sky interrupt\nimport time\nwhile not run.done: time.sleep(0.01)",
+        "%sky down",
+    )
+    assert done.returncode == 0, done.stderr
+    shown = text(cells[-3])
+    assert "stopped after" in shown and "running" not in shown, shown
+    kinds = [kind for output in cells[-3].outputs for kind in output.get("data", {})]
+    assert not any("widget" in kind for kind in kinds)
+
+
+@pytest.mark.timeout(240)
 def test_papermill_fails_where_a_cell_fails(ipython_folder: Path) -> None:
     done, cells = papermill(
         ipython_folder,

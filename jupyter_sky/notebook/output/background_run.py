@@ -109,9 +109,7 @@ class BackgroundRun:
         return self._values()
 
     def _values(self) -> dict[str, Any]:
-        # Programs that run notebooks, like papermill, ignore displays that come from threads.
-        self._update()
-        self._strip.finish()
+        self._show_end()
         return self._bind(self._run.values())
 
     def __repr__(self) -> str:
@@ -141,7 +139,22 @@ class BackgroundRun:
         self._throttle.request()
 
     def _on_end(self) -> None:
+        if shell := get_ipython():
+            shell.events.register("post_execute", self._show_end_in_cell)
         self._future.set_result(None)
+        self._show_end()
+
+    # In both
+
+    def _show_end_in_cell(self) -> None:
+        """Show in the main thread, at the end of the next cell, how the run has ended.
+
+        Programs that run notebooks, like papermill, ignore displays that come from other threads.
+        """
+        get_ipython().events.unregister("post_execute", self._show_end_in_cell)
+        self._show_end()
+
+    def _show_end(self) -> None:
         self._update()
         self._strip.finish()
 
