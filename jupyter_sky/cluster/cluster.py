@@ -159,11 +159,12 @@ class Cluster:
         busy = {rank.run for rank in self.state.ranks if rank.run}
         for run in busy:
             call(self._scheduler.interrupt, run)
-        return bool(busy)
+        return self.work.stop() or bool(busy)
 
     def interrupt_run(self, run: str) -> None:
         """Stop one run of this notebook, also one that waits for its turn."""
-        call(self._scheduler.interrupt, run)
+        if not self.work.stop(run):
+            call(self._scheduler.interrupt, run)
 
     def wait_until_idle(self, within: float) -> bool:
         """Wait until no rank is busy; say whether that came true ``within`` so many seconds."""

@@ -26,9 +26,15 @@ class Work:
     ----------
     changed
         Called after each change.
+
+    Attributes
+    ----------
+    stops
+        Called, from any thread, when the user stops it.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
+        self.stops: Callable[[], None] = lambda: None
         self._changed = changed
         self._shown: _Shown | None = None
 
@@ -45,6 +51,14 @@ class Work:
         if self._shown is not None:
             self._shown = None
             self._changed()
+
+    def stop(self, run: str | None = None) -> bool:
+        """Stop it; return whether there was any, or whether it is called as this ``run`` is."""
+        shown = self._shown
+        if shown is None or run not in (None, shown.id):
+            return False
+        self.stops()
+        return True
 
     def view(self, ranks: Sequence[int]) -> RunView | None:
         """Return it as snapshots have it; ``None`` while nothing is shown."""

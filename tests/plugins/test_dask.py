@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib
 import os
 import signal
@@ -143,6 +144,32 @@ def test_how_far_it_is_is_shown(pool: sky.ComputePool) -> None:
         Event("go on", client=pool.dask()).set()  # the workers are for other tests as well
     assert pool.dask().gather(futures) == list(range(15, 28))
     until(lambda: (pool.cluster.snapshot()["run"] or {}).get("title") != "tasks on Dask")
+
+
+def test_stop_cancels_what_workers_have_not_begun(pool: sky.ComputePool, tmp_path: Path) -> None:
+    import joblib
+    from distributed import Event
+
+    def begin(at: int) -> int:
+        (tmp_path / str(at)).touch()
+        Event("go on").wait()
+        return at
+
+    def stop() -> None:
+        until(lambda: (pool.cluster.snapshot()["run"] or {}).get("title") == "tasks on Dask")
+        assert pool.cluster.interrupt()
+
+    Event("go on", client=pool.dask()).clear()
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    try:
+        with pytest.raises(concurrent.futures.CancelledError):
+            joblib.Parallel(n_jobs=-1, batch_size=1)(joblib.delayed(begin)(at) for at in range(40))
+    finally:
+        Event("go on", client=pool.dask()).set()
+    stopping.join()
+    assert joblib.Parallel(n_jobs=-1)([joblib.delayed(int)(7)]) == [7]
+    assert len(list(tmp_path.iterdir())) < 40
 
 
 def test_a_grid_search_finds_what_it_finds_here(pool: sky.ComputePool) -> None:

@@ -31,6 +31,7 @@ READY_WITHIN = 60.0
 
 _CLOSED_WITHIN = 1.0  # seconds
 _HEAD = 0
+_STOPPED = "the user stopped it"
 _SIGNS = 4  # that Dask works, in the time after which an idle cluster ends
 _ROLES: tuple[Role, ...] = ("client", "scheduler", "worker")
 
@@ -101,6 +102,7 @@ class Deployment:
         self._forward: Forward | None = None
         self._client: Any = None
         self.progress = DaskProgress(cluster.work)
+        cluster.work.stops = self._stop_tasks
 
     def start(self) -> None:
         """Start what does not run yet, and wait until all workers are there.
@@ -197,6 +199,15 @@ class Deployment:
 
     def _is_busy(self) -> bool:
         return any(each.status == "pending" for each in list(self._client.futures.values()))
+
+    def _stop_tasks(self) -> None:
+        """Cancel the tasks of this notebook; those that workers have begun go on to their end."""
+        from distributed import Future
+
+        client = self._client
+        pending = [key for key, each in list(client.futures.items()) if each.status == "pending"]
+        if pending:
+            client.cancel([Future(key, client) for key in pending], force=True, msg=_STOPPED)
 
     # The notebook's end
 
