@@ -235,4 +235,4 @@ def serve(home: Path, *options: str) -> Iterator[Server]:
             kernel.close()
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=100)

@@ -153,7 +153,7 @@ def test_further_agents_are_let_in_and_those_that_die_before_change_nothing(new)
     agents = [psutil.Process(machine["pid"]) for machine in registry.find(cluster.name).machines]
     cluster.scale(2)
     assert_is_whole(cells, 2, keep=[0, None])
-    agents[2].wait(timeout=10)
+    agents[2].wait(timeout=60)
 
 
 def test_what_a_rank_wrote_that_has_left_can_still_be_read_by_who_comes_later(new) -> None:

@@ -91,7 +91,7 @@ def serve(home: Path) -> Iterator[Server]:
         yield Server(address, token, folder)
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=100)
 
 
 @dataclass
