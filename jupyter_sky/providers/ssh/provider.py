@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -164,6 +165,7 @@ class SSH:
     ) -> list[Machine]:
         """Prepare hosts and start an agent on each: on all or none, also when it is cancelled."""
         hosts_progress = HostProgress([str(target) for target in targets], progress)
+        launch = uuid.uuid4().hex[:12]
         folders: list[AgentFolders] = []
         try:
             hosts = await self._prepare_hosts(targets, cluster.spec, hosts_progress)
@@ -180,7 +182,7 @@ class SSH:
                 peer = known or _peer_address(number, placed)
                 shown = credentials[number] if credentials else None
                 machine = self._start_node(
-                    cluster, host, placed[number], folders[number], peer, shown
+                    cluster, host, placed[number], folders[number], peer, shown, launch
                 )
                 hosts_progress.report(host.name, "ready", 1.0)
                 return machine
@@ -188,7 +190,7 @@ class SSH:
             return list(await _on_each(targets, hosts_progress, start))
         except BaseException:
             hosts_progress.stop()
-            await asyncio.shield(_undo(targets, folders))
+            await asyncio.shield(_undo(targets, folders, launch))
             raise
 
     async def _prepare_hosts(
@@ -215,6 +217,7 @@ class SSH:
         folders: AgentFolders,
         peer: str | None,
         credentials: Credentials | None,
+        launch: str,
     ) -> SSHMachine:
         spec = cluster.spec
         agent = AgentSpec(
@@ -239,7 +242,7 @@ class SSH:
         if cluster.lost:
             # It may be a host that was cut off, with its former agent.
             remove_agent(host.connection, *folders)
-        ready = start_agent(host.connection, folders.folder, agent, host.python, host.code)
+        ready = start_agent(host.connection, folders.folder, agent, host.python, host.code, launch)
         node = replace(
             placed.node,
             addr=ready["addr"],
@@ -291,14 +294,14 @@ def _sentence(failed: Sequence[str], count: int) -> str:
     return f"{len(failed)} of {count} hosts cannot be used:{lines}"
 
 
-async def _undo(targets: Sequence[Target], folders: Sequence[AgentFolders]) -> None:
+async def _undo(targets: Sequence[Target], folders: Sequence[AgentFolders], launch: str) -> None:
     """Hang up on hosts that are being prepared, and remove agents that were started."""
 
     def undo(number: int) -> None:
         connection = pool.get(targets[number])
         connection.abort()
         if folders:
-            remove_agent(connection, *folders[number])
+            remove_agent(connection, *folders[number], launch)
             connection.close_if_unused()
 
     await asyncio.gather(
