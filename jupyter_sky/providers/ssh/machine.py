@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -102,4 +102,9 @@ class SSHMachine:
 
 async def in_thread(function: Callable[..., T], *args: Any) -> T:
     """Call a function that blocks, and wait for it."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, function, *args)
+    return await asyncio.wrap_future(submit(function, *args))
+
+
+def submit(function: Callable[..., T], *args: Any) -> Future[T]:
+    """Begin to call a function that blocks."""
+    return _threads.submit(function, *args)

@@ -7,13 +7,12 @@ import contextlib
 import importlib.util
 import sys
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import as_sentence, format_count
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.providers.spec import ClusterSpec
@@ -21,6 +20,7 @@ from jupyter_sky.providers.ssh.connection import targets as ssh_targets
 from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import Target
+from jupyter_sky.providers.ssh.host_threads import HostThreads
 from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
 from jupyter_sky.providers.ssh.setup.agent import (
     AgentFolders,
@@ -165,10 +165,10 @@ class SSH:
     ) -> list[Machine]:
         """Prepare hosts and start an agent on each: on all or none, also when it is cancelled."""
         hosts_progress = HostProgress([str(target) for target in targets], progress)
-        launch = uuid.uuid4().hex[:12]
+        threads = HostThreads(targets, hosts_progress)
         folders: list[AgentFolders] = []
         try:
-            hosts = await self._prepare_hosts(targets, cluster.spec, hosts_progress)
+            hosts = await self._prepare_hosts(threads, targets, cluster.spec, hosts_progress)
             known = await in_thread(_address_in, cluster)
             placed = place_nodes(targets, [host.facts for host in hosts], cluster)
             folders += [
@@ -182,19 +182,23 @@ class SSH:
                 peer = known or _peer_address(number, placed)
                 shown = credentials[number] if credentials else None
                 machine = self._start_node(
-                    cluster, host, placed[number], folders[number], peer, shown, launch
+                    cluster, host, placed[number], folders[number], peer, shown
                 )
                 hosts_progress.report(host.name, "ready", 1.0)
                 return machine
 
-            return list(await _on_each(targets, hosts_progress, start))
+            return list(await threads.on_each(start))
         except BaseException:
             hosts_progress.stop()
-            await asyncio.shield(_undo(targets, folders, launch))
+            await asyncio.shield(_undo(threads, targets, folders))
             raise
 
     async def _prepare_hosts(
-        self, targets: Sequence[Target], spec: ClusterSpec, progress: HostProgress
+        self,
+        threads: HostThreads,
+        targets: Sequence[Target],
+        spec: ClusterSpec,
+        progress: HostProgress,
     ) -> list[PreparedHost]:
         files = await in_thread(archive, spec.image.includes, spec.image.excludes)
         recipe = recipe_for(spec.image)
@@ -203,11 +207,12 @@ class SSH:
             target = targets[number]
 
             def report(text: str, share: float) -> None:
+                threads.check()
                 progress.report(str(target), text, share)
 
             return prepare_host(pool.get(target), spec, self.python, recipe, files, report)
 
-        return await _on_each(targets, progress, prepare)
+        return await threads.on_each(prepare)
 
     def _start_node(
         self,
@@ -217,7 +222,6 @@ class SSH:
         folders: AgentFolders,
         peer: str | None,
         credentials: Credentials | None,
-        launch: str,
     ) -> SSHMachine:
         spec = cluster.spec
         agent = AgentSpec(
@@ -242,7 +246,7 @@ class SSH:
         if cluster.lost:
             # It may be a host that was cut off, with its former agent.
             remove_agent(host.connection, *folders)
-        ready = start_agent(host.connection, folders.folder, agent, host.python, host.code, launch)
+        ready = start_agent(host.connection, folders.folder, agent, host.python, host.code)
         node = replace(
             placed.node,
             addr=ready["addr"],
@@ -253,59 +257,20 @@ class SSH:
         return SSHMachine(host.name, *folders, host.python, host.code, (node,))
 
 
-async def _on_each(
-    targets: Sequence[Target], progress: HostProgress, function: Callable[[int], T]
-) -> list[T]:
-    """Call a function for every host, all at once, and return what it returned.
-
-    Raises
-    ------
-    SkyError
-        With what is wrong with each host that cannot be used.
-    """
-
-    def call(number: int) -> T:
-        try:
-            return function(number)
-        except SkyError as error:
-            progress.fail(str(targets[number]), str(error))
-            raise
-
-    done = await asyncio.gather(
-        *(in_thread(call, number) for number in range(len(targets))), return_exceptions=True
-    )
-    results, failed = [], []
-    for name, each in zip(map(str, targets), done, strict=True):
-        if isinstance(each, SkyError):
-            failed.append(f"{name}: {each}")
-        elif isinstance(each, BaseException):
-            raise each
-        else:
-            results.append(each)
-    if failed:
-        raise SkyError(_sentence(failed, len(targets)))
-    return results
-
-
-def _sentence(failed: Sequence[str], count: int) -> str:
-    if len(failed) == 1:
-        return as_sentence(failed[0])
-    lines = "".join(f"\n  {each.rstrip('.')}" for each in failed)
-    return f"{len(failed)} of {count} hosts cannot be used:{lines}"
-
-
-async def _undo(targets: Sequence[Target], folders: Sequence[AgentFolders], launch: str) -> None:
+async def _undo(
+    threads: HostThreads, targets: Sequence[Target], folders: Sequence[AgentFolders]
+) -> None:
     """Hang up on hosts that are being prepared, and remove agents that were started."""
+    # First: what still works on a host could start an agent there.
+    await threads.stop()
 
-    def undo(number: int) -> None:
+    def remove(number: int) -> None:
         connection = pool.get(targets[number])
-        connection.abort()
-        if folders:
-            remove_agent(connection, *folders[number], launch)
-            connection.close_if_unused()
+        remove_agent(connection, *folders[number])
+        connection.close_if_unused()
 
     await asyncio.gather(
-        *(in_thread(undo, number) for number in range(len(targets))), return_exceptions=True
+        *(in_thread(remove, number) for number in range(len(folders))), return_exceptions=True
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 import shutil
 import socket
@@ -10,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -18,10 +21,9 @@ from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, read_login
 from jupyter_sky.providers.ssh.connection.targets import parse_one
-from jupyter_sky.providers.ssh.setup.agent import agent_folders, remove_agent, start_agent
-from jupyter_sky.providers.ssh.setup.facts import gather_facts
+from jupyter_sky.providers.ssh.host_threads import HostThreads
+from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.lab import Lab
 from tests.lab.host import make_key
 from tests.providers.ssh.conftest import impatient
@@ -368,29 +370,29 @@ def test_an_interpreter_that_will_not_do(lab: Lab, client: Path) -> None:
             sky.ComputePool(provider=sky.SSH("lab1", python=python)).__enter__()
 
 
-def test_an_agent_of_a_launch_that_was_stopped_does_not_start_later(lab: Lab, client: Path) -> None:
-    host = lab.hosts[0]
-    connection = pool.get(parse_one(host.name))
-    facts = gather_facts(connection)
-    folders = agent_folders("late", 0, facts)
-    agent = AgentSpec(
-        cluster="late",
-        id="late",
-        socket=f"{folders.folder}/agent.sock",
-        blobs=folders.blobs,
-        ranks=(),
-        grace=60.0,
-        cwd=facts.home,
-    )
-    remove_agent(connection, *folders, launch="stopped")
-    # Its command was on its way when the launch was stopped.
-    with pytest.raises(HostError, match="it was stopped"):
-        start_agent(connection, folders.folder, agent, "/bin/sleep 60;", "/", launch="stopped")
-    assert not host.processes("late")
-    assert "late" not in connection.run(f"ls {facts.runtime_folder}")
-    # Another launch may use the same folder, as after a Stop in the midst of scaling.
-    with pytest.raises(HostError, match="did not start"):
-        start_agent(connection, folders.folder, agent, "/bin/false", "/", launch="next")
+def test_what_works_on_hosts_has_ended_when_a_launch_is_stopped(lab: Lab, client: Path) -> None:
+    targets = [parse_one(host.name) for host in lab.hosts[:2]]
+    threads = HostThreads(targets, HostProgress([str(each) for each in targets], lambda text: None))
+    begun, ended = Barrier(len(targets) + 1), list[int]()
+
+    def work(number: int) -> None:
+        begun.wait()
+        try:
+            while True:
+                with contextlib.suppress(CommandError, HostError):
+                    pool.get(targets[number]).run("sleep 600")  # it connects again
+                threads.check()
+        finally:
+            ended.append(number)
+
+    async def stop() -> None:
+        working = asyncio.ensure_future(threads.on_each(work))
+        await asyncio.to_thread(begun.wait)
+        working.cancel()
+        await threads.stop()
+
+    asyncio.run(stop())
+    assert sorted(ended) == [0, 1]
 
 
 def test_what_a_host_prints_has_a_limit(lab: Lab, client: Path) -> None:

@@ -14,13 +14,6 @@ from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
 
 _START_WITHIN = 120.0
 
-_STOP = """
-        umask 077
-        mkdir -p {runtime} 2>/dev/null
-        touch {stopped} 2>/dev/null
-        find {runtime} -maxdepth 1 -name "*.stopped" -mmin +60 -exec rm -f {{}} + 2>/dev/null
-"""
-
 
 class AgentFolders(NamedTuple):
     """The folder of an agent, and that of its blobs."""
@@ -41,7 +34,7 @@ def work_folder(cluster: str, facts: HostFacts) -> str:
 
 
 def start_agent(
-    connection: SSHConnection, folder: str, spec: AgentSpec, python: str, code: str, launch: str
+    connection: SSHConnection, folder: str, spec: AgentSpec, python: str, code: str
 ) -> AgentStarted:
     """Start an agent and return what it says of itself when it listens.
 
@@ -53,8 +46,6 @@ def start_agent(
         The interpreter.
     code
         The folder of our package.
-    launch
-        The id of the launch that it belongs to; see `remove_agent`.
 
     Raises
     ------
@@ -71,7 +62,6 @@ def start_agent(
         mkdir {blobs}
         mkdir -p {work}
         cat > {folder}/spec.json
-        test ! -e {stopped} || {{ rm -rf {folder} {blobs}; echo it was stopped; exit 1; }}
         cd {work}
         {python} -P -m jupyter_sky.node {folder} && exit
         tail -n 5 {folder}/agent.log 2>/dev/null
@@ -79,14 +69,14 @@ def start_agent(
         exit 1
         """
     words = {
+        "runtime": folder.rpartition("/")[0],
         "folder": folder,
         "blobs": spec.blobs,
         "work": spec.cwd,
         "code": code,
         "python": python,
     }
-    quoted = {name: shlex.quote(word) for name, word in words.items()}
-    command = script.format(**quoted, **_of_launch(folder, launch))
+    command = script.format(**{name: shlex.quote(word) for name, word in words.items()})
     try:
         said = connection.run(command, spec.to_json().encode(), _START_WITHIN)
     except CommandError as error:
@@ -95,46 +85,21 @@ def start_agent(
     return ready
 
 
-def remove_agent(
-    connection: SSHConnection, folder: str, blobs: str, launch: str | None = None
-) -> None:
-    """Kill an agent that is left, with all that it started, and remove its files.
-
-    Parameters
-    ----------
-    folder, blobs
-        Its folders.
-    launch
-        The id of a launch that is stopped: it can have an agent on its way, which no list of
-        processes has yet, and which does not start then.
-    """
+def remove_agent(connection: SSHConnection, folder: str, blobs: str) -> None:
+    """Kill an agent that is left, with all that it started, and remove its files."""
     # No other process has its folder on the command line; the list is made before grep is there.
     # What is about to start can fork behind it, so that it is made again until nothing is found.
     connection.run(
         """
-        {stop}
         for again in 1 2 3 4 5; do
             found=
             for file in $(grep -lasF -- {folder} /proc/[0-9]*/cmdline); do
                 file=${{file#/proc/}}
                 kill -KILL "${{file%/cmdline}}" 2>/dev/null && found=yes
             done
-            test "$found" || break
+            test "$found" || test $again = 1 || break
             sleep 0.1
         done
         rm -rf {folder} {blobs}
-        """.format(
-            folder=shlex.quote(folder),
-            blobs=shlex.quote(blobs),
-            stop=_STOP.format(**_of_launch(folder, launch)) if launch else "",
-        )
+        """.format(folder=shlex.quote(folder), blobs=shlex.quote(blobs))
     )
-
-
-def _of_launch(folder: str, launch: str) -> dict[str, str]:
-    """Return the folder of all agents, and the file there that says that a launch was stopped."""
-    runtime = folder.rpartition("/")[0]
-    return {
-        "runtime": shlex.quote(runtime),
-        "stopped": shlex.quote(f"{runtime}/{launch}.stopped"),
-    }

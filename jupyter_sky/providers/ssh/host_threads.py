@@ -1,0 +1,99 @@
+"""Work on hosts, each in a thread of its own: all of it ends when it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import as_sentence
+from jupyter_sky.providers.ssh.connection.connection import pool
+from jupyter_sky.providers.ssh.connection.targets import Target
+from jupyter_sky.providers.ssh.machine import submit
+from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
+
+_ENDED_WITHIN = 5.0  # seconds
+_ABORT_EVERY = 0.05  # seconds
+
+T = TypeVar("T")
+
+
+class HostThreads:
+    """Calls functions for hosts, for all of them at once.
+
+    Parameters
+    ----------
+    targets
+        The hosts.
+    progress
+        Shows which of them cannot be used.
+    """
+
+    def __init__(self, targets: Sequence[Target], progress: HostProgress) -> None:
+        self._targets = targets
+        self._progress = progress
+        self._stopped = threading.Event()
+        self._running: list[Future[Any]] = []
+
+    async def on_each(self, function: Callable[[int], T]) -> list[T]:
+        """Call a function with the number of every host, and return what it returned.
+
+        Raises
+        ------
+        SkyError
+            With what is wrong with each host that cannot be used.
+        """
+
+        def call(number: int) -> T:
+            try:
+                self.check()
+                return function(number)
+            except SkyError as error:
+                self._progress.fail(str(self._targets[number]), str(error))
+                raise
+
+        futures = [submit(call, number) for number in range(len(self._targets))]
+        self._running = list(futures)
+        done = await asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+        results, failed = [], []
+        for name, each in zip(map(str, self._targets), done, strict=True):
+            if isinstance(each, SkyError):
+                failed.append(f"{name}: {each}")
+            elif isinstance(each, BaseException):
+                raise each
+            else:
+                results.append(each)
+        if failed:
+            raise SkyError(_sentence(failed, len(self._targets)))
+        return results
+
+    def check(self) -> None:
+        """Raise an error in a thread that is to end; to be called before each step."""
+        if self._stopped.is_set():
+            raise SkyError("the launch was stopped")
+
+    async def stop(self) -> None:
+        """Hang up on all hosts, and return when no thread works on them, or after some seconds."""
+        self._stopped.set()
+        await asyncio.get_running_loop().run_in_executor(None, self._hang_up)
+
+    def _hang_up(self) -> None:
+        until = time.monotonic() + _ENDED_WITHIN
+        while True:
+            # Again and again: a thread that was between two commands connects anew.
+            for target in self._targets:
+                pool.get(target).abort()
+            if all(future.done() for future in self._running) or time.monotonic() > until:
+                return
+            time.sleep(_ABORT_EVERY)
+
+
+def _sentence(failed: Sequence[str], count: int) -> str:
+    if len(failed) == 1:
+        return as_sentence(failed[0])
+    lines = "".join(f"\n  {each.rstrip('.')}" for each in failed)
+    return f"{len(failed)} of {count} hosts cannot be used:{lines}"
