@@ -15,7 +15,7 @@ from typing import Any
 import nbformat
 
 from tests.paths import ROOT
-from tests.server.jupyter import said
+from tests.server.jupyter import end, said
 
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
 
@@ -90,13 +90,7 @@ def serve(home: Path) -> Iterator[Server]:
         address, token = said(process, r"(http://127\.0\.0\.1:\d+)/lab\?token=(\w+)")
         yield Server(address, token, folder)
     finally:
-        process.terminate()
-        try:
-            process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            # All is closed, but for a thread of AnyIO's for files: seen once in many whole runs.
-            process.kill()
-            process.wait()
+        end(process)
 
 
 @dataclass
