@@ -17,6 +17,7 @@ class _Shown:
     started: float
     since: float
     progress: ProgressView
+    stop: Callable[[], None]
 
 
 class Work:
@@ -26,24 +27,19 @@ class Work:
     ----------
     changed
         Called after each change.
-
-    Attributes
-    ----------
-    stops
-        Called, from any thread, when the user stops it.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        self.stops: Callable[[], None] = lambda: None
         self._changed = changed
         self._shown: _Shown | None = None
 
-    def show(self, title: str, progress: ProgressView) -> None:
-        """Show how far the work is."""
+    def show(self, title: str, progress: ProgressView, stop: Callable[[], None]) -> None:
+        """Show how far the work is; ``stop`` is called, from any thread, when the user stops it."""
         shown = self._shown
         if shown is None or shown.title != title:
-            shown = _Shown(uuid.uuid4().hex[:12], title, time.time(), time.monotonic(), progress)
-        self._shown = replace(shown, progress=progress)
+            identity = uuid.uuid4().hex[:12]
+            shown = _Shown(identity, title, time.time(), time.monotonic(), progress, stop)
+        self._shown = replace(shown, progress=progress, stop=stop)
         self._changed()
 
     def end(self) -> None:
@@ -57,7 +53,7 @@ class Work:
         shown = self._shown
         if shown is None or run not in (None, shown.id):
             return False
-        self.stops()
+        shown.stop()
         return True
 
     def view(self, ranks: Sequence[int]) -> RunView | None:

@@ -101,8 +101,7 @@ class Deployment:
         self._over = False
         self._forward: Forward | None = None
         self._client: Any = None
-        self.progress = DaskProgress(cluster.work)
-        cluster.work.stops = self._stop_tasks
+        self.progress = DaskProgress(cluster.work, self._stop_tasks)
 
     def start(self) -> None:
         """Start what does not run yet, and wait until all workers are there.

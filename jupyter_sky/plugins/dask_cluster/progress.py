@@ -26,10 +26,13 @@ class DaskProgress:
     ----------
     work
         Where it is shown of the cluster.
+    stop
+        Stops the tasks.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, stop: Callable[[], None]) -> None:
         self._work = work
+        self._stop = stop
         self._calls = 0  # of joblib, each of which counts for itself
 
     def on_tasks(self, event: tuple[float, dict[str, Any]]) -> None:
@@ -41,7 +44,8 @@ class DaskProgress:
             self.end()
             return
         if told["seconds"] >= _AFTER:
-            self._work.show(_TITLE, _view(told["done"], told["total"], told["seconds"]))
+            view = _view(told["done"], told["total"], told["seconds"])
+            self._work.show(_TITLE, view, self._stop)
 
     def end(self) -> None:
         """Show no tasks."""
@@ -80,7 +84,7 @@ class DaskProgress:
                 bar = ProgressBar(total, _TITLE, began)
             if bar is not None:
                 bar.set(done())
-            self._work.show(_TITLE, _view(done(), total, took))
+            self._work.show(_TITLE, _view(done(), total, took), self._stop)
         if bar is not None:
             bar.set(done())
             bar.close()
