@@ -13,8 +13,10 @@ of all exceptions, each with its file::
             DebuggerQuit     errors.py: the user left the debugger of a cell with `q`
             ClusterLost      errors.py: the cluster, or a part of it, is gone
             NoConnection     errors.py: a node cannot be reached now, and may be there
+            GroupBroken      cluster/errors.py: a rank was lost while the group was formed
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
             RegistryError    cluster/inventory/registry.py: the registry cannot be used
+            ClusterStopped   cluster/inventory/stops.py: its machines are off, and can be started
             VersionMismatch  cluster/version_check.py: the node's Python or jupyter_sky differs
             HostError        providers/ssh/connection/errors.py: a host cannot be used
                 CommandError providers/ssh/connection/errors.py: a command on it failed
@@ -29,7 +31,9 @@ of all exceptions, each with its file::
         ProtocolError        transport/frames.py: bytes that are no message
         HelpRequested        notebook/options/parser.py: the line asks for help
         ObjectGone           serialization/object_tokens.py: a rank has dropped an object
-        TakenBack            notebook/debugger/keyboard.py: a question needs no answer any more
+        BucketError          node/volumes/bucket.py: something cannot be done with a bucket
+        VolumeError          node/volumes/place.py: a volume cannot be had on a node
+        TakenBack            api/prompts/keyboard.py: a question needs no answer any more
     KeyboardInterrupt
         Interrupted          cluster/errors.py: the user stopped a run
     OSError
@@ -42,11 +46,13 @@ of all exceptions, each with its file::
         CannotGather         serialization/sharded.py: a part of a sharded model, without the rest
     ValueError
         Invalid              server/schema.py: JSON does not match the schema
-        InvalidValue         notebook/options/types.py: an option's value is not of its type
+        InvalidValue         notebook/options/option_type.py: an option's value is not of its type
         Unreadable           cluster/inventory/kernel_files.py: a kernel's state file is damaged
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 class SkyError(Exception):
@@ -84,7 +90,17 @@ class DebuggerQuit(SkyError):
 
 
 class ClusterLost(SkyError):
-    """The cluster, or a part that a run needs, is gone."""
+    """The cluster, or a part that a run needs, is gone.
+
+    Attributes
+    ----------
+    nodes
+        The nodes whose loss was its end; none where it was ended.
+    """
+
+    def __init__(self, message: str, nodes: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.nodes = tuple(nodes)
 
 
 class NoConnection(SkyError):

@@ -29,6 +29,11 @@ def runtime() -> Path:
     chosen = os.environ.get("JUPYTER_SKY_HOME")
     if chosen and len(chosen) < _LONGEST_SOCKET - 32:
         return _private(home() / "run")
+    return of_the_user()
+
+
+def of_the_user() -> Path:
+    """Return the folder of what all registries of the user share: short-lived and private too."""
     user = os.getuid() if hasattr(os, "getuid") else "me"
     temporary = tempfile.gettempdir()
     short = temporary if len(temporary) < _LONGEST_SOCKET - 48 else "/tmp"

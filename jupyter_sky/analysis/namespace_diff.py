@@ -20,12 +20,12 @@ class NamespaceDiff:
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self._namespace = namespace
-        self._before = _identities(namespace)
+        self._before = identities(namespace)
 
     def changed(self) -> set[str]:
         """Return the names that are bound to another object than before, or that are new."""
         before = self._before
-        now = _identities(self._namespace)
+        now = identities(self._namespace)
         return {name for name, identity in now.items() if before.get(name) != identity}
 
     def deleted(self) -> set[str]:
@@ -33,6 +33,17 @@ class NamespaceDiff:
         return self._before.keys() - self._namespace.keys()
 
 
-def _identities(namespace: Mapping[str, Any]) -> dict[str, int]:
+def identities(namespace: Mapping[str, Any]) -> dict[str, int]:
+    """Return which object each name stands for, without what IPython numbers with each cell.
+
+    Of ``_3`` and ``_i3`` there are more and more, and nobody binds them to something else.
+    """
     # A copy, because other threads may bind names meanwhile.
-    return {name: id(value) for name, value in dict(namespace).items()}
+    everything = dict(namespace).items()
+    return {name: id(value) for name, value in everything if not _is_numbered(name)}
+
+
+def _is_numbered(name: Any) -> bool:
+    if not isinstance(name, str):  # `globals()[5] = 1` can be written, too
+        return False
+    return name[:1] == "_" and name[1:].removeprefix("i").isdecimal()

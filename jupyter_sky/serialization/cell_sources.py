@@ -41,6 +41,9 @@ def _source(file: str) -> str | None:
 titles: dict[str, str] = {}
 """Titles of another process's cells, by the file name of their code; the latest are last."""
 
+remembered = 0
+"""How often a title was remembered: who writes them down looks whether there are new ones."""
+
 _KEPT = 500
 """Cells whose source is kept whatever is left of them; of older ones, that of live functions."""
 
@@ -54,8 +57,10 @@ def register(cells: Cells) -> None:
 
 def remember(file: str, name: str) -> None:
     """Remember the title of a cell, and forget old cells of which nothing is left."""
+    global remembered
     titles.pop(file, None)
     titles[file] = name
+    remembered += 1
     if len(titles) > _enough:
         _forget_old()
 

@@ -6,10 +6,13 @@ Git's own folder, caches and virtual environments.
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +28,9 @@ IGNORE_FILE = ".skyignore"
 MOST_FILES = 20_000
 """A folder with more than these is not what was meant."""
 
+_MAPPED = 1024 * 1024
+"""Bytes from which a file is mapped: each of those keeps a descriptor open."""
+
 _SKIPPED = {".git", ".ipynb_checkpoints", "__pycache__", "node_modules"}
 
 
@@ -36,17 +42,71 @@ class FolderContent:
     ----------
     folder
         What is in it, and where it is to be.
-    blobs
-        The content of its files by digest.
+    read
+        The content of files by digest, of those that were read to know it.
+    left
+        The other files, by digest.
     """
 
     folder: SentFolder
-    blobs: dict[str, memoryview]
+    read: dict[str, memoryview]
+    left: dict[str, str]
+
+    @cached_property
+    def blobs(self) -> dict[str, memoryview]:
+        """The content of all files by digest.
+
+        Raises
+        ------
+        UsageError
+            When a file was changed since it was looked at.
+        """
+        found = dict(self.read)
+        for key, path in self.left.items():
+            found[key] = _read(Path(path), Path(path).stat().st_size)
+            if blobs.digest(found[key]) != key:
+                raise UsageError(f"{path} is changed while it is sent: run this again.")
+        return found
 
     @property
     def size(self) -> int:
         """Bytes of all its files."""
         return sum(file["size"] for file in self.folder["files"].values())
+
+
+class FolderIndex:
+    """Which digests files had when they were read, like Git's index: what is as then is not read.
+
+    A file is as it was if neither its times nor its size nor its place on the disk are others. One
+    that was changed within the last moments before it was read may change again without that, and
+    is read each time until it has come to rest.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[_Mark, str]] = {}
+
+    def find(self, path: str, status: os.stat_result) -> str | None:
+        """Return the digest of a file; ``None`` if it has to be read."""
+        mark, key = self._known.get(path, (None, None))
+        return key if mark == _mark(status) else None
+
+    def note(self, path: str, status: os.stat_result, key: str) -> None:
+        """Record which digest a file has that was read after this status of it."""
+        if max(status.st_mtime_ns, status.st_ctime_ns) < time.time_ns() - _AT_REST:
+            self._known[path] = _mark(status), key
+        else:
+            self._known.pop(path, None)
+
+
+_Mark = tuple[int, ...]
+
+_AT_REST = 2 * 10**9
+"""Nanoseconds: more than the clocks of file systems tell apart, and of servers differ."""
+
+
+def _mark(status: os.stat_result) -> _Mark:
+    place = (status.st_dev, status.st_ino, status.st_size)
+    return (*place, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def read_folder(
@@ -55,6 +115,7 @@ def read_folder(
     target: str = "",
     limit: float | None = None,
     file_name: str | None = None,
+    index: FolderIndex | None = None,
 ) -> FolderContent:
     """Read a folder, or a single file, as it is now.
 
@@ -70,6 +131,8 @@ def read_folder(
         Bytes that it may have in all.
     file_name
         What a single file is to be called there; by default what it is called here.
+    index
+        What was known of its files; what is known now is added.
 
     Raises
     ------
@@ -82,71 +145,100 @@ def read_folder(
             "it with `--workdir`."
         )
     root = source if source.is_dir() else source.parent
-    paths = list(_entries(source)) if source.is_dir() else [source]
-    links = {path: _target(path, root) for path in paths if path.is_symlink()}
-    statuses = {path: path.stat() for path in paths if path not in links}
-    _check_size(source, root, {path: status.st_size for path, status in statuses.items()}, limit)
+    entries = dict(_entries(source) if source.is_dir() else [(source.name, source.lstat())])
+    is_link = {path: stat.S_ISLNK(status.st_mode) for path, status in entries.items()}
+    links = {path: _target(root / path, root) for path in entries if is_link[path]}
+    statuses = {path: status for path, status in entries.items() if not is_link[path]}
+    _check_size(source, {path: status.st_size for path, status in statuses.items()}, limit)
+    index = index or FolderIndex()
     files: dict[str, SentFile] = {}
-    found: dict[str, memoryview] = {}
+    read: dict[str, memoryview] = {}
+    left: dict[str, str] = {}
     for path, status in statuses.items():
-        content = memoryview(path.read_bytes())
-        key = blobs.digest(content)
-        files[file_name or _relative(path, root)] = {
+        full, size = os.path.join(root, path), status.st_size  # noqa: PTH118
+        key = index.find(full, status)
+        if key is not None:
+            if size:
+                left[key] = full
+        else:
+            content = _read(Path(full), size)
+            key, size = blobs.digest(content), content.nbytes
+            index.note(full, status, key)
+            if size:
+                read[key] = content
+        files[file_name or path] = {
             "blob": key,
-            "size": content.nbytes,
+            "size": size,
             "executable": bool(status.st_mode & stat.S_IXUSR),
         }
-        if content.nbytes:
-            found[key] = content
-    said = {_relative(path, root): leads for path, leads in links.items()}
-    return FolderContent({"name": name, "target": target, "files": files, "links": said}, found)
+    return FolderContent(
+        {"name": name, "target": target, "files": files, "links": links}, read, left
+    )
 
 
-def _entries(root: Path) -> Iterator[Path]:
+def _read(path: Path, size: int) -> memoryview:
+    """Return what is in a file; a large one takes no memory by that."""
+    if size < _MAPPED:
+        return memoryview(path.read_bytes())
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+_Entry = tuple[str, os.stat_result]
+"""Where a file or link is in the folder, and what the file system says of it."""
+
+_Rule = tuple[str, int, "GitIgnoreSpec"]
+"""What a path below the root begins with for these rules, and where in it that is put."""
+
+
+def _entries(root: Path) -> Iterator[_Entry]:
     """Yield the files and symbolic links below a folder that are not left out."""
-    rules = _outer_rules(root)
     only = root / IGNORE_FILE
     if only.is_file():
-        yield from _walk(root, [(root, _spec(only))], nested=False)
+        yield from _walk(str(root), "", [("", 0, _spec(only))], nested=False)
     else:
-        yield from _walk(root, rules, nested=True)
+        yield from _walk(str(root), "", _outer_rules(root), nested=True)
 
 
-_Rules = list[tuple[Path, "GitIgnoreSpec"]]
-
-
-def _walk(folder: Path, rules: _Rules, nested: bool) -> Iterator[Path]:
-    own = folder / ".gitignore"
-    if nested and own.is_file():
-        rules = [*rules, (folder, _spec(own))]
-    for path in sorted(folder.iterdir()):
-        is_folder = path.is_dir() and not path.is_symlink()
-        if path.name in _SKIPPED or _is_ignored(path, is_folder, rules):
+def _walk(folder: str, place: str, rules: list[_Rule], nested: bool) -> Iterator[_Entry]:
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    names = {entry.name for entry in entries}
+    if "pyvenv.cfg" in names and place:
+        return
+    if nested and ".gitignore" in names and (own := Path(folder, ".gitignore")).is_file():
+        rules = [*rules, ("", len(place), _spec(own))]
+    for entry in entries:
+        path = place + entry.name
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if entry.name in _SKIPPED or _is_ignored(path, is_folder, rules):
             continue
         if is_folder:
-            if not (path / "pyvenv.cfg").exists():
-                yield from _walk(path, rules, nested)
-        elif path.is_symlink() or path.is_file():
-            yield path
+            yield from _walk(entry.path, f"{path}/", rules, nested)
+        elif entry.is_symlink() or entry.is_file():
+            yield path, entry.stat(follow_symlinks=False)
 
 
-def _is_ignored(path: Path, is_folder: bool, rules: _Rules) -> bool:
+def _is_ignored(path: str, is_folder: bool, rules: list[_Rule]) -> bool:
     # The rules of the innermost folder say more than those above it.
-    for base, spec in reversed(rules):
-        text = path.relative_to(base).as_posix() + ("/" if is_folder else "")
-        said = spec.check_file(text).include
+    for above, start, spec in reversed(rules):
+        said = spec.check_file(above + path[start:] + "/" * is_folder).include
         if said is not None:
             return bool(said)
     return False
 
 
-def _outer_rules(root: Path) -> _Rules:
+def _outer_rules(root: Path) -> list[_Rule]:
     """Return the rules of the folders above, as far as they are in the same repository."""
     above: list[Path] = []
     for folder in (root, *root.parents):
         if (folder / ".git").exists():
             files = [each / ".gitignore" for each in reversed(above)]
-            return [(file.parent, _spec(file)) for file in files if file.is_file()]
+            return [
+                (f"{root.relative_to(file.parent).as_posix()}/", 0, _spec(file))
+                for file in files
+                if file.is_file()
+            ]
         above.append(folder.parent)
     return []
 
@@ -162,13 +254,13 @@ def _target(link: Path, root: Path) -> str:
     real = link.resolve()
     if not real.is_relative_to(root.resolve()):
         raise UsageError(
-            f"{_relative(link, root)} leads out of {root}, to {real}, which is not sent: copy "
+            f"{link.relative_to(root)} leads out of {root}, to {real}, which is not sent: copy "
             f"what is there, or leave the link out with a line in {IGNORE_FILE}."
         )
     return os.path.relpath(real, link.parent.resolve())
 
 
-def _check_size(source: Path, root: Path, sizes: dict[Path, int], limit: float | None) -> None:
+def _check_size(source: Path, sizes: dict[str, int], limit: float | None) -> None:
     if limit is None:
         return
     total = sum(sizes.values())
@@ -176,7 +268,7 @@ def _check_size(source: Path, root: Path, sizes: dict[Path, int], limit: float |
         return
     parts: dict[str, list[int]] = {}
     for path, size in sizes.items():
-        parts.setdefault(path.relative_to(root).parts[0], []).append(size)
+        parts.setdefault(path.partition("/")[0], []).append(size)
     by_size = total > limit
     largest = sorted(parts, key=lambda part: -(sum(parts[part]) if by_size else len(parts[part])))
     shown = [f"{part} ({_extent(parts[part])})" for part in largest[:3]]
@@ -188,7 +280,3 @@ def _check_size(source: Path, root: Path, sizes: dict[Path, int], limit: float |
 
 def _extent(sizes: Sequence[int]) -> str:
     return f"{format_bytes(sum(sizes))} in {len(sizes):,} files"
-
-
-def _relative(path: Path, root: Path) -> str:
-    return path.relative_to(root).as_posix()

@@ -185,6 +185,31 @@ def source_trees(names: Iterable[str]) -> Iterator[SourceTree]:
     names
         Names of modules, like ``package.module``.
     """
+    for name, location, files in _walk(names):
+        root = location.parent
+        yield SourceTree(
+            name, {str(path.relative_to(root)): file.content for path, file in files.items()}
+        )
+
+
+def imports_of(names: Iterable[str]) -> frozenset[str]:
+    """Return modules that are not the user's own: of ``names``, and what the user's own import.
+
+    Parameters
+    ----------
+    names
+        Names of modules, like ``package.module``.
+    """
+    given = frozenset(names)
+    own, found = set(), set(given)
+    for name, _, files in _walk(given):
+        own.add(name)
+        found.update(each for file in files.values() for each in file.imports)
+    return frozenset(each for each in found if each.partition(".")[0] not in own)
+
+
+def _walk(names: Iterable[str]) -> Iterator[tuple[str, Path, Mapping[Path, _File]]]:
+    """Yield the user's own modules among ``names``, and those that they import, with files."""
     waiting = sorted({name.partition(".")[0] for name in names}, reverse=True)
     seen = {"__main__", *waiting}
     while waiting:
@@ -193,14 +218,10 @@ def source_trees(names: Iterable[str]) -> Iterator[SourceTree]:
         if location is None:
             continue
         files = {path: _read(path) for path in _files(location)}
-        root = location.parent
-        tree = SourceTree(
-            name, {str(path.relative_to(root)): file.content for path, file in files.items()}
-        )
-        imported = {top for file in files.values() for top in file.imports}
-        waiting.extend(sorted(imported - seen, reverse=True))
-        seen |= imported
-        yield tree
+        yield name, location, files
+        tops = {each.partition(".")[0] for file in files.values() for each in file.imports}
+        waiting.extend(sorted(tops - seen, reverse=True))
+        seen |= tops
 
 
 def _files(location: Path) -> Iterator[Path]:
@@ -226,7 +247,7 @@ def _files(location: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _File:
-    """A file as it was when it was read, and the top-level modules that it imports."""
+    """A file as it was when it was read, and the modules that it imports."""
 
     changed: tuple[int, int]
     content: bytes
@@ -242,8 +263,7 @@ def _read(path: Path) -> _File:
     file = _read_before.get(path)
     if file is None or file.changed != changed:
         content = path.read_bytes()
-        names = imported_by(content) if path.suffix == ".py" else frozenset[str]()
-        imports = frozenset(name.partition(".")[0] for name in names)
+        imports = imported_by(content) if path.suffix == ".py" else frozenset[str]()
         file = _read_before[path] = _File(changed, content, imports)
     return file
 

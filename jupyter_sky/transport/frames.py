@@ -27,6 +27,9 @@ PREFIX = struct.Struct("!IQ")
 LARGEST_MESSAGE = 64 * 1024 * 1024
 """Bytes of a message, at most; what is larger has to be sent as a blob."""
 
+SCRATCH = 256 * 1024
+"""Bytes that are received at once, where they are no part of something larger."""
+
 _UNCHECKED = 4096  # bytes of a message that cannot claim much
 _ADDED = 64 * 1024  # bytes that who receives a message may add to it before it goes on
 
@@ -104,11 +107,16 @@ class Decoder:
     ----------
     destination
         Where to receive payloads; by default each gets memory of its own, up to `LARGEST_MESSAGE`.
+    scratch
+        Where to receive what is small, at first. Decoders can share it if each has been told what
+        it `received` before the next one's `buffer` is used.
     """
 
-    def __init__(self, destination: Destination = _in_memory) -> None:
+    def __init__(
+        self, destination: Destination = _in_memory, scratch: memoryview | None = None
+    ) -> None:
         self._destination = destination
-        self._scratch = memoryview(bytearray(256 * 1024))
+        self._scratch = memoryview(bytearray(SCRATCH)) if scratch is None else scratch
         self._pending = bytearray()
         self._body: memoryview | None = None
         self._payload_size = 0

@@ -11,10 +11,18 @@ import collections
 import contextlib
 import logging
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.transport.frames import Decoder, Destination, Message, ProtocolError, encode
+from jupyter_sky.transport.frames import (
+    SCRATCH,
+    Decoder,
+    Destination,
+    Message,
+    ProtocolError,
+    encode,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -26,6 +34,16 @@ HEARTBEAT = 1.0
 """Seconds between two heartbeats, which are empty messages."""
 
 _READS_AT_ONCE = 16
+
+_of_thread = threading.local()
+
+
+def _scratch() -> memoryview:
+    """Return what all links of this thread receive into: each reads it before the next receives."""
+    if not hasattr(_of_thread, "scratch"):
+        _of_thread.scratch = memoryview(bytearray(SCRATCH))
+    scratch: memoryview = _of_thread.scratch
+    return scratch
 
 
 class Link:
@@ -73,7 +91,8 @@ class Link:
         self._on_message = on_message
         self._on_close = on_close
         self._on_drained = on_drained
-        self._decoder = Decoder(destination) if destination else Decoder()
+        scratch = _scratch()
+        self._decoder = Decoder(destination, scratch) if destination else Decoder(scratch=scratch)
         self._unsent: collections.deque[memoryview] = collections.deque()
         self._waiters: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()

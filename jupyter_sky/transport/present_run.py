@@ -7,17 +7,41 @@ the cell without it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from jupyter_sky.transport.protocol.events import Saved
+from jupyter_sky.transport.protocol.messages import RunFields
+
+Tell = Callable[[Saved], object]
+
 _present: tuple[str, tuple[int, ...]] | None = None
+_checkpoint: str | None = None
+_tell: Callable[[str, float | None], object] | None = None
 
 
-def begin(run: str, ranks: Sequence[int]) -> None:
-    """Remember the run that begins, and the ranks that do the same in it."""
-    global _present
-    _present = run, tuple(ranks)
+def begin(run: RunFields, ranks: Sequence[int], rank: int, tell: Tell) -> None:
+    """Remember the run that begins.
+
+    Parameters
+    ----------
+    run
+        The run.
+    ranks
+        The ranks that do the same in it.
+    rank
+        This rank.
+    tell
+        Tells the notebook that there is a new checkpoint.
+    """
+    global _present, _checkpoint, _tell
+    _present, _checkpoint = (run["run"], tuple(ranks)), run["checkpoint"]
+
+    def tell_saved(path: str, step: float | None) -> None:
+        tell(Saved(rank, run["run"], path, step))
+
+    _tell = tell_saved
 
 
 def end(rank: int) -> None:
@@ -37,6 +61,18 @@ def ranks() -> tuple[int, ...]:
 def identity() -> str:
     """Return the id of the present run; empty outside of one."""
     return _present[0] if _present else ""
+
+
+def checkpoint() -> str | None:
+    """Return the last checkpoint that an earlier attempt at the present run has saved."""
+    return _checkpoint if _present else None
+
+
+def report_saved(path: str, step: float | None) -> None:
+    """Tell the notebook that a checkpoint holds, if this process is a rank in a run."""
+    if _present and _tell:
+        with suppress(OSError):  # the agent is gone
+            _tell(path, step)
 
 
 def have_ended(others: Sequence[int]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -29,6 +29,15 @@ class BackgroundTasks:
             await asyncio.wait(set(self._tasks), timeout=within)
 
 
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait for their end; errors of those that have failed go nowhere."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    # Asked for, since asyncio prints an error that nobody has asked for.
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, also when the task that waits for it is cancelled."""
     task = asyncio.ensure_future(coroutine)
@@ -36,6 +45,8 @@ async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # else asyncio prints that nobody has asked for it
         raise
 
 

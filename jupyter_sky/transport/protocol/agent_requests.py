@@ -113,6 +113,39 @@ class ArrivedRequest(TypedDict):
     blob: str
 
 
+class MakeRoomRequest(TypedDict):
+    """``make_room``: make a file that a notebook on this machine writes a blob into.
+
+    The answer has its name in the folder of blobs as ``part``, empty where there is no room, and
+    says as ``here`` whether the blob is there already.
+
+    Attributes
+    ----------
+    writer
+        The process that writes it: what that leaves when it ends is removed.
+    """
+
+    blob: str
+    size: int
+    writer: int
+
+
+class FillRoomRequest(TypedDict):
+    """``fill_room``: take a file for the blob that was written into it; the rest is dropped.
+
+    The answer says as ``filled`` whether the blob is there now.
+
+    Attributes
+    ----------
+    size
+        Bytes that were written; -1 if they are not those of the blob.
+    """
+
+    blob: str
+    part: str
+    size: int
+
+
 class PassOnRequest(TypedDict):
     """``pass_on``: give a blob to other agents, also while it is still arriving.
 
@@ -122,6 +155,178 @@ class PassOnRequest(TypedDict):
     blob: str
     size: int
     to: list[AgentAddress]
+
+
+# Packages
+
+
+class WheelBlob(TypedDict):
+    """A file that was sent as a blob."""
+
+    blob: str
+    size: int
+
+
+class InstallRequest(TypedDict):
+    """``install``: install packages beside what ranks have; answered by `InstallAnswer`.
+
+    Attributes
+    ----------
+    requirements
+        All that was added to the cluster since its start, as pip writes it.
+    settings
+        Where they come from, as uv reads it behind them in a ``pyproject.toml``.
+    options
+        Options of uv.
+    wheels
+        Wheels that were sent, by their names.
+    env
+        Variables for uv, which can be secrets.
+    uv
+        uv itself, where the node has none.
+    """
+
+    requirements: list[str]
+    settings: str
+    options: list[str]
+    wheels: dict[str, WheelBlob]
+    env: dict[str, str]
+    uv: WheelBlob | None
+
+
+class InstallAnswer(TypedDict):
+    """What came of it; ``stop_install`` ends it, and ``installing`` asks for the last ``line``.
+
+    Attributes
+    ----------
+    installed
+        What is new: name and version of each package.
+    trouble
+        Why it failed; empty if it did not.
+    lacks
+        The kind of machine for which uv has to be sent first.
+    """
+
+    installed: list[str]
+    trouble: str
+    lacks: str | None
+
+
+# Files
+
+
+class FindRequest(TypedDict):
+    """``find``: which files patterns stand for, ``most`` at most; answered by `FindAnswer`."""
+
+    patterns: list[str]
+    most: int
+
+
+class FoundFile(TypedDict):
+    """A file of a node.
+
+    Attributes
+    ----------
+    path
+        Where it is there.
+    name
+        Where it is in the folder that ranks begin in, or in the one that was asked for.
+    size
+        In bytes.
+    changed
+        When it was changed, in nanoseconds since the epoch.
+    executable
+        Whether its owner can execute it.
+    """
+
+    path: str
+    name: str
+    size: int
+    changed: int
+    executable: bool
+
+
+class FindAnswer(TypedDict):
+    """The files, the patterns that stand for none, and whether there are more files."""
+
+    files: list[FoundFile]
+    missing: list[str]
+    has_more: bool
+
+
+FilePart = tuple[str, int, int]
+"""The path of a file, and where in it a part begins, and how many bytes it has."""
+
+
+class ReadRequest(TypedDict):
+    """``read``: read parts of files; answered by `ReadAnswer`."""
+
+    parts: list[FilePart]
+
+
+class ReadAnswer(TypedDict):
+    """The bytes of each part; ``None`` where they cannot be read."""
+
+    data: list[bytes | None]
+
+
+class WrittenAnswer(TypedDict):
+    """What ``written`` asks for: names that the last run has written where ranks begin."""
+
+    names: list[str]
+
+
+# Shells
+
+
+class OpenShellRequest(TypedDict):
+    """``open_shell``: start a shell with what a rank has; the answer has its number, ``shell``.
+
+    Attributes
+    ----------
+    rank
+        The rank whose environment it has.
+    term
+        What the user's terminal is, as the variable ``TERM`` says it.
+    rows, columns
+        Of that terminal.
+    """
+
+    rank: int
+    term: str
+    rows: int
+    columns: int
+
+
+class ShellRequest(TypedDict):
+    """``read_shell``: what it has printed since; ``close_shell``: end it."""
+
+    shell: int
+
+
+class ReadShellAnswer(TypedDict):
+    """What a shell has printed, and its exit status once it has ended and all was read.
+
+    It is there as soon as anything was printed, and after some seconds without that.
+    """
+
+    data: bytes
+    status: int | None
+
+
+class TypeRequest(TypedDict):
+    """``type_in_shell``: let a shell read what the user has typed."""
+
+    shell: int
+    data: bytes
+
+
+class ResizeShellRequest(TypedDict):
+    """``resize_shell``: give the terminal of a shell other rows and columns."""
+
+    shell: int
+    rows: int
+    columns: int
 
 
 # Other agents

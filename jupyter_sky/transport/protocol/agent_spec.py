@@ -58,6 +58,9 @@ class AgentSpec:
         Variables of the environment of all ranks.
     keeps
         Folders to mark as used from time to time, so that they are not taken for unused ones.
+    templates
+        Folder, for this user alone, in which a process with everything imported is left behind for
+        the next agent; ``None`` for none.
     spot
         Whether to look for notices that the machine will be taken away.
     """
@@ -80,6 +83,7 @@ class AgentSpec:
     python_path: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     keeps: tuple[str, ...] = ()
+    templates: str | None = None
     spot: bool = False
 
     def to_json(self) -> str:

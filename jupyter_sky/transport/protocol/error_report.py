@@ -56,6 +56,7 @@ def report(kind: type[BaseException], text: str) -> ErrorReport:
     }
 
 
+_TIME_IS_OVER = re.compile(r"gloo.*Timed out|Application timeout caused pair closure", re.I)
 _OF_A_PEER = re.compile(
     r"gloo.*(Connection|Read error|Write error|Socket)|Connection (closed|reset) by peer"
     r"|NCCL.*abort|was aborted",
@@ -69,3 +70,14 @@ def is_consequence(text: str) -> bool:
     Such an error says nothing of its own: the peer's error is the cause.
     """
     return _OF_A_PEER.search(text) is not None
+
+
+def is_of_collective(error: BaseException | None) -> bool:
+    """Return whether a collective has failed, by an error or its causes: its group is broken."""
+    for _ in range(20):
+        # An error's own methods are the user's code.
+        text = error.args[0] if isinstance(error, RuntimeError) and error.args else ""
+        if isinstance(text, str) and (is_consequence(text) or _TIME_IS_OVER.search(text)):
+            return True
+        error = error and (error.__cause__ or error.__context__)
+    return False

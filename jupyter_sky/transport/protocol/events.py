@@ -16,6 +16,7 @@ from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.protocol.error_report import ErrorReport
 from jupyter_sky.transport.protocol.messages import Packed
 from jupyter_sky.transport.protocol.shape import Check, check_for
+from jupyter_sky.transport.rank_ranges import RankRanges
 
 Outcome = Literal["ok", "error", "interrupted"]
 
@@ -113,6 +114,8 @@ class Output(Event):
     ----------
     skipped_lines, skipped_bytes
         How much was left out before them because there was too much to show; the log has it.
+    call
+        Which of several calls at once has written them, where that is known.
     """
 
     rank: int
@@ -121,6 +124,7 @@ class Output(Event):
     data: bytes
     skipped_lines: int = 0
     skipped_bytes: int = 0
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,8 @@ class Display(Event):
         As in Jupyter's ``display_data``; of ``"clear"``, ``data`` has ``wait``.
     skipped
         How many displays were left out before it because there were too many to show.
+    call
+        Which of several calls at once has displayed it, where that is known.
     """
 
     rank: int
@@ -144,6 +150,7 @@ class Display(Event):
     metadata: dict[str, Any] = field(default_factory=dict)
     transient: dict[str, Any] = field(default_factory=dict)
     skipped: int = 0
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +160,38 @@ class Metrics(Event):
     Attributes
     ----------
     points
-        By name, step and value of each point in turn, as doubles (`jupyter_sky.transport.series`).
+        By name, step and value of each point in turn, as doubles, which
+        `jupyter_sky.transport.metrics.series` packs.
     counts
         How many figures these stand for.
+    of
+        The rank of the process that has logged them, where it is one of a script beside this rank
+        that torchrun has given a number of its own.
     """
 
     rank: int
     run: str
     points: dict[str, bytes]
     counts: dict[str, int]
+    of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved(Event):
+    """A checkpoint that ranks have saved together holds: the run can go on from it.
+
+    Attributes
+    ----------
+    path
+        Where it is, as the user wrote it.
+    step
+        What was saved as ``step``, if that is a number.
+    """
+
+    rank: int
+    run: str
+    path: str
+    step: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +211,9 @@ class RunBegan(Event):
     """
 
     run: str
-    ranks: list[int]
+    ranks: RankRanges
     title: str
-    show: list[int]
+    show: RankRanges
     asked: dict[int, list[str]]
 
 

@@ -1,4 +1,4 @@
-"""What a node tells of its ranks: what they are doing at a moment, and what their names stand for.
+"""What a node tells of its ranks: what they are doing and using, and what their names stand for.
 
 Of values only plain facts and digests travel, never the values themselves as pickles.
 """
@@ -88,6 +88,10 @@ class SeenRank(TypedDict):
         Processes that it has started and that have ended, without its having noticed.
     prompt
         What the user is asked for there, as `events.Prompted` has it; empty if nothing.
+    stopping
+        Whether its run was stopped, and has not come to its end.
+    failing
+        Whether an error has ended its part, and is not told yet: to make a traceback takes long.
     """
 
     rank: int
@@ -99,6 +103,8 @@ class SeenRank(TypedDict):
     recent: list[BegunCollective]
     children: list[int]
     prompt: NotRequired[str]
+    stopping: NotRequired[bool]
+    failing: NotRequired[bool]
 
 
 class InspectRequest(TypedDict):
@@ -246,3 +252,71 @@ class LookAnswer(TypedDict):
     """What the ranks of a node have answered."""
 
     looked: list[LookedRank]
+
+
+class RankUsage(TypedDict):
+    """What a rank uses of its node, and what it printed last.
+
+    Attributes
+    ----------
+    line
+        The last line that it printed.
+    utilisation
+        Of its GPU, or of one processor where it has none: 0 to 1.
+    memory
+        Bytes used and bytes in all, of the GPU or of the machine.
+    """
+
+    rank: int
+    line: str
+    utilisation: float | None
+    memory: list[int] | None
+
+
+class RankHistory(TypedDict):
+    """What a rank used in the last minutes, at the times of a `UsageHistory`.
+
+    A list is empty where nothing of it was measured, and has ``None`` where it was not then.
+
+    Attributes
+    ----------
+    processor
+        Processors that it kept busy: 1.0 is one of them.
+    memory
+        Bytes of the machine's memory.
+    gpu, gpu_memory
+        Of its GPU: the part of the time that it was busy, and bytes.
+    gpu_total
+        Bytes that the GPU has.
+    """
+
+    rank: int
+    processor: list[float | None]
+    memory: list[int | None]
+    gpu: list[float | None]
+    gpu_memory: list[int | None]
+    gpu_total: int | None
+
+
+class UsageHistory(TypedDict):
+    """What a machine and its ranks used in the last minutes, or a part of that.
+
+    Attributes
+    ----------
+    times
+        When it was measured, in milliseconds since the epoch; each is later than the one before.
+    processors, memory_total
+        How many processors the machine has, and how many bytes of memory.
+    processor, memory
+        How many of them are busy or in use, by whatever runs there.
+    network
+        Bytes a second that came and went, but to and from the machine itself.
+    """
+
+    times: list[int]
+    processors: int
+    memory_total: int
+    processor: list[float | None]
+    memory: list[int | None]
+    network: list[float | None]
+    ranks: list[RankHistory]

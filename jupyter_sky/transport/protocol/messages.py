@@ -17,6 +17,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.profiling import RecordKind
 from jupyter_sky.transport.protocol.topology import Topology
+from jupyter_sky.transport.rank_ranges import RankRanges
 
 
 class Blob(TypedDict):
@@ -111,9 +112,9 @@ class LatestRun(TypedDict):
     n: int
     unseen: bool
     run: str
-    ranks: list[int]
+    ranks: RankRanges
     title: str
-    show: list[int]
+    show: RankRanges
     asked: dict[int, list[str]]
 
 
@@ -235,12 +236,15 @@ class SentFolder(TypedDict):
         Its files by their paths in it.
     links
         Its symbolic links, and where they lead.
+    force
+        Whether files of the node that are in the way are replaced.
     """
 
     name: str
     target: str
     files: dict[str, SentFile]
     links: dict[str, str]
+    force: NotRequired[bool]
 
 
 class Script(TypedDict):
@@ -309,6 +313,10 @@ class RunFields(TypedDict):
         Seconds after Stop when a rank that still runs is killed.
     debugging
         Whether somebody answers prompts, and what the debugger is to do.
+    checkpoint
+        The last one that an earlier attempt at it has saved.
+    program
+        The name and arguments of the program that ``code`` is part of; ``None`` in a notebook.
     """
 
     run: str
@@ -320,9 +328,9 @@ class RunFields(TypedDict):
     watched: list[str]
     outdated: dict[int, list[str]]
     names: list[NameGroup]
-    show: list[int]
+    show: RankRanges
     title: str
-    everyone: list[int]
+    everyone: RankRanges
     ranks: list[int]
     together: bool
     serves: Serving | None
@@ -330,6 +338,8 @@ class RunFields(TypedDict):
     records: list[RecordKind]
     deadline: float
     debugging: Debugging
+    checkpoint: str | None
+    program: list[str] | None
 
 
 class RunRequest(RunFields):
@@ -371,25 +381,3 @@ class FormRequest(TypedDict):
     topology: Topology
     life: Packed
     names: list[NameGroup]
-
-
-# Reports
-
-
-class RankUsage(TypedDict):
-    """What a rank uses of its node, and what it printed last.
-
-    Attributes
-    ----------
-    line
-        The last line that it printed.
-    utilisation
-        Of its GPU, or of one processor where it has none: 0 to 1.
-    memory
-        Bytes used and bytes in all, of the GPU or of the machine.
-    """
-
-    rank: int
-    line: str
-    utilisation: float | None
-    memory: list[int] | None

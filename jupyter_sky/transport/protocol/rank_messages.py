@@ -223,6 +223,7 @@ class Inspected(TypedDict):
     collectives: list[SeenCollective]
     recent: list[BegunCollective]
     prompt: str
+    failing: bool
 
 
 class LookCommand(LookFields):

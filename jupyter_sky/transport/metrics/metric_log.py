@@ -1,15 +1,18 @@
 """``sky.log``: figures of a rank, which its notebook draws as curves.
 
-On a rank there is something that takes them; in any other process they go nowhere, so that the
-same code runs there.
+On a rank there is something that takes them, and in the processes of a script the way to it is
+found. In any other process they go nowhere, so that the same code runs there.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.transport.metrics.script_metrics import PATH, ScriptMetrics
 
 NAMES = 256
 """Names that a rank can log in a run."""
@@ -26,6 +29,15 @@ def set_sink(sink: Sink | None) -> None:
     """Have logged figures given to a function, with the step that they belong to."""
     global _sink
     _sink = sink
+
+
+def _taker() -> Sink | None:
+    """Return what takes figures; in a process of a script, the way to its rank."""
+    global _sink
+    if _sink is None and (path := os.environ.get(PATH)):
+        with contextlib.suppress(OSError):  # the script is over
+            _sink = ScriptMetrics(path).log
+    return _sink
 
 
 def log(values: Mapping[str, Any] | None = None, /, *, step: Any = None, **named: Any) -> None:
@@ -65,13 +77,14 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: Any = None, **named
     if at is not None and at - at != 0:
         raise UsageError(f"sky.log: the step is {at}: give a finite number.")
     found = {_name(name): _number(name, value) for name, value in given.items()}
-    if _sink is not None:
-        _sink(found, at)
+    if sink := _taker():
+        sink(found, at)
 
 
 def log_some(values: Mapping[Any, Any], step: Any) -> None:
     """Log those of a library's figures that are numbers; never raises."""
-    if _sink is None:
+    sink = _taker()
+    if sink is None:
         return
     found = {}
     for name, value in values.items():
@@ -84,7 +97,7 @@ def log_some(values: Mapping[Any, Any], step: Any) -> None:
             at = None if step is None else _number("step", step)
         except UsageError:
             at = None
-        _sink(found, at)
+        sink(found, at)
 
 
 def _name(name: Any) -> str:

@@ -1,0 +1,101 @@
+"""The way of figures from the processes of a script to the rank beside which it runs.
+
+It is a named pipe: whoever finds its path in the environment may write lines to it, each of which
+the system keeps whole. So a figure has left the process when `sky.log` returns, and is not lost
+with it, as one that waited to be sent with others would be when torchrun ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+from collections.abc import Iterator, Mapping
+
+PATH = "JUPYTER_SKY_METRICS"
+"""The variable with the path of the pipe."""
+
+_WHOLE = 512  # bytes of a line at most: what every system writes as one
+_PATIENCE = 5000  # milliseconds
+_MOST_RANKS = 100_000
+
+
+class ScriptMetrics:
+    """Writes figures of this process to the pipe of its script.
+
+    Parameters
+    ----------
+    path
+        Where the pipe is.
+
+    Raises
+    ------
+    OSError
+        When nobody reads it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pid, self._rank = os.getpid(), _own_rank()
+        self._is_over = False
+        self._waits = True
+
+    def log(self, values: Mapping[str, float], step: float | None) -> None:
+        """Write figures; where nobody takes them for a moment, they are left out."""
+        rank = _own_rank()
+        if self._is_over or (os.getpid() != self._pid and rank == self._rank):
+            return  # or in a child, as of a DataLoader: its parent's curves are not its
+        for name, value in values.items():
+            try:
+                self._write(_line(rank, step, name, value))
+            except BlockingIOError:
+                self._waits = False  # not for each figure again
+            except OSError:
+                self._is_over = True
+                return
+
+    def _write(self, line: bytes) -> None:
+        try:
+            os.write(self._pipe, line)
+        except BlockingIOError:
+            if not self._waits:
+                raise
+            room = select.poll()
+            room.register(self._pipe, select.POLLOUT)
+            room.poll(_PATIENCE)
+            os.write(self._pipe, line)
+        self._waits = True
+
+
+def _own_rank() -> int | None:
+    """Return the rank that torchrun has given this process, if it has."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() and len(rank) <= 6 else None
+
+
+def _line(rank: int | None, step: float | None, name: str, value: float) -> bytes:
+    while True:
+        line = json.dumps([rank, step, name, value], ensure_ascii=False).encode() + b"\n"
+        if len(line) <= _WHOLE:
+            return line
+        name = f"{name[:-2]}…"  # of letters that take four bytes each
+
+
+def parse(lines: bytes) -> Iterator[tuple[int | None, float | None, str, float]]:
+    """Yield rank, step, name and value of each line; what is none is passed over."""
+    for line in lines.splitlines():
+        try:
+            rank, step, name, value = json.loads(line)
+        except (ValueError, TypeError, RecursionError):
+            continue
+        if (
+            (rank is None or (type(rank) is int and 0 <= rank < _MOST_RANKS))
+            and (step is None or _is_number(step))
+            and isinstance(name, str)
+            and _is_number(value)
+        ):
+            yield rank, None if step is None else float(step), name, float(value)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 1 << 1000)

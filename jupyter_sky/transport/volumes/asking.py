@@ -1,0 +1,59 @@
+"""What a process of a node asks of the one that keeps its volumes, over a socket of the node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+NOTE = ".jupyter-sky-volume"
+"""The end of the name of the file that says what a volume is, and who keeps it."""
+
+NEW = ".jupyter-sky-new"
+"""The end of the names of files that are not in place yet."""
+
+ABSENT = 0o1000
+"""The sticky bit: of a file whose content is not on the node's disk."""
+
+
+def note_places(path: Path) -> tuple[Path, ...]:
+    """Return where the note of a volume can be: beside its folder, or in it.
+
+    Whoever lists the folder wants to see the files of the bucket and nothing else. But what it is
+    in may not be ours to write to.
+    """
+    beside = (path.with_name(f".{path.name}{NOTE}"),) if path.name else ()
+    return (*beside, path / NOTE)
+
+
+def find_volume(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Return the note of the volume that a path is in; ``None`` where it is in none."""
+    place = Path(path).expanduser().absolute()
+    for folder in (place, *place.parents):
+        for note in note_places(folder):
+            with contextlib.suppress(OSError, ValueError):
+                found: dict[str, Any] = json.loads(note.read_text())
+                return found
+    return None
+
+
+def ask(place: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Send a request to the process that listens at a socket, and return its answer.
+
+    Raises
+    ------
+    OSError
+        When it is gone.
+    """
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(place)
+        sock.sendall(json.dumps(request).encode() + b"\n")
+        with sock.makefile("rb") as lines:
+            line = lines.readline()
+    if not line:
+        raise ConnectionError("the process that keeps the volumes has ended")
+    answer: dict[str, Any] = json.loads(line)
+    return answer

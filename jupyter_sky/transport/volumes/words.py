@@ -1,0 +1,89 @@
+"""What is the matter with a bucket, in words, from what its drivers raise, each in its own way."""
+
+from __future__ import annotations
+
+import re
+
+# The first that fits says it: a server that refuses is asked for credentials, too.
+_LASTING = (
+    (
+        r"NoSuchBucket|bucket does not exist",
+        "there is no bucket {bucket}: check its name, or make it first",
+    ),
+    (
+        r"ExpiredToken|token.{0,20}expired",
+        "the credentials for {url} have expired: run a cell, which sends new ones",
+    ),
+    (
+        r"InvalidAccessKey|SignatureDoesNotMatch|InvalidToken",
+        "{url} does not take these credentials: log in again where the notebook runs",
+    ),
+    (
+        r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocation",
+        "{bucket} is in another region: set AWS_DEFAULT_REGION to it in the notebook",
+    ),
+    (
+        r"metadata.{0,40}169\.254|169\.254\.16[49]\.254|169\.254\.170\.|metadata\.google",
+        "there are no credentials for {url} on the node: log in where the notebook runs, or give "
+        "the machines a role that may use it",
+    ),
+    (
+        r"AccessDenied|PermissionDenied|PermissionError|Unauthenticated|Forbidden|GatedRepo"
+        r"|(status( code)?:? ?|\()40[13]\b|\b40[13] (Client|Unauthorized)",
+        "access to {url} is denied: ask whoever has it for the right to list and read it, and to "
+        "write it unless you add :ro",
+    ),
+    (
+        r"(?i)credential",
+        "there are no credentials for {url} on the node: log in where the notebook runs, or give "
+        "the machines a role that may use it",
+    ),
+)
+_UNREACHED = (
+    r"error sending request|dns error|tcp connect|ConnectError|ConnectionError|ConnectTimeout"
+    r"|operation timed out|NameResolution|Max retries exceeded"
+)
+
+
+def lasting(text: str, url: str) -> str:
+    """Return what is the matter where it stays so, and what to do; empty where it may pass.
+
+    Parameters
+    ----------
+    text
+        The type of a driver's error, and its text.
+    url
+        The address of the volume.
+    """
+    bucket = url.partition("://")[2].partition("/")[0]
+    for pattern, sentence in _LASTING:
+        if re.search(pattern, text):
+            return sentence.format(bucket=bucket, url=url)
+    return ""
+
+
+def passing(text: str, url: str, done: str, server: str) -> str:
+    """Return what may be otherwise at another attempt, like a link that is broken.
+
+    Parameters
+    ----------
+    text, url
+        As in `lasting`.
+    done
+        What was to be done with it, like ``"listed"``.
+    server
+        Where the driver looks for it, if the user has said so.
+    """
+    if re.search(_UNREACHED, text):
+        where = f"{server}, where {url} should be," if server else f"the server of {url}"
+        check = "AWS_ENDPOINT_URL and " if server and url.startswith("s3") else ""
+        return f"{where} is not reached from the node: check {check}its network"
+    if code := re.search(r"<Code>([\w.]+)</Code>", text):
+        said = re.search(r"<Message>([^<]{1,160})", text)
+        return f"{url} cannot be {done}: its server says {code[1]}" + (
+            f" ({said[1].rstrip('.')})" if said else ""
+        )
+    if status := re.search(r"status code: (\d+ [\w ]*\w)", text):
+        return f"{url} cannot be {done}: its server says {status[1]}"
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return f"{url} cannot be {done}: {first.strip()[:160].rstrip('.')}"
