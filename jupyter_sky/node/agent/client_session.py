@@ -16,6 +16,7 @@ from jupyter_sky.serialization.blobs import PIECE, file_name, map_privately, pie
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import HIGH_WATER, Link
+from jupyter_sky.transport.metrics.usage_history import Samples
 from jupyter_sky.transport.protocol.agent_requests import FetchRequest
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
 
@@ -92,7 +93,8 @@ class ClientSession:
         self._token = ""
         self._version = ""
         self._next: int | None = None
-        self._piece = memoryview(bytearray(PIECE))
+        self._has_history = 0
+        self._piece = memoryview(b"")  # memory for pieces, once there is one
         self._tasks: set[asyncio.Task[None]] = set()
         self._link = Link(
             sock,
@@ -107,6 +109,10 @@ class ClientSession:
     def silent_for(self) -> float:
         """Seconds since the client gave a sign of life."""
         return self._link.silent_for
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.close()
 
     # What the agent sends
 
@@ -135,13 +141,23 @@ class ClientSession:
         if self._next is not None and not self._link.unsent_bytes:
             self._link.send(message)
 
+    def send_history(self, samples: Samples) -> None:
+        """Send the samples that the client has not got: all of them to one that is new."""
+        if self._next is None or self._link.unsent_bytes:
+            return
+        if (part := samples.after(self._has_history)) is not None:
+            self._has_history = samples.last
+            self._link.send({"report": [], "history": part})
+
     # What the client sends
 
     def _piece_buffer(self, message: Message, size: int) -> memoryview:
-        if message.get("op") != "piece":
+        if message.get("op") not in ("piece", "pieces"):
             raise ProtocolError("only pieces of blobs have a payload")
         if size > PIECE:
             raise ProtocolError(f"a piece of {size} bytes is too large")
+        if not self._piece:
+            self._piece = memoryview(bytearray(PIECE))
         return self._piece[:size]
 
     def _receive(self, message: Message, payload: memoryview) -> None:
@@ -149,6 +165,11 @@ class ClientSession:
             case "piece":
                 piece = expand(message, payload, PIECE)
                 self._host.store.add(message["blob"], message["offset"], piece, message["size"])
+            case "pieces":
+                whole = expand(message, payload, PIECE)
+                for key, size in message["blobs"]:
+                    self._host.store.add(key, 0, whole[:size], size)
+                    whole = whole[size:]
             case "hello":
                 self._greet(cast(Hello, message))
             case "follow":
@@ -168,8 +189,9 @@ class ClientSession:
         self.is_notebook = not hello.get("visits", False)
         self._host.on_session_changed()
         missing = [key for key in hello["blobs"] if key not in self._host.store]
-        self._link.send(self._host.welcome(self, missing))
-        if hello["since"] is not None:
+        welcome = self._host.welcome(self, missing)
+        self._link.send(welcome)
+        if hello["since"] is not None and not welcome["ending"]:
             self._note_seen(hello["since"])
             self._follow(hello["since"])
 
@@ -249,6 +271,11 @@ class ClientSessions:
         others = (each for each in self._sessions if each is not but)
         return any(each.is_notebook and each.silent_for <= within for each in others)
 
+    def close(self) -> None:
+        """Close the connection to each client."""
+        for session in list(self._sessions):
+            session.close()
+
     def pump(self) -> None:
         """Send each client the events that it has not got."""
         for session in list(self._sessions):  # one that is closed meanwhile leaves
@@ -258,3 +285,8 @@ class ClientSessions:
         """Send each client what is not worth a place in the journal."""
         for session in self._sessions:
             session.send_report(message)
+
+    def send_history(self, samples: Samples) -> None:
+        """Send each client the samples that it has not got."""
+        for session in self._sessions:
+            session.send_history(samples)

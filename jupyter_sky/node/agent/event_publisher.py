@@ -101,7 +101,11 @@ class EventPublisher:
         wanted
             Digests of blobs that have to stay.
         """
-        if dropped := self._store.trim(wanted):
+        self.publish_forgotten(self._store.trim(wanted))
+
+    def publish_forgotten(self, dropped: list[str]) -> None:
+        """Publish which blobs are here no longer, if there are any."""
+        if dropped:
             self.publish(Forgotten(dropped).message())
 
     def _adopt_blobs(self, values: Packed) -> None:

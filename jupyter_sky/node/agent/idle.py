@@ -58,6 +58,9 @@ class NodeUse(Protocol):
     def is_used(self) -> bool:
         """Whether a notebook is connected."""
 
+    def on_idle(self) -> None:
+        """Called when nothing runs any longer."""
+
     async def ask_others(self) -> list[IdleTimes]:
         """Return the times of those other nodes of the cluster that answer."""
 
@@ -104,6 +107,11 @@ class IdleTimer:
         self._worked = self._loop.time()
         self.update()
 
+    def attend(self) -> None:
+        """Count from now on: a user does something on the node that is no run, as in a shell."""
+        self._used = self._worked = self._attended = self._loop.time()
+        self.update()
+
     def update(self) -> None:
         """Set the timer again; called whenever the use of the node may have changed."""
         now = self._loop.time()
@@ -114,6 +122,8 @@ class IdleTimer:
             self._used = now
         if used or self._was_attended:
             self._attended = now
+        if self._was_busy and not busy:
+            self._node.on_idle()
         self._was_busy, self._was_used, self._was_attended = busy, busy or used, used
         self._had_client = self._had_client or used
         self._arm(self._seconds_left(self.times))

@@ -16,24 +16,24 @@ Things that don't work:
 
 Solution: events are numbered from 1, and each is written to one of two files of limited size, in
 which new events take the place of the oldest (`spool.Spool`): one for what ranks show, of which
-there can be any amount, and one for what happens to ranks and runs. A table has the place of each
-event: 13 bytes an event are all that stays in memory for ever. An event of output is spooled
-without its text; in its place stands where the rank's log has it. The most recent events are kept
-in memory as well, encoded as frames, since connected clients ask for them at once. What happens to
-ranks and runs also stays in memory if the disk is full. In place of events that were not kept, a
-client gets one that says how many they were (`protocol.events.Lost`).
+there can be any amount, and one for what happens to ranks and runs. A third file has the place of
+each event (`spool.Places`): one bit an event, which says of what kind it was, is all that stays in
+memory for ever. An event of output is spooled without its text; in its place stands where the
+rank's log has it. The most recent events are kept in memory as well, encoded as frames, since
+connected clients ask for them at once. What happens to ranks and runs also stays in memory if the
+disk is full. In place of events that were not kept, a client gets one that says how many they were
+(`protocol.events.Lost`).
 
 A client only has to say the last number that it has: see `client_session.ClientSession.pump`.
 """
 
 from __future__ import annotations
 
-import array
 import collections
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_sky.node.agent.spool import Spool
+from jupyter_sky.node.agent.spool import Places, Spool
 from jupyter_sky.transport.frames import PREFIX, Message, ProtocolError, decode_message, encode
 from jupyter_sky.transport.protocol.events import Lost
 
@@ -71,9 +71,9 @@ class Journal:
         self._read_log = read_log
         self._shown = Spool(folder / "journal.shown", shown_limit)
         self._states = Spool(folder / "journal", state_limit)
-        self._positions = array.array("Q")
-        self._sizes = array.array("I")  # 0 for what is not on the disk
-        self._is_shown = bytearray()
+        self._places = Places(folder / "journal.places")
+        self._last = 0
+        self._shown_bits = bytearray(1)  # of which the first is that of number 0
         self._recent: collections.deque[bytes] = collections.deque()
         self._recent_bytes = 0
         self._unwritten: collections.OrderedDict[int, bytes] = collections.OrderedDict()
@@ -83,7 +83,7 @@ class Journal:
     @property
     def last(self) -> int:
         """Number of the newest event; 0 before the first."""
-        return len(self._sizes)
+        return self._last
 
     def append(self, message: Message, logged: tuple[int, int] | None = None) -> None:
         """Add an event.
@@ -101,11 +101,11 @@ class Journal:
         record = frame if logged is None else encode({**message, "data": b"", "logged": logged})
         is_shown = message["event"] in _SHOWN
         position = (self._shown if is_shown else self._states).append(record)
-        if position is None and not is_shown:
+        kept = position is not None and self._places.add(number, position, len(record))
+        if not kept and not is_shown:
             self._keep_in_memory(number, frame)
-        self._positions.append(position or 0)
-        self._sizes.append(0 if position is None else len(record))
-        self._is_shown.append(is_shown)
+        self._last = number
+        self._note_kind(number, is_shown)
         self._recent.append(frame)
         self._recent_bytes += len(frame)
         while len(self._recent) > _RECENT or self._recent_bytes > _RECENT_BYTES:
@@ -122,7 +122,7 @@ class Journal:
                 if number == first:
                     return frame, number + 1
                 break
-            shown += self._is_shown[number - 1]
+            shown += self._is_shown(number)
             number += 1
         lost = Lost(shown=shown, others=number - first - shown)
         return encode({**lost.message(), "n": number - 1}), number
@@ -134,9 +134,9 @@ class Journal:
             return self._recent[number - oldest]
         if frame := self._unwritten.get(number):
             return frame
-        size = self._sizes[number - 1]
-        spool = self._shown if self._is_shown[number - 1] else self._states
-        record = spool.read(self._positions[number - 1], size) if size else None
+        if (place := self._places.find(number)) is None:
+            return None
+        record = (self._shown if self._is_shown(number) else self._states).read(*place)
         return self._with_text(number, record) if record else None
 
     def _with_text(self, number: int, record: bytes) -> bytes | None:
@@ -164,6 +164,16 @@ class Journal:
         except (OSError, KeyError, ValueError, OverflowError):
             return None
         return encode({**message, "data": data}) if len(data) == size else None
+
+    def _note_kind(self, number: int, is_shown: bool) -> None:
+        at, bit = divmod(number, 8)
+        if at == len(self._shown_bits):
+            self._shown_bits.append(0)
+        self._shown_bits[at] |= is_shown << bit
+
+    def _is_shown(self, number: int) -> bool:
+        at, bit = divmod(number, 8)
+        return bool(self._shown_bits[at] >> bit & 1)
 
     def _keep_in_memory(self, number: int, frame: bytes) -> None:
         self._unwritten[number] = frame

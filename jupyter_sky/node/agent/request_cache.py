@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from jupyter_sky.transport.frames import Message
@@ -31,7 +32,7 @@ class RequestCache:
 
     def __init__(self, handle: Handler) -> None:
         self._handle = handle
-        self._answers: dict[str, dict[int, Answer]] = {}
+        self._answers: dict[str, OrderedDict[int, Answer]] = {}
 
     def answer(self, token: str, message: Message) -> Answer:
         """Return the answer to a request, or a task with it; it is carried out if it is new.
@@ -43,12 +44,13 @@ class RequestCache:
         message
             The request, with its number ``id``; answers below ``settled`` are forgotten.
         """
-        answers = self._answers.pop(token, {})
+        answers = self._answers.pop(token, OrderedDict())
         self._answers[token] = answers
         while len(self._answers) > _MOST_CLIENTS:
             del self._answers[next(iter(self._answers))]
-        for number in [number for number in answers if number < message.get("settled", 0)]:
-            del answers[number]
+        # In the order of their numbers: clients send them in that, also a second time.
+        while answers and next(iter(answers)) < message.get("settled", 0):
+            answers.popitem(last=False)
         number = message["id"]
         if number not in answers:
             answers[number] = self._carry_out(message)

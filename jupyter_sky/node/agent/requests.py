@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from jupyter_sky.node.agent.event_publisher import EventPublisher
 from jupyter_sky.node.agent.idle import IdleTimer
-from jupyter_sky.node.agent.metrics import Metrics
+from jupyter_sky.node.agent.usage.metrics import Metrics
 from jupyter_sky.node.blobs.relay import BlobRelay
+from jupyter_sky.node.blobs.rooms import BlobRooms
 from jupyter_sky.node.blobs.store import BlobStore
+from jupyter_sky.node.files import reader
 from jupyter_sky.node.network import interfaces, port_check
 from jupyter_sky.node.network.peers import Peers
+from jupyter_sky.node.packages.installer import PackageInstaller
+from jupyter_sky.node.shells.shells import Shells
 from jupyter_sky.node.supervisor.supervisor import Supervisor
+from jupyter_sky.node.volumes.volumes import Volumes
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.certificates import fingerprint
 from jupyter_sky.transport.frames import Message
@@ -24,6 +31,8 @@ from jupyter_sky.transport.protocol.agent_requests import (
     ArrivedRequest,
     ConnectRequest,
     EndPeersRequest,
+    FindRequest,
+    InstallRequest,
     InterruptRequest,
     ListenRequest,
     LogAnswer,
@@ -31,6 +40,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
     PassOnRequest,
     RanksRequest,
     ReachRequest,
+    ReadRequest,
 )
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
@@ -55,6 +65,8 @@ from jupyter_sky.transport.protocol.profiling import (
     TakeProfileRequest,
 )
 
+_CLOCK_REALTIME_COARSE = 5  # of Linux; Python has no name for it
+
 
 class RequestHandlers:
     """Carries out the requests of clients.
@@ -75,6 +87,8 @@ class RequestHandlers:
         Ends the node when nobody needs it.
     metrics
         Measures the ranks.
+    installer, shells, volumes
+        Installs packages for them; the shells of users; data in buckets.
     end
         Ends the agent.
     """
@@ -90,18 +104,24 @@ class RequestHandlers:
         events: EventPublisher,
         idle: IdleTimer,
         metrics: Metrics,
+        installer: PackageInstaller,
+        shells: Shells,
+        volumes: Volumes,
         end: Callable[[], asyncio.Task[None]],
     ) -> None:
         self._spec = spec
         self._supervisor = supervisor
         self._store = store
+        self.rooms = BlobRooms(store, lambda: supervisor.is_busy, events.publish_forgotten)
         self._relay = relay
         self._peers = peers
         self._events = events
         self._idle = idle
         self._metrics = metrics
+        self._installer = installer
         self._end = end
         self._own_address: Message = {}
+        self._began = _file_time()
         # The wire decides which fields a message has; each handler names those that it expects.
         self._handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
             # runs and the process group
@@ -125,7 +145,19 @@ class RequestHandlers:
             "look": self._on_look,
             # blobs
             "arrived": self._on_arrived,
+            "make_room": self.rooms.make,
+            "fill_room": self.rooms.complete,
             "pass_on": self._on_pass_on,
+            # packages
+            "install": self._on_install,
+            "installing": self._on_installing,
+            "stop_install": self._on_stop_install,
+            # files
+            "find": self._on_find,
+            "read": self._on_read,
+            "written": self._on_written,
+            **shells.handlers,
+            **volumes.handlers,
             # other agents
             "reach": self._on_reach,
             "listen_on_test_port": self._on_listen_on_test_port,
@@ -151,7 +183,9 @@ class RequestHandlers:
         if missing := [key for key in wanted if key not in self._store]:
             return {"missing": missing}
         self._store.touch(wanted)
+        self._store.note_used(_blobs_in_values(request["call"], request["names"]))
         self._events.trim_blobs(wanted)
+        self._began = _file_time()
         trouble = self._supervisor.run(request)
         self._idle.update()
         if trouble:
@@ -241,9 +275,8 @@ class RequestHandlers:
         return cast(Message, answer)
 
     async def _on_inspect(self, request: InspectRequest) -> Message:
-        answer: InspectAnswer = {
-            "seen": await self._supervisor.inspection.inspect(request["after"])
-        }
+        seen = await self._supervisor.inspection.inspect(request["after"])
+        answer: InspectAnswer = {"seen": seen}
         return cast(Message, answer)
 
     def _on_profile(self, request: ProfileRequest) -> Message:
@@ -267,6 +300,34 @@ class RequestHandlers:
     async def _on_pass_on(self, request: PassOnRequest) -> Message:
         key, size = request["blob"], request["size"]
         return {"failed": await self._relay.pass_on(key, size, request["to"])}
+
+    # Packages
+
+    async def _on_install(self, request: InstallRequest) -> Message:
+        sent = [*request["wheels"].values(), *([request["uv"]] if request["uv"] else [])]
+        if missing := [each["blob"] for each in sent if each["blob"] not in self._store]:
+            return {"error": f"{len(missing)} files did not arrive"}
+        return cast(Message, await self._installer.install(request))
+
+    def _on_installing(self, request: Message) -> Message:
+        return {"line": self._installer.line}
+
+    def _on_stop_install(self, request: Message) -> Message:
+        self._installer.stop()
+        return {}
+
+    # Files
+
+    async def _on_find(self, request: FindRequest) -> Message:
+        asked = Path(self._spec.cwd), request["patterns"], request["most"]
+        return cast(Message, await asyncio.to_thread(reader.find, *asked))
+
+    async def _on_read(self, request: ReadRequest) -> Message:
+        return {"data": await asyncio.to_thread(reader.read, request["parts"])}
+
+    async def _on_written(self, request: Message) -> Message:
+        place = Path(self._spec.cwd), self._began
+        return {"names": await asyncio.to_thread(reader.written, *place)}
 
     # Other agents
 
@@ -314,6 +375,11 @@ class RequestHandlers:
         return {}
 
 
+def _file_time() -> int:
+    """Return the time in nanoseconds, by the clock that files are dated with."""
+    return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+
+
 def _blobs_in(request: RunRequest) -> frozenset[str]:
     """Return the digests of the blobs that a run needs."""
     keys = set(_blobs_in_values(request["call"], request["names"]))
@@ -323,7 +389,5 @@ def _blobs_in(request: RunRequest) -> frozenset[str]:
 
 
 def _blobs_in_values(packed: Packed | None, names: Sequence[NameGroup]) -> frozenset[str]:
-    values = [group["packed"] for group in names]
-    if packed:
-        values.append(packed)
+    values = [*(group["packed"] for group in names), *([packed] if packed else ())]
     return frozenset(key for value in values for key, _ in blobs.references(value))

@@ -17,21 +17,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 import jupyter_sky
 from jupyter_sky.node.agent.client_session import ClientSession, ClientSessions
 from jupyter_sky.node.agent.event_publisher import EventPublisher
 from jupyter_sky.node.agent.idle import IdleTimer, IdleTimes
 from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.node.agent.listener import listen
-from jupyter_sky.node.agent.metrics import Metrics
 from jupyter_sky.node.agent.request_cache import Answer, RequestCache
 from jupyter_sky.node.agent.requests import RequestHandlers
+from jupyter_sky.node.agent.usage.metrics import Metrics
+from jupyter_sky.node.agent.usage.recorder import UsageRecorder
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.store import STALLED, BlobStore, default_disk, default_limit
 from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, Peers, Stream
+from jupyter_sky.node.packages.installer import PackageInstaller
+from jupyter_sky.node.shells.shells import Shells
 from jupyter_sky.node.supervisor.output.log_file import RankLogs
 from jupyter_sky.node.supervisor.supervisor import Supervisor
+from jupyter_sky.node.volumes.volumes import Volumes
 from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.metrics.usage_history import EVERY
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from jupyter_sky.transport.protocol.events import Ending, Leaving
 from jupyter_sky.transport.protocol.messages import Welcome
@@ -47,6 +54,9 @@ REPORT_EVERY = 0.5
 
 LOOK_AROUND_EVERY = 10.0
 """Seconds after which an agent without a notebook looks whether the others are there."""
+
+WRITE_BACK_WITHIN = 900.0
+"""Seconds to write back what ranks have written, before a node ends that nobody uses."""
 
 TOUCH_EVERY = 3600.0
 """Seconds after which the folders that the node uses are marked as used again."""
@@ -100,14 +110,23 @@ class Agent:
         self._idle = IdleTimer(spec.grace, spec.idle_timeout, spec.unattended, self)
         self._events = EventPublisher(self.journal, self.store, self._sessions, self._idle)
         self._supervisor = Supervisor(
-            spec.ranks, fork_server, logs, self._events.publish, on_lost=self.end
+            spec.ranks,
+            fork_server,
+            logs,
+            self._events.publish,
+            on_lost=self.end,
+            is_attended=self._sessions.has_notebook,
         )
-        self._supervisor.prompting.is_attended = lambda: self.is_used
         self._metrics = Metrics(spec.ranks)
+        self._usage = UsageRecorder(self._metrics)
         self._peers = Peers(folder, self._serve_peer)
         if spec.credentials:
             self._peers.set_credentials(spec.credentials)
         self._relay = BlobRelay(self.store, self._peers)
+        self._installer = PackageInstaller(folder, self.store)
+        variables = self._supervisor.variables
+        self._shells = Shells(folder, spec, variables, fork_server_pid, self._idle.attend)
+        self._volumes = Volumes(folder, spec.socket, Path(spec.blobs))
         requests = RequestHandlers(
             spec=spec,
             supervisor=self._supervisor,
@@ -117,8 +136,12 @@ class Agent:
             events=self._events,
             idle=self._idle,
             metrics=self._metrics,
+            installer=self._installer,
+            shells=self._shells,
+            volumes=self._volumes,
             end=self.end,
         )
+        self._rooms = requests.rooms
         self._requests = RequestCache(requests.handle)
         self._tasks: list[asyncio.Task[None]] = []
         self._ending: asyncio.Task[None] | None = None
@@ -128,13 +151,14 @@ class Agent:
         """Listen, to other agents at ``addr``, start the ranks, and go on until the end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            loop.add_signal_handler(number, self.end)
+            loop.add_signal_handler(number, self._leave)
         listener = listen(Path(self._spec.socket), self._on_connect)
         self._supervisor.start()
         ready(await self._peers.listen(addr) if self._spec.credentials else 0)
         self._idle.update()
         self._tasks += [
             loop.create_task(self._report_usage()),
+            loop.create_task(self._record_usage()),
             loop.create_task(self._touch_folders()),
             loop.create_task(self._drop_stalled_blobs()),
             loop.create_task(self._end_as_the_last()),
@@ -155,10 +179,21 @@ class Agent:
             self._ending = asyncio.get_running_loop().create_task(self._end())
         return self._ending
 
+    def _leave(self) -> None:
+        """End because the system says so, as where it shuts down.
+
+        Clients hear nothing more, and find that the agent is gone: how its ranks end now would
+        read as if somebody had stopped their run.
+        """
+        self.end()
+        self._sessions.close()
+
     async def _end(self) -> None:
-        await self._supervisor.end()
+        self._installer.stop()
+        await asyncio.gather(self._shells.end(), self._supervisor.end())
+        await self._volumes.end()
         self._fork_server.close()
-        await asyncio.to_thread(_reap, self._fork_server_pid)
+        await asyncio.to_thread(_wait_for_end, self._fork_server_pid)
         self.store.remove()
         shutil.rmtree(self._folder, ignore_errors=True)
         # The answer to the client that asked for the end still has to leave.
@@ -178,6 +213,14 @@ class Agent:
                     self._sessions.send_report({"report": report})
             was_busy = self.is_busy
 
+    async def _record_usage(self) -> None:
+        """Record what is used, and send it; a client that comes later gets all of it once."""
+        while True:
+            await asyncio.sleep(EVERY)
+            with contextlib.suppress(OSError):
+                self._usage.sample(self._supervisor.ranks.values())
+                self._sessions.send_history(self._usage.samples)
+
     async def _touch_folders(self) -> None:
         """Mark folders as used: machines that share a home do not see each other's processes."""
         while True:
@@ -187,10 +230,12 @@ class Agent:
             await asyncio.sleep(TOUCH_EVERY)
 
     async def _drop_stalled_blobs(self) -> None:
-        """Free the shared memory of blobs whose sender does not go on."""
+        """Free the shared memory of blobs whose sender does not go on, and of those out of use."""
         while True:
             await asyncio.sleep(STALLED / 10)
             self.store.drop_stalled()
+            self._rooms.drop_left()
+            await self._rooms.give_back(self._idle.times.idle)
 
     async def _end_as_the_last(self) -> None:
         """End with the other agents if the notebook that ended them could not reach this one."""
@@ -206,6 +251,7 @@ class Agent:
         event = Leaving(notice.kind, notice.at, list(self._supervisor.ranks))
         self._events.publish_leaving(event)
         self._supervisor.announce_leaving(event.message())
+        self._volumes.begin_write_back()
         self._tasks.append(asyncio.get_running_loop().create_task(self._warn_others(event)))
 
     async def _warn_others(self, event: Leaving) -> None:
@@ -254,6 +300,10 @@ class Agent:
         """Whether a notebook is connected; visitors do not count."""
         return self._sessions.has_notebook()
 
+    def on_idle(self) -> None:
+        """Write back what ranks have written, also where no notebook asks for it."""
+        self._volumes.begin_write_back()
+
     async def ask_others(self) -> list[IdleTimes]:
         """Return how long other nodes were not needed, of those that answer."""
         answers = await self._peers.ask_all({"op": "idle_times"})
@@ -261,9 +311,25 @@ class Agent:
         return [each for each in times if each is not None]
 
     def end_because(self, reason: str) -> None:
-        """Publish why the node ends, and end it."""
-        self._events.publish(Ending(reason).message())
+        """Write back what ranks have written, publish why the node ends, and end it."""
+        if self._volumes.are_there:
+            self._tasks.append(asyncio.get_running_loop().create_task(self._end_later(reason)))
+        else:
+            self._events.publish(Ending(reason).message())
+            self.end()
+
+    async def _end_later(self, reason: str) -> None:
+        left = await self._write_back()
+        self._events.publish(Ending(f"{reason}; {left}" if left else reason).message())
         self.end()
+
+    async def _write_back(self) -> str:
+        """Write back what ranks have written, within limits; return what is left, in words."""
+        try:
+            async with asyncio.timeout(WRITE_BACK_WITHIN):
+                return await self._volumes.write_back()
+        except TimeoutError:
+            return "what ranks have written into volumes was not all written back in time"
 
     # For clients (`client_session.SessionHost`)
 
@@ -324,6 +390,10 @@ def _blob_store(folder: Path, spec: AgentSpec) -> BlobStore:
     )
 
 
-def _reap(pid: int) -> None:
+def _wait_for_end(pid: int) -> None:
+    """Wait until a process has ended, which need not be a child."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
+        return
+    with contextlib.suppress(psutil.Error):
+        psutil.Process(pid).wait()

@@ -1,9 +1,16 @@
-"""A file that holds the last records written to it, each of them whole or not at all."""
+"""Files that hold the last of what was written to them: whole records, and where these are."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import struct
 from pathlib import Path
+
+_PLACE = struct.Struct("<QQI")  # number of the event, position, size
+
+MOST = 2_000_000
+"""Events whose places are kept, in 40 MB: those of weeks."""
 
 
 class Spool:
@@ -45,7 +52,7 @@ class Spool:
 
     def read(self, position: int, size: int) -> bytes | None:
         """Return a record; ``None`` if it was overwritten meanwhile, or cannot be read."""
-        if position < self._oldest:
+        if position < self._oldest or position + size > self._end:
             return None
         try:
             record = os.pread(self._fd, size, position % self._limit)
@@ -59,3 +66,42 @@ class Spool:
             # A write may take less than it is given, also at the moment when the disk is full.
             written = os.pwrite(self._fd, view, place)
             view, place = view[written:], place + written
+
+
+class Places:
+    """The places of the last events, by their numbers.
+
+    What the disk has no room for has no place.
+
+    Parameters
+    ----------
+    path
+        The file.
+    most
+        Events whose places are kept.
+    """
+
+    def __init__(self, path: Path, most: int = MOST) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._most = most
+
+    def add(self, number: int, position: int, size: int) -> bool:
+        """Write down where an event is; return whether there was room for that."""
+        record = _PLACE.pack(number, position, size)
+        with contextlib.suppress(OSError):
+            return os.pwrite(self._fd, record, self._offset(number)) == len(record)
+        return False
+
+    def find(self, number: int) -> tuple[int, int] | None:
+        """Return position and size of an event; ``None`` if they are not kept."""
+        try:
+            record = os.pread(self._fd, _PLACE.size, self._offset(number))
+        except OSError:
+            return None
+        if len(record) < _PLACE.size:
+            return None
+        written, position, size = _PLACE.unpack(record)
+        return (position, size) if written == number else None
+
+    def _offset(self, number: int) -> int:
+        return number % self._most * _PLACE.size

@@ -98,10 +98,13 @@ class _Laying:
         self._real = root.resolve()
         self._record = record
         self._store = store
+        self._force = False
+        self._inside: set[Path] = set()  # folders that do not lead out of it
 
     def carry_out(self, folder: SentFolder) -> None:
         """Write what is new, and remove what is not in it any more."""
         before = self._read_record()
+        self._force = folder.get("force", False)
         after = {}
         for path, file in folder["files"].items():
             after[path] = self._lay_file(path, file, before.get(path))
@@ -121,7 +124,8 @@ class _Laying:
                 return sent
         else:
             is_as_sent = here is None
-        if not is_as_sent and not self._has_content(place, file):
+        is_refused = not is_as_sent and not self._force
+        if is_refused and not self._has_content(place, file):
             self._refuse(path, was_sent=sent is not None)
         return self._write(place, file)
 
@@ -170,8 +174,10 @@ class _Laying:
         place = self._root / parts
         if parts.is_absolute() or ".." in parts.parts:
             raise SkyError(f"{path} is not a path in a folder.")
-        if not place.parent.resolve().is_relative_to(self._real):
-            raise SkyError(f"{place.parent} leads out of {self._root} on this node: remove it.")
+        if place.parent not in self._inside:
+            if not place.parent.resolve().is_relative_to(self._real):
+                raise SkyError(f"{place.parent} leads out of {self._root} on this node: remove it.")
+            self._inside.add(place.parent)
         return place
 
     def _has_content(self, place: Path, file: SentFile) -> bool:
@@ -185,7 +191,7 @@ class _Laying:
         what = "was changed on this node since it was sent" if was_sent else "is on this node"
         raise SkyError(
             f"{path} is to be sent, but {what}: keep it from being sent with a line in .skyignore, "
-            f"or remove {self._root / path} there."
+            f"or remove {self._root / path} there; `%sky put --force {path}` replaces it."
         )
 
     def _read_record(self) -> dict[str, _Entry]:

@@ -46,9 +46,11 @@ class BlobStore:
         self.folder = folder
         self._limit = limit
         self._sizes: collections.OrderedDict[str, int] = collections.OrderedDict()
+        self._total = 0  # the sum of them: there can be many
         self._spill = _Spill(folder, disk, disk_limit)
         self._partial: dict[str, _PartialBlob] = {}
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self._used: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return key in self._sizes or key in self._spill.sizes
@@ -87,7 +89,10 @@ class BlobStore:
         if partial.size >= size:
             del self._partial[key]
             if partial.complete(key):
-                (self._spill.sizes if partial.is_spilled else self._sizes)[key] = size
+                if partial.is_spilled:
+                    self._spill.sizes[key] = size
+                else:
+                    self._count(key, size)
         self._wake_readers(key)
 
     def drop_stalled(self, seconds: float = STALLED) -> None:
@@ -102,10 +107,22 @@ class BlobStore:
         self._wake_readers(key)
 
     def _new_blob(self, path: Path, size: int) -> _PartialBlob:
-        used = sum(self._sizes.values())
-        used += sum(each.full_size for each in self._partial.values() if not each.is_spilled)
-        is_full = used + size > self._limit and self._spill.has_room(size)
+        is_full = not self.has_room_in_memory(size) and self._spill.has_room(size)
         return _PartialBlob(path, size, self._spill.folder if is_full else None)
+
+    def has_room_in_memory(self, size: int) -> bool:
+        """Return whether so many bytes more are within the limit."""
+        partial = sum(each.full_size for each in self._partial.values() if not each.is_spilled)
+        return self._total + partial + size <= self._limit
+
+    def _count(self, key: str, size: int) -> None:
+        self._total += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+
+    def _uncount(self, key: str) -> int:
+        size = self._sizes.pop(key, 0)
+        self._total -= size
+        return size
 
     def arrived(self, key: str) -> int:
         """Return how many bytes of a blob are here, so that its sender can go on there."""
@@ -146,9 +163,42 @@ class BlobStore:
         """
         file_name(key)
         if key not in self._spill.sizes:
-            self._sizes[key] = size
+            self._count(key, size)
+        self._used.discard(key)
         self.touch([key])
         self._wake_readers(key)
+
+    def take_over(self, key: str, part: Path, size: int) -> None:
+        """Count a blob from now on that was written into a file of the folder.
+
+        Raises
+        ------
+        ProtocolError
+            When the key would name a file elsewhere.
+        """
+        if key in self:
+            part.unlink()
+            return
+        part.rename(self.folder / file_name(key))
+        if partial := self._partial.pop(key, None):  # of a link that broke
+            partial.discard()
+        self.adopt(key, size)
+
+    def note_used(self, keys: Iterable[str]) -> None:
+        """Remember that a run uses these blobs: when no rank maps one any more, it has done so."""
+        self._used.update(keys)
+
+    def used(self, least: int, most: float) -> list[str]:
+        """Return the blobs of so many bytes in memory that runs have used, least recent first."""
+        self._used.intersection_update(self._sizes)
+        return [
+            key for key, size in self._sizes.items() if least <= size <= most and key in self._used
+        ]
+
+    def forget(self, key: str) -> None:
+        """Count a blob no longer whose file is taken for another one."""
+        self._uncount(key)
+        self._used.discard(key)
 
     def drop_unfinished(self, pid: int) -> None:
         """Remove what a rank was writing into the folder when its process ended."""
@@ -172,12 +222,11 @@ class BlobStore:
             The digests of those that were dropped.
         """
         dropped = []
-        total = sum(self._sizes.values())
-        for key in [key for key in self._sizes if key not in wanted]:
-            if total <= self._limit:
+        is_full = self._total > self._limit
+        for key in [key for key in self._sizes if key not in wanted] if is_full else ():
+            if self._total <= self._limit:
                 break
-            size = self._sizes.pop(key)
-            total -= size
+            size = self._uncount(key)
             if self._spill.has_room(size):
                 self._spill.add(key, size)
             else:

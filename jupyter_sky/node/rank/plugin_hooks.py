@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
+
+from jupyter_sky.serialization import blobs
+from jupyter_sky.transport.protocol.messages import Packed
 
 
 class PluginHooks(Protocol):
@@ -10,6 +14,9 @@ class PluginHooks(Protocol):
 
     def enter_process(self) -> None:
         """Called once, before the first group is formed."""
+
+    def enter_further(self, other: Any) -> None:
+        """Called with others of its kind that have more plugins, before the next group."""
 
     def enter_app(self) -> None:
         """Called to form each group."""
@@ -19,3 +26,45 @@ class PluginHooks(Protocol):
 
     def exit_process(self) -> None:
         """Called once, before the rank ends."""
+
+
+class RankPlugins:
+    """The plugins that a rank has entered; it may get more of them while it is there.
+
+    Parameters
+    ----------
+    folder
+        Where the node's blobs are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._life: Packed | None = None
+        self._hooks: PluginHooks | None = None
+
+    def enter_process(self, life: Packed) -> None:
+        """Enter the process of those that were not entered yet."""
+        if life == self._life:
+            return
+        hooks: PluginHooks = blobs.unpack(life, self._folder)
+        if self._hooks is None:
+            hooks.enter_process()
+            self._hooks = hooks
+        else:
+            self._hooks.enter_further(hooks)
+        self._life = life
+
+    def enter_app(self) -> None:
+        """Form a group."""
+        if self._hooks is not None:
+            self._hooks.enter_app()
+
+    def exit_app(self) -> None:
+        """Leave the group, if one was entered."""
+        if self._hooks is not None:
+            self._hooks.exit_app()
+
+    def exit_process(self) -> None:
+        """Leave all of them."""
+        if self._hooks is not None:
+            self._hooks.exit_process()

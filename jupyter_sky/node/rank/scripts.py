@@ -35,9 +35,12 @@ from jupyter_sky.errors import ScriptFailed
 from jupyter_sky.node.blobs import sent_folders
 from jupyter_sky.node.rank import env_vars, streams
 from jupyter_sky.node.rank.interrupts import Interrupts
+from jupyter_sky.node.rank.metrics.script_feed import ScriptFeed, Take
+from jupyter_sky.transport.metrics import script_metrics
 from jupyter_sky.transport.protocol.messages import Script
 from jupyter_sky.transport.protocol.rank_messages import RunCommand
 from jupyter_sky.transport.protocol.topology import Topology
+from jupyter_sky.transport.rank_ranges import ranks_of
 
 _SCRIPT_OF = "JUPYTER_SKY_SCRIPT"
 """The variable that tells which run, and which rank's part of it, a process belongs to."""
@@ -81,12 +84,15 @@ class ScriptPlace:
         The folder that ranks of this node begin in.
     store
         The folder of this node's blobs, in which files can be made.
+    log
+        Takes what its processes log.
     """
 
     topology: Topology
     rank: int
     begun_in: Path
     store: Path
+    log: Take
 
 
 def run(command: RunCommand, place: ScriptPlace, interrupts: Interrupts) -> None:
@@ -116,17 +122,22 @@ def run(command: RunCommand, place: ScriptPlace, interrupts: Interrupts) -> None
         sent_folders.lay_down(folder, place.begun_in, place.store)
     cwd = None if script["cwd"] is None else place.begun_in / script["cwd"]
     env = _environment(command, script, place.topology, place.rank)
-    file = place.store / f"{command['run']}-{place.rank}.sh"
+    name = f"{command['run']}-{place.rank}"
+    file = place.store / f"{name}.sh"
     started = _StartedScript(env[_SCRIPT_OF], command["deadline"])
+    feed = ScriptFeed(place.store / f"{name}.metrics", place.log)
     try:
         interrupts.run_protected(_write, file, script["text"])
-        interrupts.run_protected(started.start, [_shell(), str(file)], env, cwd)
+        interrupts.run_protected(feed.begin)
+        feeding = {script_metrics.PATH: str(feed.path)}
+        interrupts.run_protected(started.start, [_shell(), str(file)], env | feeding, cwd)
         started.wait()
     except BaseException:
         interrupts.run_protected(started.stop)
         raise
     finally:
         interrupts.run_protected(started.end_rest)
+        interrupts.run_protected(feed.end)
         file.unlink(missing_ok=True)
     started.check()
 
@@ -153,7 +164,7 @@ def _environment(
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     if command["gpus"] is not None:
         env["CUDA_VISIBLE_DEVICES"] = command["gpus"]
-    found = env_vars.script_variables(topology, rank, command["everyone"], script["port"])
+    found = env_vars.script_variables(topology, rank, ranks_of(command["everyone"]), script["port"])
     found["SKYPILOT_TASK_ID"] += f"-{command['run']}"
     chosen = {name: env[name] for name in found if name.endswith("_IFNAME") and name in env}
     of = {_SCRIPT_OF: f"{command['run']}/{rank}"}

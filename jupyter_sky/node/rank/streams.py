@@ -1,4 +1,8 @@
-"""The standard streams of a rank: pipes to its agent."""
+"""The standard streams of a rank: pipes to its agent.
+
+Calls that run at once write to the same pipes. What Python writes is told apart by its thread: that
+of a call, and those which that one has started. A call in a process has pipes of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ import io
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from jupyter_sky.transport.streams import mark
+from jupyter_sky.transport.streams import call_mark, mark
 
 _libc = ctypes.CDLL(None)
 
@@ -22,8 +28,8 @@ def redirect(out: int, err: int) -> None:
         os.close(source)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     order = _Order()
-    sys.stdout = _text_stream(1, order)
-    sys.stderr = _text_stream(2, order)
+    sys.stdout = _streams[1] = _text_stream(1, order)
+    sys.stderr = _streams[2] = _text_stream(2, order)
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
 
 
@@ -35,46 +41,174 @@ def flush() -> None:
     _libc.fflush(None)
 
 
+@dataclass(eq=False)
+class Author:
+    """Who writes: a call of several at once, by its number; 0 if that is over, or unknown."""
+
+    call: int
+
+
+def current_call() -> int:
+    """Return the call that this thread belongs to; 0 if to none of several."""
+    author: Author | None = vars(threading.current_thread()).get("_sky_author")
+    return author.call if author else 0
+
+
+@contextlib.contextmanager
+def written_by(call: int) -> Iterator[None]:
+    """Let what this thread writes, and those that it starts, be a call's."""
+    author = vars(threading.current_thread())["_sky_author"] = Author(call)
+    _authors.add(author)
+    try:
+        yield
+    finally:
+        _authors.discard(author)
+        author.call = 0  # threads that go on are nobody's
+
+
+@contextlib.contextmanager
+def several_calls() -> Iterator[None]:
+    """Tell apart what calls write that run at once, each `written_by` one."""
+    threads = vars(threading)["Thread"]
+    usual_start = threads.start
+
+    def start(thread: threading.Thread) -> None:
+        if author := vars(threading.current_thread()).get("_sky_author"):
+            vars(thread)["_sky_author"] = author
+        usual_start(thread)
+
+    orders = {stream.order for stream in _streams.values() if stream.order}
+    threads.start = start
+    for order in orders:
+        order.tells_calls_apart = True
+    try:
+        yield
+    finally:
+        if threads.start is start:  # unless the user's code has put something around it
+            threads.start = usual_start
+        for author in list(_authors):
+            author.call = 0  # of calls that have not ended; another's may have the same number
+        for order in orders:
+            order.end_calls()
+
+
+@contextlib.contextmanager
+def nobody_writes() -> Iterator[None]:
+    """Keep threads of calls from writing: a child has their locks as they are when it is forked."""
+    with contextlib.ExitStack() as held:
+        for order in {stream.order for stream in _streams.values() if stream.order}:
+            held.enter_context(order.lock)
+        yield
+
+
+def relay(fd: int, data: bytes, call: int) -> None:
+    """Write what a process of a call has written to its standard output or error."""
+    stream = _streams.get(fd)
+    if stream is not None and stream.order is not None:
+        stream.order.write(stream, data, call)
+
+
 class _Order:
-    """Leaves marks where Python goes on with another stream, so that the agent knows the order."""
+    """Leaves marks where Python goes on with another stream, so that the agent knows the order.
+
+    Attributes
+    ----------
+    current
+        The stream that was written to last.
+    tells_calls_apart
+        Whether there are marks too where another call goes on.
+    lock
+        Held by who writes, while calls are told apart.
+    """
 
     def __init__(self) -> None:
         self.current: _TextStream | None = None
+        self.tells_calls_apart = False
         self._pipes = {fd: os.fstat(fd).st_ino for fd in (1, 2)}
         self._number = 0
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
         # A child that the user's code forks would count for itself.
         os.register_at_fork(after_in_child=self._end)
 
     def switch(self, stream: _TextStream) -> None:
         """Let what is written from now on come after what was written so far."""
-        with self._lock:
+        with self.lock:
             before, self.current = self.current, stream
-            if before is None or before is stream:
+            if before is stream:
                 return
-            before.flush()
-            if any(os.fstat(fd).st_ino != pipe for fd, pipe in self._pipes.items()):
-                return  # the user's code has led them elsewhere, where marks are not wanted
+            if before is not None:
+                before.flush()
+            if self._leads_elsewhere():
+                return
             self._number += 1
-            os.write(before.fileno(), mark(False, self._number))
+            if before is not None:
+                os.write(before.fileno(), mark(False, self._number))
             os.write(stream.fileno(), mark(True, self._number))
 
+    def write(self, stream: _TextStream, text: str | bytes, call: int) -> int:
+        """Write what a call has to say, whatever others write meanwhile."""
+        with self.lock:
+            if self.current is not stream:
+                self.switch(stream)
+            call = call if self.tells_calls_apart else 0
+            if stream.call != call:
+                self._tell_call(stream, call)
+            if isinstance(text, str):
+                return stream.write_now(text)
+            stream.flush()
+            stream.buffer.write(text)
+            stream.buffer.flush()
+            return len(text)
+
+    def end_calls(self) -> None:
+        """Let what is written from now on be no call's."""
+        self.tells_calls_apart = False
+        with self.lock:
+            for stream in _streams.values():
+                if stream.order is self and stream.call:
+                    self._tell_call(stream, 0)
+
+    def _tell_call(self, stream: _TextStream, call: int) -> None:
+        stream.flush()
+        stream.call = -1  # whatever ends this in between
+        if not self._leads_elsewhere():
+            os.write(stream.fileno(), call_mark(call))
+        stream.call = call
+
+    def _leads_elsewhere(self) -> bool:
+        """Return whether the user's code has led the streams where marks are not wanted."""
+        return any(os.fstat(fd).st_ino != pipe for fd, pipe in self._pipes.items())
+
     def _end(self) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, _TextStream):
-                stream.order = None
+        for stream in _streams.values():
+            stream.order = None
 
 
 class _TextStream(io.TextIOWrapper):
-    """A text stream whose place among what the other one writes is kept."""
+    """A text stream whose place among what the other one writes is kept.
+
+    Attributes
+    ----------
+    order
+        What keeps it; ``None`` in a child.
+    call
+        The call that has written to it last.
+    """
 
     order: _Order | None = None
+    call = 0
 
     def write(self, text: str, /) -> int:
         """Write text, behind all that was written to either stream before."""
         order = self.order
+        if order is not None and order.tells_calls_apart:
+            return order.write(self, text, current_call())
         if order is not None and order.current is not self:
             order.switch(self)
+        return super().write(text)
+
+    def write_now(self, text: str) -> int:
+        """Write text where the order is kept already."""
         return super().write(text)
 
 
@@ -85,3 +219,7 @@ def _text_stream(fd: int, order: _Order) -> _TextStream:
     )
     stream.order = order
     return stream
+
+
+_streams: dict[int, _TextStream] = {}
+_authors: set[Author] = set()

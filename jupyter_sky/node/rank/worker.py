@@ -31,12 +31,14 @@ from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
-from jupyter_sky.node.rank.plugin_hooks import PluginHooks
+from jupyter_sky.node.rank.plugin_hooks import RankPlugins
 from jupyter_sky.node.rank.profiling.recording import recording
 from jupyter_sky.node.rank.profiling.sampler import Sampler
+from jupyter_sky.node.volumes import opening
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport import present_run
 from jupyter_sky.transport.frames import BlockingFrames
+from jupyter_sky.transport.protocol.error_report import is_of_collective
 from jupyter_sky.transport.protocol.events import Display, Event, Formed, Outcome, RankDone
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 from jupyter_sky.transport.protocol.rank_messages import (
@@ -48,6 +50,7 @@ from jupyter_sky.transport.protocol.rank_messages import (
     SideCommand,
 )
 from jupyter_sky.transport.protocol.topology import Topology
+from jupyter_sky.transport.rank_ranges import count, ranks_of
 
 _FLUSH_EVERY = 0.1
 
@@ -101,7 +104,7 @@ class RankWorker:
         self._inbox = Inbox(self._frames, self._interrupts)
         self._was_broken = self._has_left_one = False
         self._displays = 0
-        self._plugins: PluginHooks | None = None
+        self._plugins = RankPlugins(folder)
         self._head = HeadPort()
         self._topology: Topology | None = None
         self._begun_in = Path.cwd()
@@ -109,7 +112,6 @@ class RankWorker:
         self._looker = Looker(rank, shell.user_ns, shell.user_ns_hidden)
         self._metrics = MetricRecorder(rank, self._send_event)
         self._debugger = RankDebugger(rank, shell, self._send_event, self._interrupts)
-        inspector.at_prompt = self._debugger.at_prompt
         shell.compile.on_named = inspector.write_names
         shell.attach(self)
 
@@ -151,7 +153,8 @@ class RankWorker:
                 case "break":
                     self._break_collective(command)
                 case "inspect":
-                    self._send(self._inspector.answer(command))
+                    at_prompt, is_failing = self._debugger.at_prompt(), self._shell.is_failing
+                    self._send(self._inspector.answer(command, *at_prompt, is_failing))
                 case "sample":
                     self._sampler.begin(command, self._send)
                 case "look":
@@ -196,7 +199,7 @@ class RankWorker:
             # next.
             if self._has_left_one:
                 collective_abort.break_group(command["siblings"], command["addresses"])
-            self._leave()
+            self._plugins.exit_app()
             collective_abort.close_broken()
             self._has_left_one = False
             self._interrupts.run_interruptible(self._enter, command)
@@ -211,34 +214,27 @@ class RankWorker:
         os.environ.update(env_vars.variables(command["topology"], self.rank))
         self._head.hand_over()
         self._receive_names(command["names"])
-        if self._plugins is None:
-            plugins: PluginHooks = blobs.unpack(command["life"], self._folder)
-            plugins.enter_process()
-            self._plugins = plugins
+        self._plugins.enter_process(command["life"])
         self._inspector.group_formed()
         self._plugins.enter_app()
         self._was_broken = False
 
-    def _leave(self) -> None:
-        if self._plugins is not None:
-            self._plugins.exit_app()
-
     def _end(self) -> None:
         # No error of a plugin keeps the rank from ending.
-        with contextlib.suppress(Exception):
-            self._leave()
-        if self._plugins is not None:
+        for leave in (self._plugins.exit_app, self._plugins.exit_process):
             with contextlib.suppress(Exception):
-                self._plugins.exit_process()
+                leave()
 
     # A run
 
     def _do_run(self, command: RunCommand) -> None:
         self._run = command["run"]
+        opening.watch(self._folder)
         self._looker.run_begins()
-        self._metrics.begin(self._run, len(command["everyone"]))
+        self._metrics.begin(self._run, count(command["everyone"]))
         # Calls that ranks take one by one are none that they do together.
-        present_run.begin(self._run, [self.rank] if command["serves"] else command["everyone"])
+        everyone = [self.rank] if command["serves"] else ranks_of(command["everyone"])
+        present_run.begin(command, everyone, self.rank, self._send_event)
         self._shell.reset_traceback()
         self._debugger.begin(command)
         error: BaseException | None = None
@@ -246,16 +242,16 @@ class RankWorker:
         try:
             with recording(command["records"], command["run"], self._send):
                 values = self._interrupts.run_interruptible(self._perform, command)
-            present_run.end(self.rank)
         except BaseException as problem:
             error = problem
         if os.getpid() != self._pid:
             # A child that the user's code has forked, and that came out of the cell.
             streams.flush()
             os._exit(0 if error is None else 1)
-        if error is not None and not self._inspector.recorded.wait_until_ended(_ENDED_WITHIN):
+        ended = self._inspector.recorded.wait_until_ended
+        if error is not None and (is_of_collective(error) or not ended(_ENDED_WITHIN)):
             # It has left a collective that its peers may never begin: the next of theirs would meet
-            # it, and they would hang or mix up their values.
+            # it, and they would hang or mix up their values. What has failed is closed for good.
             self._was_broken = self._has_left_one = True
         self._debugger.end(error)
         streams.flush()
@@ -263,6 +259,8 @@ class RankWorker:
         with self._ending:
             self._run = None
         self._report(command["run"], error, values)
+        if error is None:  # last: who waits for the answer need not wait for this
+            present_run.end(self.rank)
 
     def _perform(self, command: RunCommand) -> Packed | None:
         self._receive_names(command["names"], command["outdated"].get(self.rank, ()))
@@ -289,7 +287,7 @@ class RankWorker:
                 self._debugger.look_at(command["debugging"]["looks_at"])
             return None
         if command["code"] is not None:
-            error = self._shell.run(command["code"], *command["place"])
+            error = self._shell.run(command["code"], *command["place"], command["program"])
             if error is not None:
                 if isinstance(error, KeyboardInterrupt):
                     cancel_tasks()
@@ -311,11 +309,12 @@ class RankWorker:
         assert self._topology is not None
         self._head.release()  # the port was kept for what the script starts
         with self._as_sentence():
-            place = scripts.ScriptPlace(self._topology, self.rank, self._begun_in, self._folder)
+            begun_in, log = self._begun_in, self._metrics.log
+            place = scripts.ScriptPlace(self._topology, self.rank, begun_in, self._folder, log)
             scripts.run(command, place, self._interrupts)
 
     def _pack_values(self, command: RunCommand, result: Any) -> Packed | None:
-        run, everyone = command["run"], command["everyone"]
+        run, everyone = command["run"], ranks_of(command["everyone"])
         with self._as_sentence():
             if command["call"] is not None:
                 return self._namespace.pack(result, run, everyone)
@@ -340,6 +339,7 @@ class RankWorker:
             told = RuntimeError(f"its result cannot be sent: {trouble}")
             report = self._shell.report(told)
             self._send_event(RankDone(self.rank, run, "error", report, None, self._was_broken))
+        self._shell.is_failing = False
 
     def _done(self, run: str, error: BaseException | None, values: Packed | None) -> RankDone:
         outcome: Outcome = "ok"
@@ -369,8 +369,8 @@ class RankWorker:
             print(fields["data"].get("text/plain", ""))
             return
         self._displays += 1
-        event = Display(self.rank, self._run, kind, **fields).message()
-        self._send({**event, "number": self._displays})
+        event = Display(self.rank, self._run, kind, **fields, call=streams.current_call())
+        self._send({**event.message(), "number": self._displays})
         # The agent reads what was printed before it answers; only then may more be printed.
         if threading.current_thread() is threading.main_thread():
             self._inbox.wait_displayed(self._displays)

@@ -20,7 +20,7 @@ def is_forged(process: RankProcess, message: Message) -> bool:
         case {"looked": int(), "seen": {"rank": process.rank}}:
             return False
         case {
-            "event": "rank_done" | "told" | "metrics" | "prompted",
+            "event": "rank_done" | "told" | "metrics" | "prompted" | "saved",
             "rank": process.rank,
             "run": process.run,
         }:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psutil
@@ -50,10 +50,15 @@ class Inspection:
     ----------
     ranks
         The ranks by number; the supervisor's own table, which changes.
+    was_stopped
+        Returns whether a run was stopped.
     """
 
-    def __init__(self, ranks: Mapping[int, RankProcess]) -> None:
+    def __init__(
+        self, ranks: Mapping[int, RankProcess], was_stopped: Callable[[str], bool]
+    ) -> None:
         self._ranks = ranks
+        self._was_stopped = was_stopped
         self._number = 0
         self._asked: dict[int, _Asked] = {}
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -71,14 +76,16 @@ class Inspection:
         Parameters
         ----------
         after
-            With more than 0, nothing is returned unless one of them has waited so many seconds.
+            With more than 0, nothing is returned unless one of them has waited so many seconds,
+            or is failing.
         """
         there = [process for process in self._ranks.values() if process.pid]
         if after > 0:
             busy = [process for process in there if process.run and not process.runs_script]
             found = await asyncio.gather(*(self._ask(process, brief=True) for process in busy))
             waiting = [each["seconds"] for one in found if one for each in one["collectives"]]
-            if max(waiting, default=0.0) < after:
+            is_failing = any(one["failing"] for one in found if one)
+            if max(waiting, default=0.0) < after and not is_failing:
                 return []
         return list(await asyncio.gather(*map(self._look, there)))
 
@@ -92,6 +99,7 @@ class Inspection:
             "collectives": [],
             "recent": [],
             "children": _dead_children(process.pid),
+            "stopping": process.run is not None and self._was_stopped(process.run),
         }
         said = await self._ask(process, brief=False)
         frames = await self.written_stack(process) if said is None else None
@@ -101,6 +109,7 @@ class Inspection:
         if said is not None:
             seen["frames"], seen["recent"] = said["frames"], said["recent"]
             seen["collectives"], seen["prompt"] = said["collectives"], said["prompt"]
+            seen["failing"] = process.run is not None and said["failing"]
         else:
             seen["answered"] = "nobody" if frames is None else "system"
             seen["frames"] = frames or []

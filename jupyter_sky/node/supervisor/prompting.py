@@ -28,15 +28,20 @@ class Prompting:
     ----------
     ranks
         The ranks by number; the supervisor's own table, which changes.
-
-    Attributes
-    ----------
     is_attended
         Returns whether a notebook is there.
+    gone_after
+        Seconds without one after which ranks go on.
     """
 
-    def __init__(self, ranks: Mapping[int, RankProcess]) -> None:
-        self.is_attended: Callable[[], bool] = lambda: True
+    def __init__(
+        self,
+        ranks: Mapping[int, RankProcess],
+        is_attended: Callable[[], bool],
+        gone_after: float = GONE_AFTER,
+    ) -> None:
+        self._is_attended = is_attended
+        self._gone_after = gone_after
         self._ranks = ranks
         self._open: dict[RankProcess, tuple[str, int]] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -74,9 +79,9 @@ class Prompting:
         loop = asyncio.get_running_loop()
         attended = loop.time()
         while self._forget_ended():
-            if self.is_attended():
+            if self._is_attended():
                 attended = loop.time()
-            elif loop.time() - attended > GONE_AFTER:
+            elif loop.time() - attended > self._gone_after:
                 for process, (_, number) in list(self._open.items()):
                     self._answer(process, number, "gone", "")
             await asyncio.sleep(_LOOK_EVERY)

@@ -26,15 +26,16 @@ from jupyter_sky.transport.protocol.rank_messages import (
     SideCommand,
     TellCommand,
 )
-from jupyter_sky.transport.streams import FIRST_PLACE, LineJoiner, MarkReader
+from jupyter_sky.transport.rank_ranges import count, includes
+from jupyter_sky.transport.streams import FIRST_PLACE, LineJoiner, MarkReader, Piece
 
 _READ = 256 * 1024
 _TAILS = 128 * 1024  # bytes of output that the ranks of a run send at its end, together
 _LARGEST_TAIL = 4096
 _SMALLEST_TAIL = 256
 
-OnOutput = Callable[["RankProcess", str, bytes, int | None], None]
-"""Takes a rank, the name of its stream, what it printed, and where its log has it, if it does."""
+OnOutput = Callable[["RankProcess", str, bytes, int | None, int], None]
+"""Takes a rank, its stream, what it printed, where its log has it, if it does, and whose it is."""
 
 OnMessage = Callable[["RankProcess", Message], None]
 
@@ -70,7 +71,8 @@ class RankProcess:
     runs_script
         Whether that run is a script, in a process of its own.
     limiters
-        For each stream of this run that goes to the clients, what limits how much of it does.
+        For each stream of this run that goes to the clients, and for a call of it (0: for all of
+        it), what limits how much of it does.
     displays
         The same for what it displays; ``None`` if that does not go to the clients.
     forming
@@ -93,7 +95,7 @@ class RankProcess:
         self.run_offset = 0
         self.tail_limit = 0
         self.runs_script = False
-        self.limiters: dict[str, RateLimiter] = {}
+        self.limiters: dict[tuple[str, int], RateLimiter] = {}
         self.displays: DisplayLimiter | None = None
         self.forming: int | None = None
         self.generation = 0
@@ -103,7 +105,7 @@ class RankProcess:
         self._unconfirmed: list[NameGroup] = []
         self._pipes: dict[int, str] = {}
         self._marks: dict[int, MarkReader] = {}
-        self._held: list[tuple[int, str, bytes]] = []
+        self._held: list[tuple[str, Piece]] = []
         self._place = FIRST_PLACE
         self._joiner = LineJoiner()
         self._link: Link | None = None
@@ -185,11 +187,12 @@ class RankProcess:
         self.run_began = asyncio.get_running_loop().time()
         self.run_offset = self.log.size
         self.log.index.begin_run(self.run, request["title"], self.log.size)
-        is_shown = self.rank in request["show"]
-        self.limiters = {"stdout": RateLimiter(), "stderr": RateLimiter()} if is_shown else {}
+        is_shown = includes(request["show"], self.rank)
+        streams = ("stdout", "stderr") if is_shown else ()
+        self.limiters = {(stream, 0): RateLimiter() for stream in streams}
         self.displays = DisplayLimiter() if is_shown else None
         self.runs_script = request["script"] is not None
-        self.tail_limit = 0 if is_shown else _tail_limit(len(request["everyone"]))
+        self.tail_limit = 0 if is_shown else _tail_limit(count(request["everyone"]))
         values = request["values"]
         mine = {
             "op": "run",
@@ -275,11 +278,11 @@ class RankProcess:
         # What was written before a place that was known already, has been read by now.
         known = self._place
         found = [self._read(fd) for fd in list(self._pipes)]
-        held = sorted(self._held, key=lambda piece: piece[0])
-        self._held = [piece for piece in held if any(found) and piece[0] > known]
-        for place, stream, data in held:
-            if place <= known or not any(found):
-                self._pass_on(stream, data)
+        held = sorted(self._held, key=lambda entry: entry[1].place)
+        self._held = [entry for entry in held if any(found) and entry[1].place > known]
+        for stream, piece in held:
+            if piece.place <= known or not any(found):
+                self._pass_on(stream, piece)
         return any(found)
 
     def _read(self, fd: int) -> bool:
@@ -290,24 +293,23 @@ class RankProcess:
             return False
         stream, reader = self._pipes[fd], self._marks[fd]
         if not data:
-            if rest := reader.end():
-                self._held.append((self._place, stream, rest))
+            if (rest := reader.end()).data:
+                self._held.append((stream, rest._replace(place=self._place)))
             self._close_pipe(fd)
             return False
-        for place, piece in reader.split(data):
-            if place % 2:
-                place = max(place, self._place | 1)
+        for piece in reader.split(data):
+            place = max(piece.place, self._place | 1) if piece.place % 2 else piece.place
             self._place = max(self._place, place)
-            if piece:
-                self._held.append((place, stream, piece))
+            if piece.data:
+                self._held.append((stream, piece._replace(place=place)))
         return True
 
-    def _pass_on(self, stream: str, data: bytes) -> None:
-        if gap := self._joiner.between(stream, data):
+    def _pass_on(self, stream: str, piece: Piece) -> None:
+        if gap := self._joiner.between((stream, piece.call), piece.data):
             self.log.append(gap)
-        offset = self.log.append(data)
+        offset = self.log.append(piece.data)
         self.log.index.add(stream, offset)
-        self._on_output(self, stream, data, offset)
+        self._on_output(self, stream, piece.data, offset, piece.call)
 
     def _close_pipe(self, fd: int) -> None:
         asyncio.get_running_loop().remove_reader(fd)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from jupyter_sky.node.supervisor.exit_reason import ExitReasons, last_lines
@@ -55,6 +55,8 @@ class Supervisor:
         Takes what happens, as it goes over the wire.
     on_lost
         Called when the fork server has ended, and all ranks with it.
+    is_attended
+        Returns whether a notebook is there.
 
     Attributes
     ----------
@@ -74,15 +76,16 @@ class Supervisor:
         logs: RankLogs,
         publish: Publish,
         on_lost: Callable[[], object],
+        is_attended: Callable[[], bool],
     ) -> None:
         self.ranks: dict[int, RankProcess] = {}
         self.versions: dict[str, str] | None = None
         self.stopper = Stopper(self.ranks)
-        self.inspection = Inspection(self.ranks)
+        self.inspection = Inspection(self.ranks, self.stopper.was_stopped)
         self.profiles = Profiles(self.ranks, self.inspection.written_stack)
         self.records = Records()
         self.looking = Looking(self.ranks)
-        self.prompting = Prompting(self.ranks)
+        self.prompting = Prompting(self.ranks, is_attended)
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self._fork_server = ForkClient(fork_server, self)
@@ -107,6 +110,10 @@ class Supervisor:
         return any(process.run for process in self.ranks.values())
 
     # Which ranks there are
+
+    def variables(self, rank: int) -> Mapping[str, str] | None:
+        """Return the variables of a rank's own environment; ``None`` if it is not here."""
+        return self._specs[rank].env if rank in self.ranks else None
 
     def start(self) -> None:
         """Ask for the processes of all ranks; they come when the fork server is ready."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
+import select
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jupyter_sky.node.rank import streams
@@ -15,6 +18,10 @@ from jupyter_sky.transport.protocol.events import Told
 from jupyter_sky.transport.protocol.rank_messages import TellCommand
 
 _END_WITHIN = 1.0  # seconds
+_READ = 64 * 1024
+
+_forking = threading.Lock()
+"""Held by who forks: a child that has another's ends of its pipes would keep them open."""
 
 _NEXT = "next"
 """What a child sends when it waits for what the notebook says to its call."""
@@ -47,14 +54,21 @@ class CallProcess:
         self._tell = tell
         self.is_over = False
         forks = multiprocessing.get_context("fork")
-        self._pipe, theirs = forks.Pipe()
-        self._process = forks.Process(target=_serve, args=(answer, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
+        with _forking, streams.nobody_writes():
+            streams.flush()  # or the child would have that too
+            self._pipe, theirs = forks.Pipe()
+            self._printed = _Printed()
+            arguments = (answer, theirs, self._printed.theirs)
+            self._process = forks.Process(target=_serve, args=arguments, daemon=True)
+            self._process.start()
+            theirs.close()
+            self._printed.close_theirs()
+        self._printed.start()
 
     def call(self, told: TellCommand, timeout: float | None, mail: Mail) -> Told | None:
         """Carry out a call; ``None`` if the process has ended, or its time is over."""
         until = None if timeout is None else time.monotonic() + timeout
+        self._printed.call = told["number"]
 
         def left() -> float | None:
             return None if until is None else max(0.0, until - time.monotonic())
@@ -67,8 +81,10 @@ class CallProcess:
                     self._pipe.send(mail.get(timeout=left()))
                 elif said.kind != "ask":
                     answer: Told = said
+                    self._printed.drain()  # which comes before what it returned
                     return answer
                 else:
+                    self._printed.drain()
                     self._tell(said)
             self.was_late = True
         except queue.Empty:
@@ -84,18 +100,82 @@ class CallProcess:
         self._pipe.close()
         self._process.kill()
         self._process.join(_END_WITHIN)
+        self._printed.drain()
+        self._printed.call = 0
 
 
-def _serve(answer: Answer, pipe: Any) -> None:
+class _Printed:
+    """What a process and its children print: pipes, which a thread reads until they are closed.
+
+    Attributes
+    ----------
+    theirs
+        The ends that are written to.
+    call
+        The call that prints; 0 for none.
+    """
+
+    def __init__(self) -> None:
+        self.call = 0
+        pipes = [os.pipe(), os.pipe()]
+        self._ours = {pipe[0]: fd for pipe, fd in zip(pipes, (1, 2), strict=True)}
+        self.theirs = [pipe[1] for pipe in pipes]
+        self._reading = threading.Lock()
+        for fd in self._ours:
+            os.set_blocking(fd, False)
+
+    def start(self) -> None:
+        """Read what comes, in a thread."""
+        threading.Thread(target=self._read_all, name="sky-printed", daemon=True).start()
+
+    def close_theirs(self) -> None:
+        """Close the ends that the child has."""
+        for fd in self.theirs:
+            os.close(fd)
+
+    def drain(self) -> None:
+        """Pass on what was printed so far; a pipe has no room for more than is read here."""
+        with self._reading:
+            for ours in list(self._ours):
+                for _ in range(2):
+                    self._read(ours)
+
+    def _read_all(self) -> None:
+        while self._ours:
+            poll = select.poll()
+            for ours in self._ours:
+                poll.register(ours, select.POLLIN)
+            for ours, _ in poll.poll():
+                with self._reading:
+                    if self._read(ours):
+                        del self._ours[ours]
+                        os.close(ours)
+
+    def _read(self, ours: int) -> bool:
+        """Read once, and return whether it is closed."""
+        try:
+            data = os.read(ours, _READ)
+        except BlockingIOError:
+            return False
+        if data:
+            streams.relay(self._ours[ours], data, self.call)
+        return not data
+
+
+def _serve(answer: Answer, pipe: Any, printed: Sequence[int]) -> None:
     def wait() -> TellFields | None:
         pipe.send(_NEXT)
         told: TellFields | None = pipe.recv()
         return told
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for fd, pipe_end in zip((1, 2), printed, strict=True):
+        os.dup2(pipe_end, fd)
+        os.close(pipe_end)
     try:
         while True:
-            pipe.send(answer(pipe.recv(), pipe.send, wait))
+            said = answer(pipe.recv(), pipe.send, wait)
             streams.flush()
+            pipe.send(said)
     except (EOFError, OSError):
         pass

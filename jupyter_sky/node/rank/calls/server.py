@@ -6,6 +6,7 @@ frameworks work that know one thread only. Several at once have a thread each, o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import queue
 import threading
@@ -52,9 +53,13 @@ class CallServer:
 
     def serve(self) -> None:
         """Carry out calls until none follows; an interrupt is raised, and ends those that run."""
+        has_workers = self._serving["concurrency"] > 1 or self._serving["executor"] == "process"
+        with streams.several_calls() if has_workers else contextlib.nullcontext():
+            self._serve(self._serving["concurrency"] if has_workers else 0)
+
+    def _serve(self, workers: int) -> None:
         try:
-            if self._serving["concurrency"] > 1 or self._serving["executor"] == "process":
-                self._workers = [_Worker(self) for _ in range(self._serving["concurrency"])]
+            self._workers = [_Worker(self) for _ in range(workers)]
             while (told := self._next()) and told["kind"] != "end":
                 if told["kind"] != "call":
                     self._pass_on(told)
@@ -259,7 +264,8 @@ class _Worker:
             if timer:
                 timer.start()
             try:
-                return self._server.answer(told, self._server.tell, mail.get)
+                with streams.written_by(told["number"]):
+                    return self._server.answer(told, self._server.tell, mail.get)
             finally:
                 with self._guard:
                     self._is_calling = False

@@ -57,7 +57,7 @@ class Keyboard:
         self._send = send
         self._interrupts = interrupts
         self._run: str | None = None
-        self._is_there = False
+        self._is_there = self._is_gone = False
         self._number = 0
         self._answers: queue.SimpleQueue[AnswerCommand] = queue.SimpleQueue()
         self._pid = os.getpid()
@@ -71,7 +71,7 @@ class Keyboard:
 
     def begin(self, run: str, is_there: bool) -> None:
         """Begin a run, in which somebody answers, or nobody does."""
-        self._run, self._is_there = run, is_there
+        self._run, self._is_there, self._is_gone = run, is_there, False
 
     def end(self) -> None:
         """End the run."""
@@ -94,10 +94,21 @@ class Keyboard:
         self._check_head("getpass", no_keyboard.NO_PASSWORD)
         return self._ask_value("password", str(prompt))
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether somebody answered before, in this run, and does so no longer."""
+        return self._is_gone
+
     def check(self, sentence: str, name: str) -> None:
         """Raise an error with a sentence if nobody answers, or not here."""
+        if self._is_gone:
+            raise EOFError("nobody answers")
         if not self._is_there:
             raise RuntimeError(sentence)
+        self.check_thread(name)
+
+    def check_thread(self, name: str) -> None:
+        """Raise an error if nobody can be asked from this thread or process."""
         if os.getpid() != self._pid or threading.current_thread() is not threading.main_thread():
             raise RuntimeError(
                 f"{name}() works in the main thread of a rank alone: this is another thread or a "
@@ -149,7 +160,7 @@ class Keyboard:
         if answer["kind"] == "line":
             return answer["text"]
         if answer["kind"] in ("gone", "none"):
-            self._is_there = False
+            self._is_there, self._is_gone = False, True
             print(f"rank {self._rank} goes on: nobody answers its prompt", file=sys.stderr)
         raise EOFError("the user ended the input" if answer["kind"] == "eof" else "nobody answers")
 

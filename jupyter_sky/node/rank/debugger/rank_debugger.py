@@ -11,10 +11,9 @@ from typing import Any
 
 from jupyter_sky.errors import DebuggerQuit, SkyError
 from jupyter_sky.node.rank.debugger.holding import Holding
-from jupyter_sky.node.rank.debugger.keyboard import Keyboard
+from jupyter_sky.node.rank.debugger.keyboard import Keyboard, place
 from jupyter_sky.node.rank.debugger.rank_pdb import RankPdb, has_frames_of_user
 from jupyter_sky.node.rank.interrupts import Interrupts
-from jupyter_sky.node.rank.ipython import no_keyboard
 from jupyter_sky.node.rank.ipython.shell import RankShell
 from jupyter_sky.transport.protocol.debugging import AnswerCommand, HoldCommand
 from jupyter_sky.transport.protocol.error_report import is_consequence
@@ -52,6 +51,7 @@ class RankDebugger:
         self._keyboard = Keyboard(rank, send, interrupts)
         self._holding = Holding()
         self._run: str | None = None
+        self._told: str | None = None  # the run in which a breakpoint was passed over
         self._pdb: RankPdb | None = None
         self._stops = self._keeps = self._releases = False
         self._kept: tuple[str, BaseException] | None = None
@@ -147,5 +147,20 @@ class RankDebugger:
     def _on_breakpoint(self, *args: Any, **options: Any) -> None:
         if os.environ.get("PYTHONBREAKPOINT") == "0":
             return
-        self._keyboard.check(no_keyboard.NO_DEBUGGER, "breakpoint")
-        self._debugger().stop_at(sys._getframe(1))
+        frame = sys._getframe(1)
+        if not self._keyboard.is_there:
+            self._pass_over(frame)
+            return
+        self._keyboard.check_thread("breakpoint")
+        self._debugger().stop_at(frame)
+
+    def _pass_over(self, frame: FrameType) -> None:
+        """Say, once in a run, that it came to a breakpoint where nobody can be asked."""
+        # Whoever is gone was missed before, and that was said.
+        if self._run != self._told and not self._keyboard.is_gone:
+            self._told = self._run
+            print(
+                f"rank {self._rank} goes on at breakpoint() ({place(frame)}): nobody can be asked "
+                "in the background, in one of many calls, or where a program runs the notebook",
+                file=sys.stderr,
+            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import FrameType
 
 from jupyter_sky.node.rank.inspection.collectives import Recorded, prepare
@@ -22,14 +21,11 @@ class Inspector:
     ----------
     recorded
         The collectives that torch has recorded.
-    at_prompt
-        Returns what the user is asked for there, if anything, and the frame that it is about.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._stacks = StackFile(descriptor)
         self.recorded = Recorded()
-        self.at_prompt: Callable[[], tuple[str, FrameType | None]] = lambda: ("", None)
         prepare()
 
     def write_names(self) -> None:
@@ -40,16 +36,28 @@ class Inspector:
         """Forget the collectives of the group before."""
         self.recorded.begin()
 
-    def answer(self, command: InspectCommand) -> Inspected:
-        """Return what the rank is doing; briefly, it is whether it waits in a collective."""
+    def answer(
+        self, command: InspectCommand, prompt: str, frame: FrameType | None, is_failing: bool
+    ) -> Inspected:
+        """Return what the rank is doing; briefly, it is whether it waits in a collective.
+
+        Parameters
+        ----------
+        command
+            What the agent wants to know.
+        prompt, frame
+            What the user is asked for there, if anything, and the frame that it is about.
+        is_failing
+            Whether an error has ended its part, which the agent does not know yet.
+        """
         answer: Inspected = {
             "inspected": command["number"],
             "frames": [],
             "collectives": [],
             "recent": [],
-            "prompt": "",
+            "prompt": prompt,
+            "failing": is_failing and not prompt,
         }
-        answer["prompt"], frame = self.at_prompt()
         # Where collectives come and go, there is nothing to look for.
         has_moved = self.recorded.has_moved()
         if not (command["brief"] and has_moved):

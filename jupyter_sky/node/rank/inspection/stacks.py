@@ -54,6 +54,7 @@ class StackFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._remembered = 0
         self._known: Mapping[str, str] = {}
         # What it writes stands behind what the agent has left there.
         stacks = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_APPEND)
@@ -63,7 +64,11 @@ class StackFile:
 
     def write_names(self) -> None:
         """Write what cells are called, if there are others than the last time."""
+        remembered = cell_sources.remembered
+        if remembered == self._remembered:
+            return  # it is asked ten times a second
         newest = dict(list(cell_sources.titles.items())[-200:])
+        self._remembered = remembered
         if newest == self._known:
             return
         self._known = newest

@@ -21,7 +21,7 @@ from traitlets import Type
 from traitlets.config import Config
 
 from jupyter_sky.errors import DebuggerQuit
-from jupyter_sky.node.rank.ipython import no_keyboard, widgets
+from jupyter_sky.node.rank.ipython import no_keyboard, program, widgets
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 
@@ -121,10 +121,17 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     _above = 0
     _lines: Sequence[str] = ()
     _pending: tuple[BaseException, list[str]] | None = None
+    is_failing = False
+    """Whether an error has ended what was asked for, and is being made ready to be sent."""
 
     def attach(self, owner: ShellOwner) -> None:
         """Become the shell of a rank: it was made in the fork server, where there is none."""
         self._owner = owner
+
+    def find_profile(self) -> None:
+        """Use the IPython folder that the environment names by now."""
+        self.init_ipython_dir(None)
+        self.init_profile_dir(None)
 
     def show(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Send something to display, behind what was printed before it."""
@@ -133,7 +140,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         if self._owner:
             self._owner.display(kind, {**fields, "data": widgets.as_text(fields["data"])})
 
-    def run(self, code: str, title: str, above: int) -> BaseException | None:
+    def run(
+        self, code: str, title: str, above: int, words: Sequence[str] | None = None
+    ) -> BaseException | None:
         """Run a cell and return the exception that ended it, if one did.
 
         Parameters
@@ -144,7 +153,10 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             What the notebook's cell is called, for tracebacks.
         above
             Number of lines that the notebook's cell has above the code.
+        words
+            The program that it is part of, as `program` has it.
         """
+        program.take_words(words)
         self.cell = code
         self.compile.title = title
         self._above = above
@@ -152,6 +164,8 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         error: BaseException | None = result.error_before_exec or result.error_in_exec
         if error is not None and self._pending and self._pending[0] is error:
             self._lines, self._pending = self._pending[1], None
+        if program.has_ended_well(error, words):
+            error, self._lines, self._pending = None, [], None
         self._print_pending()
         return error
 
@@ -164,7 +178,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
 
     def reset_traceback(self) -> None:
         """Forget the traceback of the run before."""
-        self._lines, self._pending = [], None
+        self._lines, self._pending, self.is_failing = [], None, False
 
     @property
     def last_traceback(self) -> Sequence[str]:
@@ -186,6 +200,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         )
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        is_stop = isinstance(sys.exc_info()[1], KeyboardInterrupt)
+        if kwargs.get("running_compiled_code") and not is_stop and not _is_in_cell():
+            self.is_failing = True
         # An interrupt that comes now would only garble the traceback; it is repeated soon.
         if self._owner:
             self._owner.run_ignoring_interrupts(self._show_error, *args, **kwargs)
@@ -258,6 +275,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
 
     def record_sentence(self, error: BaseException) -> None:
         """Record one sentence as the traceback of an error, for `report`."""
+        self.is_failing = True
         self._lines = [f"{type(error).__name__}: {error}"]
 
     def record_traceback(self, error: BaseException, skip: int) -> None:
@@ -273,6 +291,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         if isinstance(error, KeyboardInterrupt):  # see `_show_error`
             self._lines = ["KeyboardInterrupt"]
             return
+        self.is_failing = True
         if isinstance(error, SyntaxError):  # it is about a file, not about the import of that
             self._lines = "".join(traceback.format_exception_only(error)).splitlines()
             return
@@ -314,6 +333,16 @@ def make_shell() -> RankShell:
     # What IPython says of `sys.exit()` holds for a terminal.
     warnings.filterwarnings("ignore", "To exit: use", UserWarning)
     return shell
+
+
+def _is_in_cell() -> bool:
+    """Return whether a cell runs still, which has run another one."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_filename in cell_sources.titles:
+            return True
+    return False
 
 
 def _has_group(error: BaseException | None) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from jupyter_sky.transport.metric_log import log_some
+from jupyter_sky.transport.metrics.metric_log import log_some
 
 Feed = Callable[..., None]
 
@@ -27,6 +27,12 @@ def _tensorboard(
     writer: Any, tag: Any, scalar_value: Any, global_step: Any = None, *_: Any, **__: Any
 ) -> None:
     log_some({tag: scalar_value}, global_step)
+
+
+def _tensorboards(
+    writer: Any, main_tag: Any, tag_scalar_dict: Any, global_step: Any = None, *_: Any, **__: Any
+) -> None:
+    log_some({f"{main_tag}/{tag}": each for tag, each in tag_scalar_dict.items()}, global_step)
 
 
 def _trainer(
@@ -55,17 +61,18 @@ def _without_steps(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _CONNECTOR = "trainer.connectors.logger_connector.logger_connector"
-_FEEDERS: Mapping[str, tuple[str, str, Feed]] = {
-    "torch.utils.tensorboard.writer": ("SummaryWriter", "add_scalar", _tensorboard),
-    "tensorboardX.writer": ("SummaryWriter", "add_scalar", _tensorboard),
-    "transformers.trainer_callback": ("CallbackHandler", "on_log", _trainer),
-    f"lightning.pytorch.{_CONNECTOR}": ("_LoggerConnector", "log_metrics", _lightning),
-    f"pytorch_lightning.{_CONNECTOR}": ("_LoggerConnector", "log_metrics", _lightning),
-    "lightning.fabric.fabric": ("Fabric", "log_dict", _fabric),
-    "lightning_fabric.fabric": ("Fabric", "log_dict", _fabric),
-    "wandb.sdk.wandb_run": ("Run", "log", _wandb),
+_WRITER = {"add_scalar": _tensorboard, "add_scalars": _tensorboards}
+_FEEDERS: Mapping[str, tuple[str, Mapping[str, Feed]]] = {
+    "torch.utils.tensorboard.writer": ("SummaryWriter", _WRITER),
+    "tensorboardX.writer": ("SummaryWriter", _WRITER),
+    "transformers.trainer_callback": ("CallbackHandler", {"on_log": _trainer}),
+    f"lightning.pytorch.{_CONNECTOR}": ("_LoggerConnector", {"log_metrics": _lightning}),
+    f"pytorch_lightning.{_CONNECTOR}": ("_LoggerConnector", {"log_metrics": _lightning}),
+    "lightning.fabric.fabric": ("Fabric", {"log_dict": _fabric}),
+    "lightning_fabric.fabric": ("Fabric", {"log_dict": _fabric}),
+    "wandb.sdk.wandb_run": ("Run", {"log": _wandb}),
 }
-"""By module: the class in it, the method that logs, and what takes its arguments."""
+"""By module: the class in it, its methods that log, and what takes their arguments."""
 
 
 def install() -> None:
@@ -116,8 +123,12 @@ class _Loader(importlib.abc.Loader):
 
 
 def _change(module: ModuleType) -> None:
-    kind, method, feed = _FEEDERS[module.__name__]
-    owner = getattr(module, kind, None)
+    kind, methods = _FEEDERS[module.__name__]
+    for method, feed in methods.items():
+        _change_method(getattr(module, kind, None), method, feed)
+
+
+def _change_method(owner: Any, method: str, feed: Feed) -> None:
     original = getattr(owner, method, None)
     if owner is None or original is None or hasattr(original, "__sky_feeds__"):
         return

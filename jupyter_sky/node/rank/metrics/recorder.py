@@ -10,12 +10,13 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from jupyter_sky.node.rank.metrics import feeders
-from jupyter_sky.transport import metric_log
+from jupyter_sky.transport.metrics import metric_log
+from jupyter_sky.transport.metrics.series import Series, pack
 from jupyter_sky.transport.protocol.events import Metrics
-from jupyter_sky.transport.series import Series, pack
 
 SOONEST, LATEST = 0.25, 5.0
 """Seconds between two messages: at the beginning of a run, and at most."""
@@ -24,6 +25,7 @@ _OF_AGE = 1 / 400  # the part of a run's time that passes between two messages
 _POINTS = 2000  # buckets that the messages of all ranks have, for all names together
 _OF_RANK = 100  # buckets that the message of a rank has, however many ranks there are
 _LEAST = 8  # buckets of each name
+_PROCESSES = 64  # of a script, beside one rank
 
 
 class MetricRecorder:
@@ -44,8 +46,9 @@ class MetricRecorder:
         self._run: str | None = None
         self._began = 0.0
         self._room = self._limit = _POINTS
-        self._pending: dict[str, Series] = {}
-        self._steps: dict[str, int] = {}
+        self._pending: dict[int | None, dict[str, Series]] = {}
+        self._steps: dict[tuple[int | None, str], int] = {}
+        self._names: Counter[int | None] = Counter()
         self._has_warned = False
         # What is collected as garbage while figures are taken may log some itself.
         self._lock = threading.RLock()
@@ -61,6 +64,7 @@ class MetricRecorder:
             self._room = self._limit = max(_OF_RANK, _POINTS // max(1, ranks))
             self._run, self._began = run, time.monotonic()
             self._pending, self._steps, self._has_warned = {}, {}, False
+            self._names.clear()
 
     def end(self) -> None:
         """Send what is left of the run; what is logged afterwards belongs to none."""
@@ -68,25 +72,27 @@ class MetricRecorder:
         with self._sending, self._lock:
             self._run = None
 
-    def log(self, values: Mapping[str, float], step: float | None) -> None:
-        """Take figures; returns at once."""
+    def log(self, values: Mapping[str, float], step: float | None, of: int | None = None) -> None:
+        """Take figures, of a process of a script those of its own rank; returns at once."""
         if os.getpid() != self._pid:
             return  # in a child that the user's code has forked: its parent's curves are not its
         with self._lock:
             if self._run is None:
                 return
             for name, value in values.items():
-                count = self._steps.get(name)
+                count = self._steps.get((of, name))
                 if count is None:
-                    if len(self._steps) >= metric_log.NAMES:
+                    if not self._has_room(of):
                         self._warn()
                         continue
                     count = 0
+                    self._names[of] += 1
                     self._limit = max(_LEAST, self._room // (len(self._steps) + 1))
-                self._steps[name] = count + 1
-                series = self._pending.get(name)
+                self._steps[of, name] = count + 1
+                pending = self._pending.setdefault(of, {})
+                series = pending.get(name)
                 if series is None:
-                    series = self._pending[name] = Series(self._limit)
+                    series = pending[name] = Series(self._limit)
                 series.add(count if step is None else step, value)
         if self._thread is None:
             self._start()
@@ -99,16 +105,17 @@ class MetricRecorder:
             with self._lock:
                 run, pending = self._run, self._pending
                 self._pending = {}
-            if run is None or not pending:
+            if run is None:
                 return
-            self._send(
-                Metrics(
-                    self._rank,
-                    run,
-                    {name: pack(series.points()) for name, series in pending.items()},
-                    {name: series.count for name, series in pending.items()},
-                )
-            )
+            for of, series in pending.items():
+                points = {name: pack(each.points()) for name, each in series.items()}
+                counts = {name: each.count for name, each in series.items()}
+                self._send(Metrics(self._rank, run, points, counts, of))
+
+    def _has_room(self, of: int | None) -> bool:
+        """Return whether there may be one name more."""
+        is_known = of in self._names or len(self._names) < _PROCESSES
+        return is_known and self._names[of] < metric_log.NAMES
 
     def _start(self) -> None:
         with self._lock:

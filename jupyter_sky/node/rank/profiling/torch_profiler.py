@@ -25,10 +25,11 @@ RECORDED_SECONDS = 30.0
 _RECORDED_EVENTS = 50_000
 """After which no more are recorded: each takes torch a kilobyte, and 10 microseconds at the end."""
 
-_FIRST_SLICE, _LONGEST_SLICE = 1.0, 4.0
+_FIRST_SLICE, _LONGEST_SLICE = 0.25, 4.0
 """Seconds after which torch gives what it has: it does not tell how much that is before.
 
-What goes on at that moment torch forgets, so that it should not be often.
+What goes on at that moment torch forgets, so that it should not be often. The first slice is short:
+a loop of tiny operations has some 300,000 a second, and Stop waits until they were read.
 """
 
 _MOST_EVENTS = 30_000  # that are kept for the trace

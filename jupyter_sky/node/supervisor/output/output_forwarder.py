@@ -27,7 +27,9 @@ class OutputForwarder:
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
 
-    def forward(self, process: RankProcess, stream: str, data: bytes, offset: int | None) -> None:
+    def forward(
+        self, process: RankProcess, stream: str, data: bytes, offset: int | None, call: int = 0
+    ) -> None:
         """Publish what a rank has printed, as much as the rate allows.
 
         Parameters
@@ -40,15 +42,19 @@ class OutputForwarder:
             What it has printed.
         offset
             Where that stands in the rank's log; ``None`` if the log does not have it.
+        call
+            Which of several calls at once has printed it; 0 if that is not known.
         """
-        limiter = process.limiters.get(stream)
-        if not process.run or limiter is None:
+        shared, key = process.limiters.get((stream, 0)), (stream, call)
+        if not process.run or shared is None:
             return
+        limiter = process.limiters.setdefault(key, shared if call == 0 else shared.for_call())
         was_holding = limiter.is_holding
-        self._show(process, stream, limiter.feed(data, offset))
+        self._show(process, key, limiter.feed(data, offset))
         if limiter.is_holding and not was_holding:
             loop = asyncio.get_running_loop()
-            loop.call_later(limiter.delay, self._release, process, stream, limiter)
+            loop.call_later(limiter.delay, self._release, process, key, limiter)
+        _forget_if_empty(process, key)
 
     def forward_display(self, process: RankProcess, message: Message) -> None:
         """Publish what a rank has displayed, as much as the rate allows.
@@ -69,8 +75,8 @@ class OutputForwarder:
 
     def flush(self, process: RankProcess) -> None:
         """Publish what is held back of a run that is over."""
-        for stream, limiter in process.limiters.items():
-            self._show(process, stream, limiter.release())
+        for key, limiter in process.limiters.items():
+            self._show(process, key, limiter.release())
         if process.displays:
             self._publish_all(process.displays.release())
         process.limiters, process.displays = {}, None
@@ -83,16 +89,24 @@ class OutputForwarder:
         for message in displays:
             self._publish(message, None)
 
-    def _release(self, process: RankProcess, stream: str, limiter: RateLimiter) -> None:
-        if process.limiters.get(stream) is limiter:
-            self._show(process, stream, limiter.release())
+    def _release(self, process: RankProcess, key: tuple[str, int], limiter: RateLimiter) -> None:
+        if process.limiters.get(key) is limiter:
+            self._show(process, key, limiter.release())
+            _forget_if_empty(process, key)
 
-    def _show(self, process: RankProcess, stream: str, piece: OutputPiece | None) -> None:
+    def _show(self, process: RankProcess, key: tuple[str, int], piece: OutputPiece | None) -> None:
         if piece:
+            stream, call = key
             skipped = (piece.skipped_lines, piece.skipped_bytes)
-            event = Output(process.rank, process.run, stream, piece.data, *skipped)
+            event = Output(process.rank, process.run, stream, piece.data, *skipped, call)
             logged = None if piece.offset is None else (piece.offset, len(piece.data))
             self._publish(event.message(), logged)
+
+
+def _forget_if_empty(process: RankProcess, key: tuple[str, int]) -> None:
+    """Forget the limiter of a call that holds nothing back: there may be very many calls."""
+    if key[1] and not process.limiters[key].is_holding:
+        del process.limiters[key]
 
 
 def _log_text(process: RankProcess, message: Message) -> None:

@@ -78,7 +78,13 @@ class TokenBucket:
 
 
 class RateLimiter:
-    """Lets the output of one stream through, or its end where there is too much of it."""
+    """Lets the output of one stream through, or its end where there is too much of it.
+
+    Parameters
+    ----------
+    clock
+        Tells the time.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._bucket = TokenBucket(BURST, RATE, clock)
@@ -86,6 +92,12 @@ class RateLimiter:
         self._end: int | None = 0  # where what is held ends in the log, if all of it stands there
         self._held_lines = 0
         self._held_bytes = 0
+
+    def for_call(self) -> RateLimiter:
+        """Return one that holds back for a call alone, at the rate that all of them share."""
+        limiter = RateLimiter()
+        limiter._bucket = self._bucket
+        return limiter
 
     @property
     def is_holding(self) -> bool:

@@ -11,7 +11,7 @@ import psutil
 from jupyter_sky.formatting import last_terminal_line
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
-from jupyter_sky.transport.protocol.messages import RankUsage
+from jupyter_sky.transport.protocol.inspection import RankUsage
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _TAIL = 4096  # bytes in which the last line is looked for
@@ -27,7 +27,7 @@ class Metrics:
     """
 
     def __init__(self, specs: Iterable[RankSpec]) -> None:
-        self._gpus: dict[int, int] = {}
+        self._gpus: dict[int, str] = {}
         self._processes: dict[int, psutil.Process] = {}
         self._total = psutil.virtual_memory().total
         self._nvml: Any = None
@@ -39,9 +39,24 @@ class Metrics:
 
     def measure(self, ranks: Iterable[RankProcess]) -> list[RankUsage]:
         """Return what each rank uses that has a process."""
+        self._load()
+        return [self._usage(process) for process in ranks if process.pid]
+
+    def _load(self) -> bool:
         if self._gpus and self._nvml is None:
             self._nvml = _load_nvml()
-        return [self._usage(process) for process in ranks if process.pid]
+        return bool(self._nvml)
+
+    def of_gpu(self, rank: int) -> tuple[float | None, list[int]] | None:
+        """Return how busy the GPU of a rank is, and its memory; ``None`` where there is none.
+
+        How busy a part of a GPU is (MIG), or one that is divided, the driver does not say.
+        """
+        if not self._load() or rank not in self._gpus:
+            return None
+        with contextlib.suppress(Exception):
+            return self._of_gpu(self._gpus[rank])
+        return None
 
     def _usage(self, process: RankProcess) -> RankUsage:
         utilisation, memory = self._utilisation_and_memory(process)
@@ -56,18 +71,19 @@ class Metrics:
     def _utilisation_and_memory(
         self, process: RankProcess
     ) -> tuple[float | None, list[int] | None]:
-        with contextlib.suppress(Exception):
-            if self._nvml and process.rank in self._gpus:
-                return self._of_gpu(self._gpus[process.rank])
+        if (on_gpu := self.of_gpu(process.rank)) is not None:
+            return on_gpu
         with contextlib.suppress(psutil.Error):
             return self._of_process(process.pid or 0)
         return None, None
 
-    def _of_gpu(self, device: int) -> tuple[float, list[int]]:
-        handle = self._nvml.nvmlDeviceGetHandleByIndex(device)
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-        rates = self._nvml.nvmlDeviceGetUtilizationRates(handle)
-        return rates.gpu / 100, [memory.used, memory.total]
+    def _of_gpu(self, device: str) -> tuple[float | None, list[int]]:
+        handle = _handle(self._nvml, device)
+        memory = _memory(self._nvml, handle)
+        busy = None
+        with contextlib.suppress(self._nvml.NVMLError):
+            busy = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+        return busy, [memory.used, memory.total]
 
     def _of_process(self, pid: int) -> tuple[float, list[int]]:
         # psutil measures the time since the same object was asked last.
@@ -79,10 +95,10 @@ class Metrics:
             return utilisation, [known.memory_info().rss, self._total]
 
 
-def gpus_of(specs: Iterable[RankSpec]) -> dict[int, int]:
-    """Return the GPU of each rank that has one to itself, by its number on the machine."""
+def gpus_of(specs: Iterable[RankSpec]) -> dict[int, str]:
+    """Return the GPU of each rank that sees one alone, by its number or UUID on the machine."""
     visible = {spec.rank: spec.env.get(_VISIBLE_GPUS, "") for spec in specs}
-    return {rank: int(text) for rank, text in visible.items() if text.isdigit()}
+    return {rank: text for rank, text in visible.items() if text and "," not in text}
 
 
 def last_line(process: RankProcess) -> str:
@@ -98,3 +114,24 @@ def _load_nvml() -> Any:
         pynvml.nvmlInit()
         return pynvml
     return False
+
+
+def _handle(nvml: Any, device: str) -> Any:
+    """Return NVML's handle of a GPU, by what ``CUDA_VISIBLE_DEVICES`` calls it."""
+    if device.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(device))
+    with contextlib.suppress(nvml.NVMLError):
+        return nvml.nvmlDeviceGetHandleByUUID(device)
+    # CUDA takes the beginning of a UUID as well.
+    handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+    return next(each for each in handles if nvml.nvmlDeviceGetUUID(each).startswith(device))
+
+
+def _memory(nvml: Any, handle: Any) -> Any:
+    """Return the memory of a GPU as ``nvidia-smi`` does: without what the driver keeps for itself.
+
+    The first version of the call counts that as used: hundreds of megabytes of an idle GPU.
+    """
+    with contextlib.suppress(nvml.NVMLError, AttributeError):  # drivers before 510 have the first
+        return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    return nvml.nvmlDeviceGetMemoryInfo(handle)

@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING
 import msgpack
 import psutil
 
+from jupyter_sky.node.forking.template import leave_template
+from jupyter_sky.node.packages import overlay
+from jupyter_sky.serialization import imported_versions
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
 if TYPE_CHECKING:
@@ -50,22 +53,38 @@ _DESCRIPTORS = 6
 _libc = ctypes.CDLL(None)
 
 
-def main(agent_fd: int, folder: Path) -> None:
-    """Serve the agent at the other end of ``agent_fd``; its specification is in ``folder``."""
+def main(agent_fd: int, folder: Path, place: str) -> None:
+    """Serve the agent at the other end of ``agent_fd``; its specification is in ``folder``.
+
+    Parameters
+    ----------
+    place
+        Where a template listens from now on; empty for none.
+    """
     agent = socket.socket(fileno=agent_fd)
     spec = AgentSpec.from_json((folder / "spec.json").read_text())
     # During the imports this process does not listen to the agent; if that ends, so does this.
     end_with_parent()
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _set_up_imports(spec)
+    shell, imported = _import_all(spec)
+    _libc.prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    # What could not be imported may be there next time.
+    if place and not imported["missing"] and (order := leave_template(place, agent)):
+        agent, folder = order.sock, order.folder
+        spec = AgentSpec.from_json((folder / "spec.json").read_text())
+        _set_up_imports(spec)
+        shell.find_profile()
+    # What is installed later belongs to one cluster, and a template to none.
+    overlay.add_to_path(folder)
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wakeup, waker = socket.socketpair()
     waker.setblocking(False)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    _set_up_imports(spec)
-    shell, imported = _import_all(spec)
-    agent.send(msgpack.packb(imported))
-    _libc.prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    # An agent that has ended already is noticed by the loop.
+    with contextlib.suppress(OSError):
+        agent.send(msgpack.packb(imported))
     ForkServer(agent, wakeup, shell, spec).serve()
     # At once: to take down what torch has imported takes half as long as the import, and the agent
     # waits for it.
@@ -97,6 +116,7 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
     from jupyter_sky.transport.protocol.versions import versions
 
     made = shell.make_shell()
+    imported_versions.remember()
     # All objects that exist now stay: without this, the first collection in every rank would touch,
     # and so copy, every page.
     gc.collect()
@@ -170,11 +190,25 @@ class ForkServer:
         if len(fds) < _DESCRIPTORS:  # the system drops those that there is no room for
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         fork_server = os.getpid()
-        pid = os.fork()
+        has_group, begins = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(has_group)
+            os.close(begins)
+            raise
         if pid:
+            # Whoever learns of the rank may signal its group at once: until the rank has called
+            # setsid there is none, and the signal would be lost.
+            os.close(begins)
+            os.read(has_group, 1)
+            os.close(has_group)
             return pid
         code = 1
         try:
+            os.setsid()
+            os.close(begins)
+            os.close(has_group)
             self._become_rank(fork_server, request, fds)
             code = 0
         except BaseException:
@@ -190,7 +224,6 @@ class ForkServer:
         from jupyter_sky.node.rank.inspection.inspector import Inspector
         from jupyter_sky.node.rank.worker import RankWorker
 
-        os.setsid()
         end_with_parent()
         if os.getppid() != fork_server:
             return
@@ -208,6 +241,7 @@ class ForkServer:
         os.environ.update(request["env"])
         os.environ[_RANK_PID] = str(os.getpid())
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)
+        sys.argv = [""]  # those of the fork server are nothing to a script that parses its own
         RankWorker(
             request["rank"],
             self._shell,
@@ -265,4 +299,4 @@ def kill_descendants(of: int | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,1 @@
+"""What ranks use of their node: now, and in the last minutes."""

@@ -1,0 +1,158 @@
+"""Room for blobs that a notebook on this machine writes into the node's folder itself.
+
+Most of what a large blob costs is fresh pages of shared memory: the system has to clear them. So
+one that was used, and that no rank maps any more, gives its pages to the next of about its size.
+Whether it is mapped, the system knows: a lease for writing is given for a file that nobody else has
+open, and a mapping counts as that, also in processes that a rank has started.
+
+Where nothing has run for a while, such pages go back to the system: whoever needs one of these
+blobs again writes it once more, which takes no link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import math
+import os
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from jupyter_sky.node.blobs.store import BlobStore
+from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.protocol.agent_requests import FillRoomRequest, MakeRoomRequest
+
+KEPT = 300.0
+"""Seconds without a run after which pages that nobody uses go back to the system."""
+
+
+class BlobRooms:
+    """The files that notebooks on this machine write blobs into.
+
+    Parameters
+    ----------
+    store
+        The blobs of the node.
+    is_busy
+        Returns whether some rank does anything, and so may be about to map a blob.
+    on_forgotten
+        Told which blobs are gone because their pages are used again, or went back.
+    """
+
+    def __init__(
+        self,
+        store: BlobStore,
+        is_busy: Callable[[], bool],
+        on_forgotten: Callable[[list[str]], None],
+    ) -> None:
+        self._store = store
+        self._is_busy = is_busy
+        self._on_forgotten = on_forgotten
+        self._writers: dict[str, int] = {}
+        self._filled: set[str] = set()  # what came over a link is not to come over it again
+
+    def make(self, request: MakeRoomRequest) -> Message:
+        """Make a file for a blob, and answer where it is."""
+        here = request["blob"] in self._store
+        return {
+            "here": here,
+            "part": "" if here else self._make(request["size"], request["writer"]),
+        }
+
+    def _make(self, size: int, writer: int) -> str:
+        self.drop_left()
+        name = f"{writer}-{uuid.uuid4().hex}.part"
+        part = self._store.folder / name
+        used = self._store.used(size, size + size // 4)
+        gone = [] if self._is_busy() else self._take(used, part)
+        self._on_forgotten(gone)
+        if not gone:
+            if not self._store.has_room_in_memory(size):
+                return ""
+            try:
+                os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            except OSError:
+                return ""
+        self._writers[name] = writer
+        return name
+
+    def complete(self, request: FillRoomRequest) -> Message:
+        """Make a blob of a file that was written, and answer whether it is one."""
+        key, name, size = request["blob"], request["part"], request["size"]
+        if self._writers.pop(name, None) is None:
+            return {"filled": False}
+        part = self._store.folder / name
+        try:
+            if part.stat().st_size == size:
+                self._store.take_over(key, part, size)
+                self._filled.add(key)
+                return {"filled": True}
+        except OSError:
+            pass
+        part.unlink(missing_ok=True)
+        return {"filled": False}
+
+    def drop_left(self) -> None:
+        """Remove the files whose writer has ended."""
+        for name, writer in list(self._writers.items()):
+            try:
+                os.kill(writer, 0)
+            except ProcessLookupError:
+                del self._writers[name]
+                (self._store.folder / name).unlink(missing_ok=True)
+            except PermissionError:
+                continue
+
+    async def give_back(self, idle: float) -> None:
+        """Give the pages of blobs that runs have used, and that nobody maps, to the system.
+
+        Parameters
+        ----------
+        idle
+            Seconds for which nothing has run; before `KEPT`, all of them stay.
+        """
+        self._filled = {key for key in self._filled if key in self._store}
+        if idle < KEPT:
+            return
+        parts, gone = [], []
+        for key in self._store.used(0, math.inf):
+            part = self._store.folder / f"{os.getpid()}-{uuid.uuid4().hex}.part"
+            if key in self._filled and self._take([key], part):
+                parts.append(part)
+                gone.append(key)
+        self._on_forgotten(gone)
+        if parts:
+            # The system takes its time for many pages, and the agent has to answer its links.
+            await asyncio.to_thread(_remove, parts)
+
+    def _take(self, keys: Iterable[str], part: Path) -> list[str]:
+        """Put the first of some blobs that nobody uses any more at ``part``; return its digest."""
+        for key in keys:
+            path = self._store.folder / key
+            with contextlib.suppress(OSError):
+                if not path.is_symlink() and _is_unmapped(path):
+                    self._store.forget(key)
+                    path.rename(part)
+                    return [key]
+        return []
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _is_unmapped(path: Path) -> bool:
+    """Return whether no process has a file open or mapped."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

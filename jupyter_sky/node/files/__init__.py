@@ -1,0 +1,1 @@
+"""Files of a node that the notebook asks for."""

@@ -1,0 +1,113 @@
+"""Finds files on a node and reads parts of them, for a notebook that brings them to itself."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from jupyter_sky.transport.protocol.agent_requests import FilePart, FindAnswer, FoundFile
+
+_MOST_LOOKED_AT = 20_000
+"""Entries that are looked at for what a run has written."""
+
+_NOT_RESULTS = ("__pycache__", "node_modules")
+
+
+def find(base: Path, patterns: Sequence[str], most: int) -> FindAnswer:
+    """Return the files that patterns stand for.
+
+    Parameters
+    ----------
+    base
+        The folder that ranks begin in, from which patterns are read.
+    patterns
+        Names of files and folders, as a shell expands them; of a folder, all that is in it.
+    most
+        How many are returned at most.
+    """
+    found: dict[str, FoundFile] = {}
+    missing: list[str] = []
+    for pattern in patterns:
+        full = os.path.normpath(os.path.join(base, os.path.expanduser(pattern)))  # noqa: PTH111, PTH118
+        places = [Path(each) for each in sorted(glob.glob(full, recursive=True))]  # noqa: PTH207
+        if not places:
+            missing.append(pattern)
+        for place in places:
+            above = base if place.is_relative_to(base) and place != base else place.parent
+            for path in _files(place):
+                if len(found) >= most:
+                    return {"files": list(found.values()), "missing": missing, "has_more": True}
+                status = path.stat()
+                found[str(path)] = {
+                    "path": str(path),
+                    "name": path.relative_to(above).as_posix(),
+                    "size": status.st_size,
+                    "changed": status.st_mtime_ns,
+                    "executable": bool(status.st_mode & stat.S_IXUSR),
+                }
+    return {"files": list(found.values()), "missing": missing, "has_more": False}
+
+
+def read(parts: Sequence[FilePart]) -> list[bytes | None]:
+    """Return parts of files; ``None`` for each that cannot be read."""
+    return [_read(*part) for part in parts]
+
+
+def written(base: Path, since: int) -> list[str]:
+    """Return what is new or has changed in a folder since a time: names there, folders with a /.
+
+    Parameters
+    ----------
+    base
+        The folder that ranks begin in.
+    since
+        By the clock of this node's files, in nanoseconds since the epoch.
+    """
+    left = _MOST_LOOKED_AT
+    names = []
+    for entry in sorted(_entries(base), key=lambda each: each.name):
+        newest = False
+        waiting = [entry]
+        while waiting and left and not newest:
+            each = waiting.pop()
+            left -= 1
+            if each.is_dir(follow_symlinks=False):
+                waiting += _entries(Path(each.path))
+            elif each.is_file():
+                newest = each.stat().st_mtime_ns >= since
+        if newest:
+            names.append(entry.name + "/" * entry.is_dir())
+    return names
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            shown = [each for each in entries if not each.name.startswith(".")]
+    except OSError:
+        return []
+    return [each for each in shown if each.name not in _NOT_RESULTS]
+
+
+def _files(place: Path) -> Iterator[Path]:
+    if place.is_file():
+        yield place
+        return
+    for folder, folders, names in os.walk(place):
+        folders[:] = sorted(each for each in folders if each not in _NOT_RESULTS)
+        for name in sorted(names):
+            path = Path(folder, name)
+            if path.is_file() and not name.startswith(".sky-sent-"):
+                yield path
+
+
+def _read(path: str, offset: int, limit: int) -> bytes | None:
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            file.seek(offset)
+            return file.read(limit)
+    except OSError:
+        return None

@@ -1,0 +1,59 @@
+"""What two fork servers have to have in common for one of them to stand in for the other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_OF_THE_SESSION = re.compile(
+    r"(JPY|JUPYTER|IPYTHON|PYTEST|SSH|VSCODE|XDG_SESSION|DBUS|TERM|SYSTEMD|WINDOW)_?.*"
+    r"|SHLVL|(OLD)?PWD|COLUMNS|LINES|TORCHINDUCTOR_CACHE_DIR|_"
+)
+"""Variables that tell who started a process, and not how it computes.
+
+torch itself sets one of them, in a kernel that has compiled something.
+"""
+
+_OF_THE_PROCESS = (
+    *("Umask", "Uid", "Gid", "Groups", "CapPrm", "CapBnd", "NoNewPrivs", "Seccomp"),
+    *("Cpus_allowed", "Mems_allowed"),
+)
+"""What a process inherits of its parent, by its names in ``/proc/self/status``."""
+
+
+def likeness(spec: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    """Return a word that is the same for fork servers of which each could be the other.
+
+    That is: the same interpreter, modules and variables while it imports, and the same rights,
+    limits and namespaces, all of which a process has from its parent. Whether the files of its
+    modules are still the same is for the process itself to say: it knows them.
+
+    Parameters
+    ----------
+    spec
+        The agent's specification, as ``spec.json`` has it.
+    env
+        The variables that the fork server starts with.
+    """
+    parts = {
+        "python": [sys.executable, sys.version, __file__],
+        "imports": [spec["preload"], spec["sys_path"], spec["python_path"]],
+        "env": sorted(pair for pair in env.items() if not _OF_THE_SESSION.fullmatch(pair[0])),
+        "namespaces": [str(each.readlink()) for each in sorted(Path("/proc/self/ns").iterdir())],
+        "cgroup": Path("/proc/self/cgroup").read_text(),
+        "status": [
+            line
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith(_OF_THE_PROCESS)
+        ],
+        "limits": Path("/proc/self/limits").read_text(),
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "root": str(Path("/proc/self/root").readlink()),
+    }
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Packages that are added to a node while its cluster is up."""

@@ -1,0 +1,223 @@
+"""Installs packages for the ranks of a node, with uv, while they go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+
+from jupyter_sky.node.blobs.store import BlobStore
+from jupyter_sky.node.packages import overlay
+from jupyter_sky.serialization.blobs import file_name
+from jupyter_sky.transport.protocol.agent_requests import InstallAnswer, InstallRequest
+
+_LINE = 300  # characters of what uv says that are shown
+
+_ADDED = re.compile(r"^ \+ (\S+?)==(\S+)(?: \(from (.+)\))?$")
+
+
+class PackageInstaller:
+    """Installs packages beside the environment of a node's ranks, for one request at a time.
+
+    Parameters
+    ----------
+    folder
+        The agent's folder.
+    store
+        The blobs of this node, among which are wheels that were sent.
+    """
+
+    def __init__(self, folder: Path, store: BlobStore) -> None:
+        self._folder = folder
+        self._store = store
+        self._turn = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopped = False
+        self._present: frozenset[str] = frozenset()
+        self.line = ""
+
+    async def install(self, request: InstallRequest) -> InstallAnswer:
+        """Make these requirements importable, beside what the environment of the ranks has.
+
+        Whatever fails leaves what was there.
+        """
+        async with self._turn:
+            self._stopped, self.line = False, "resolving"
+            uv = _find_uv(self._program(request))
+            if uv is None:
+                return _answer(lacks=platform.machine())
+            overlay.prepare(self._folder)
+            new = overlay.new_folder(self._folder)
+            try:
+                return await self._install(uv, request, new)
+            except _Failed as failed:
+                return _answer(trouble=str(failed))
+            except OSError as error:
+                return _answer(trouble=f"{error.strerror or error}")
+            finally:
+                self.line = ""
+                if overlay.link(self._folder).resolve() != new.resolve():
+                    shutil.rmtree(new, ignore_errors=True)
+
+    def stop(self) -> None:
+        """End an installation that goes on."""
+        self._stopped = True
+        if self._process and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _install(self, uv: str, request: InstallRequest, new: Path) -> InstallAnswer:
+        wheels = self._wheels(request)
+        project = new / "pyproject.toml"
+        options = [*request["options"], *(["--find-links", str(wheels)] if wheels else [])]
+        source = ["-r", str(project), "--python", sys.executable, *options]
+        project.write_text(_project(request["requirements"], request["settings"]))
+        # What the environment has in a version that will do is not installed once more. Nothing is
+        # changed there, so that it may be one which a system's own installer looks after.
+        said = await self._run(
+            [uv, "pip", "install", "--dry-run", "--break-system-packages", *source],
+            request["env"],
+            new,
+        )
+        found = [match.groups() for line in said if (match := _ADDED.match(line))]
+        if found:
+            pinned = [f"{name} @ {at}" if at else f"{name}=={v}" for name, v, at in found]
+            project.write_text(_project(pinned, request["settings"]))
+            self.line = f"installing {len(found)} packages"
+            await self._run(
+                [uv, "pip", "install", "--no-deps", "--target", str(new), *source],
+                request["env"],
+                new,
+            )
+        project.unlink()
+        if self._stopped:
+            raise _Failed("it was stopped")
+        overlay.switch(self._folder, new)
+        present = frozenset(f"{name}=={version}" for name, version, _ in found)
+        added, self._present = sorted(present - self._present), present
+        return _answer(installed=added)
+
+    def _program(self, request: InstallRequest) -> Path | None:
+        """Return where uv is that was sent, if it was."""
+        kept = _cache() / "bin" / "uv"
+        if request["uv"] is not None and not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            part = kept.with_name(f"uv.{os.getpid()}.part")
+            shutil.copyfile(self._store.folder / file_name(request["uv"]["blob"]), part)
+            part.chmod(0o700)
+            part.replace(kept)
+        return kept if kept.exists() else None
+
+    def _wheels(self, request: InstallRequest) -> Path | None:
+        """Put the wheels that were sent into a folder by their names."""
+        if not request["wheels"]:
+            return None
+        # uv knows a wheel again by where it is: one that was built again has the same name.
+        told = json.dumps(sorted((n, each["blob"]) for n, each in request["wheels"].items()))
+        mark = hashlib.sha256(told.encode()).hexdigest()[:16]
+        folder = self._folder / "packages" / f"wheels-{mark}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for name, blob in request["wheels"].items():
+            place = folder / PurePath(name).name
+            if not place.exists():
+                part = place.with_suffix(".part")
+                shutil.copyfile(self._store.folder / file_name(blob["blob"]), part)
+                part.replace(place)
+        return folder
+
+    async def _run(self, words: Sequence[str], env: dict[str, str], folder: Path) -> list[str]:
+        """Run uv where the project is that says which indexes it asks; return what it writes.
+
+        Raises
+        ------
+        _Failed
+            When it fails, with what it says of that.
+        """
+        if self._stopped:
+            raise _Failed("it was stopped")
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **_QUIET, **env},
+            cwd=folder,
+            start_new_session=True,
+            limit=2**20,
+        )
+        self._process = process
+        lines: list[str] = []
+        assert process.stderr is not None
+        while line := await process.stderr.readline():
+            text = line.decode(errors="replace").rstrip()
+            lines.append(text)
+            self.line = text.strip()[:_LINE] or self.line
+        status = await process.wait()
+        if self._stopped:
+            raise _Failed("it was stopped")
+        if status:
+            raise _Failed(what_failed(lines) or f"uv ended with exit status {status}")
+        return lines
+
+
+class _Failed(Exception):
+    """uv has failed, or was stopped; the text says how."""
+
+
+_QUIET = {"NO_COLOR": "1", "UV_NO_PROGRESS": "1", "UV_NO_WRAP": "1"}
+_CAUSE = re.compile(r"^\s*(?:×|[├╰]─▶|error:|cause:|Caused by:)\s*")
+_NOTHING = ("hint:", "[std", "Using Python", "Resolved", "Prepared")
+
+
+def what_failed(lines: Sequence[str]) -> str:
+    """Return what uv says of its failure, in one line.
+
+    It names what it could not do and then the causes, the last of which says most; what a build
+    has written stands behind them, and then the last line of that does.
+    """
+    causes: list[str] = []
+    output: list[str] = []
+    for line in lines:
+        if _CAUSE.match(line):
+            causes.append(_CAUSE.sub("", line))
+            output.clear()
+        elif line.startswith("hint:"):
+            break
+        elif (text := line.strip()) and not text.startswith(_NOTHING):
+            output.append(text)
+    last = output[-1:] or causes[1:][-1:]
+    return ": ".join(part.rstrip(":. ") for part in [*causes[:1], *last])[:_LINE]
+
+
+def _answer(
+    installed: Sequence[str] = (), trouble: str = "", lacks: str | None = None
+) -> InstallAnswer:
+    return {"installed": list(installed), "trouble": trouble, "lacks": lacks}
+
+
+def _project(requirements: Sequence[str], settings: str) -> str:
+    lines = ["[project]", 'name = "node"', 'version = "0"', "dependencies = ["]
+    lines += [f"    {json.dumps(each)}," for each in requirements]
+    return "\n".join([*lines, "]", settings])
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "jupyter-sky"
+
+
+def _find_uv(sent: Path | None) -> str | None:
+    """Return where uv is: beside Python, where its installer puts it, or where we have."""
+    places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    places += [str(Path.home() / ".local" / "bin"), str(Path.home() / ".cargo" / "bin")]
+    found = shutil.which("uv", path=os.pathsep.join(places))
+    return found or (str(sent) if sent else None)

@@ -1,0 +1,62 @@
+"""The folder of packages that were added to a cluster after its start.
+
+The environment of a node is shared: with the notebook on this computer, and with other clusters
+that ask for the same elsewhere. What is added later is this cluster's own. It is installed in a new
+folder each time, and a link that all ranks have in their path then leads there: a rank never sees
+half of an installation, and one that was stopped leaves no trace.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+# By this name everything knows that what is in it is installed, and not the user's own code.
+_NAME = "site-packages"
+
+
+def link(folder: Path) -> Path:
+    """Return the path from which ranks import, of the agent whose files are in ``folder``."""
+    return folder / "packages" / _NAME
+
+
+def prepare(folder: Path) -> Path:
+    """Make it, still without a package, and return its path."""
+    place = link(folder)
+    if not place.is_symlink():
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        switch(folder, new_folder(folder))
+    return place
+
+
+def add_to_path(folder: Path) -> None:
+    """Let this process and those that it starts import what is there, before what is installed."""
+    place = str(prepare(folder))
+    others = [path for path in sys.path if path != place]
+    names = [Path(path).name for path in others]
+    first = next((n for n, name in enumerate(names) if name in _INSTALLED), len(others))
+    sys.path[:] = [*others[:first], place, *others[first:]]
+    inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    os.environ["PYTHONPATH"] = os.pathsep.join([*inherited, place])
+
+
+def new_folder(folder: Path) -> Path:
+    """Return a new folder to install into."""
+    return Path(tempfile.mkdtemp(prefix="v", dir=folder / "packages"))
+
+
+def switch(folder: Path, new: Path) -> None:
+    """Let ranks import from a new folder, in one step, and remove the former one."""
+    place = link(folder)
+    former = place.resolve() if place.is_symlink() else None
+    part = place.with_name(f"{new.name}.link")
+    part.symlink_to(new.name)
+    part.replace(place)
+    if former is not None and former != new:
+        shutil.rmtree(former, ignore_errors=True)
+
+
+_INSTALLED = ("site-packages", "dist-packages")

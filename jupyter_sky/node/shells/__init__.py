@@ -1,0 +1,1 @@
+"""Shells on a node, for a user who sits elsewhere."""

@@ -1,0 +1,192 @@
+"""The shells that users have open on a node, and what they can be asked.
+
+A user's shell is asked for what it prints again and again, over whatever link there is: one that
+breaks costs nothing but time. Nobody asks for what a shell prints whose user is gone, and it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import pwd
+import resource
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from jupyter_sky.node.packages import overlay
+from jupyter_sky.node.shells.terminal import Terminal
+from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.protocol.agent_requests import (
+    OpenShellRequest,
+    ReadShellAnswer,
+    ResizeShellRequest,
+    ShellRequest,
+    TypeRequest,
+)
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec
+
+GONE_AFTER = 90.0
+"""Seconds in which nobody asks for what a shell prints, after which its user is taken to be gone.
+
+A link that is broken for a minute is found again.
+"""
+
+_MOST = 32
+_LOOK_EVERY = 5.0
+
+# What a Jupyter kernel says to the programs that cells start, and that no terminal has.
+_OF_KERNELS = {
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+}
+
+
+class Shells:
+    """The shells of a node.
+
+    Parameters
+    ----------
+    folder
+        The agent's folder.
+    spec
+        Its specification.
+    variables
+        Returns the variables of a rank's own environment; ``None`` where that rank is not here.
+    like
+        A process whose limit of open files shells have.
+    on_typed
+        Called when a user types something.
+
+    Attributes
+    ----------
+    handlers
+        What answers each request, by its name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        spec: AgentSpec,
+        variables: Callable[[int], Mapping[str, str] | None],
+        like: int,
+        on_typed: Callable[[], object],
+    ) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._variables = variables
+        self._like = like
+        self._on_typed = on_typed
+        self._numbers = itertools.count(1)
+        self._open: dict[int, Terminal] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+        self.handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
+            "open_shell": self._on_open,
+            "read_shell": self._on_read,
+            "type_in_shell": self._on_type,
+            "resize_shell": self._on_resize,
+            "close_shell": self._on_close,
+        }
+
+    async def end(self) -> None:
+        """End all of them."""
+        if self._sweeping:
+            self._sweeping.cancel()
+        await asyncio.gather(*(each.hang_up() for each in self._open.values()))
+        self._open.clear()
+
+    async def _on_open(self, request: OpenShellRequest) -> Message:
+        own = self._variables(request["rank"])
+        if own is None:
+            return {"error": f"rank {request['rank']} is not on this node"}
+        if len(self._open) >= _MOST:
+            return {"error": f"{_MOST} shells are open on this node: close one of them first."}
+        cwd = Path(self._spec.cwd)
+        try:
+            terminal = await Terminal.open(
+                [_program()],
+                self._environment(own, request["term"]),
+                cwd if cwd.is_dir() else Path.home(),
+                _open_files(self._like),
+                (request["rows"], request["columns"]),
+            )
+        except OSError as error:
+            return {"error": f"no shell could be started on this node: {error.strerror or error}."}
+        number = next(self._numbers)
+        self._open[number] = terminal
+        self._on_typed()
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        return {"shell": number}
+
+    async def _on_read(self, request: ShellRequest) -> Message:
+        terminal = self._open.get(request["shell"])
+        if terminal is None:
+            return {"error": "this shell was ended: nobody has asked for what it prints."}
+        data, status = await terminal.read()
+        answer: ReadShellAnswer = {"data": data, "status": status}
+        return cast(Message, answer)
+
+    def _on_type(self, request: TypeRequest) -> Message:
+        if terminal := self._open.get(request["shell"]):
+            terminal.type(request["data"])
+            self._on_typed()
+        return {}
+
+    def _on_resize(self, request: ResizeShellRequest) -> Message:
+        if terminal := self._open.get(request["shell"]):
+            terminal.resize((request["rows"], request["columns"]))
+        return {}
+
+    async def _on_close(self, request: ShellRequest) -> Message:
+        if terminal := self._open.pop(request["shell"], None):
+            await terminal.hang_up()
+        return {}
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            for number, terminal in list(self._open.items()):
+                if terminal.unread_for > GONE_AFTER:
+                    del self._open[number]
+                    await terminal.hang_up()
+
+    def _environment(self, own: Mapping[str, str], term: str) -> dict[str, str]:
+        """Return the environment of the ranks, as programs that they start have it."""
+        env = {**os.environ, **self._spec.env, **own, "TERM": term}
+        for name, value in _OF_KERNELS.items():
+            if env.get(name) == value:
+                del env[name]
+        # `python` and `torchrun` are those of the ranks.
+        env["PATH"] = os.pathsep.join(
+            [str(Path(sys.executable).parent), env.get("PATH", os.defpath)]
+        )
+        path = [self._spec.python_path] if self._spec.python_path else []
+        env["PYTHONPATH"] = os.pathsep.join([*path, str(overlay.link(self._folder))])
+        return env
+
+
+def _open_files(process: int) -> int:
+    """Return how many files a process may have open."""
+    if sys.platform == "linux":
+        return resource.prlimit(process, resource.RLIMIT_NOFILE)[0]
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _program() -> str:
+    """Return the user's own shell."""
+    try:
+        usual = pwd.getpwuid(os.getuid()).pw_shell
+    except KeyError:  # as in a container of a user without a name
+        usual = ""
+    for each in (os.environ.get("SHELL"), usual, "bash"):
+        if each and (found := shutil.which(each)) and Path(found).name not in _NO_SHELLS:
+            return found
+    return "/bin/sh"
+
+
+_NO_SHELLS = ("nologin", "false")

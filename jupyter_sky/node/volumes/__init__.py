@@ -1,0 +1,1 @@
+"""Data in buckets, as files of the node."""

@@ -1,0 +1,204 @@
+"""A bucket, or a folder that is shared, through fsspec."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.transport.volumes import words
+from jupyter_sky.transport.volumes.requests import SessionToken, VolumeOrder
+
+_OBJECT_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
+"""Schemes that go through obstore, which needs no other package."""
+
+_FOLDERS = ("file", "local")
+_RENEWED_WITHIN = 120.0  # seconds that new credentials are waited for
+
+
+class BucketError(Exception):
+    """Something cannot be done with a bucket; the text says what, in a few words.
+
+    Attributes
+    ----------
+    is_final
+        Whether another attempt would fail too.
+    """
+
+    def __init__(self, text: str, is_final: bool = True) -> None:
+        super().__init__(text)
+        self.is_final = is_final
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file of a bucket: its size in bytes, and what changes with its content."""
+
+    size: int
+    tag: str
+
+
+class Bucket:
+    """The files below an address.
+
+    Parameters
+    ----------
+    order
+        Where it is, and what its driver has to know.
+    """
+
+    def __init__(self, order: VolumeOrder) -> None:
+        self.url = order["url"].rstrip("/")
+        self.token = order["token"]
+        self._scheme, _, place = self.url.partition("://")
+        self._server = str(order["options"].get("endpoint") or "")
+        with self._in_words("opened"):
+            self._files = _filesystem(self._scheme, order["options"], lambda: self.token)
+            is_plain = self._scheme in _OBJECT_STORES
+            self._root = place if is_plain else str(self._files._strip_protocol(self.url))
+
+    def list(self) -> dict[str, Listed]:
+        """Return all files, by their names below the address."""
+        with self._in_words("listed"):
+            self._files.invalidate_cache()
+            if self._scheme in _FOLDERS and not Path(self._root).is_dir():
+                raise BucketError(f"there is no folder {self._root} on the node")
+            try:
+                found = self._files.find(self._root, detail=True)
+            except FileNotFoundError:
+                if self._scheme not in _OBJECT_STORES:
+                    raise
+                return {}  # a bucket has no folders: nothing has been written below it so far
+        start = len(self._root) + 1
+        return {
+            path[start:]: Listed(int(info["size"] or 0), _tag(info))
+            for path, info in found.items()
+            if info["type"] == "file" and len(path) > start and not path.endswith("/")
+        }
+
+    def info(self, name: str) -> Listed:
+        """Return what a file is now."""
+        with self._in_words("read"):
+            self._files.invalidate_cache()
+            info = self._files.info(f"{self._root}/{name}")
+        return Listed(int(info["size"] or 0), _tag(info))
+
+    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return a file, or a part of it."""
+        with self._in_words("read"):
+            data: bytes = self._files.cat_file(f"{self._root}/{name}", start=start, end=end)
+        return data
+
+    def write(self, name: str, path: Path) -> None:
+        """Write a file of this node there; who reads it meanwhile has the former one."""
+        with self._in_words("written"):
+            target = f"{self._root}/{name}"
+            if self._scheme in _FOLDERS:
+                Path(target).parent.mkdir(parents=True, exist_ok=True)
+            self._files.put_file(str(path), target)
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        with self._in_words("removed"):
+            self._files.rm_file(f"{self._root}/{name}")
+
+    def _in_words(self, done: str) -> _InWords:
+        return _InWords(self.url, self._server, done)
+
+
+class _InWords:
+    """Says in words what drivers raise, each of them in its own way."""
+
+    def __init__(self, url: str, server: str, done: str) -> None:
+        self._url, self._server, self._done = url, server, done
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None or isinstance(error, BucketError) or not isinstance(error, Exception):
+            return
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return
+        known, text = self._said(error)
+        raise BucketError(text, is_final=known) from error
+
+    def _said(self, error: Exception) -> tuple[bool, str]:
+        """Return whether another attempt would fail too, and what is the matter, in words."""
+        told = f"{type(error).__name__} {error}"
+        if known := words.lasting(told, self._url):
+            return True, known
+        if isinstance(error, FileNotFoundError):
+            gone = "it is not in the bucket any longer"
+            return True, f"{self._url} is not there" if self._done == "listed" else gone
+        text = str(error).strip() or type(error).__name__
+        if isinstance(error, OSError) and error.strerror:
+            text = error.strerror
+        return False, words.passing(text, self._url, self._done, self._server)
+
+
+def _tag(info: dict[str, Any]) -> str:
+    for name in ("e_tag", "ETag", "etag", "blob_id", "mtime", "last_modified", "LastModified"):
+        if info.get(name) is not None:
+            return str(info[name])
+    return str(info.get("size"))
+
+
+def _filesystem(
+    scheme: str, options: dict[str, Any], token: Callable[[], SessionToken | None]
+) -> Any:
+    """Return fsspec's file system of a scheme."""
+    if scheme in _OBJECT_STORES:
+        return _object_store(_OBJECT_STORES[scheme], options, token)
+    import fsspec
+
+    now = token()
+    given = {**options, **(now["fields"] if now else {})}
+    try:
+        return fsspec.filesystem(scheme, skip_instance_cache=True, **given)
+    except ImportError as error:
+        raise BucketError(f"{scheme}:// needs a package on the node ({error})") from None
+
+
+def _object_store(
+    scheme: str, options: dict[str, Any], token: Callable[[], SessionToken | None]
+) -> Any:
+    try:
+        store = importlib.import_module("obstore.fsspec")
+    except ImportError:
+        raise BucketError(f"{scheme}:// needs the package obstore on the node") from None
+
+    def credentials() -> dict[str, Any]:
+        return _fresh(token)
+
+    client = {"timeout": "60s", "connect_timeout": "10s"}
+    if str(options.get("endpoint", "")).startswith("http://"):
+        client["allow_http"] = True  # type: ignore[assignment]
+    return store.FsspecStore(
+        scheme,
+        client_options=client,
+        retry_config={"max_retries": 5},
+        credential_provider=credentials if token() else None,
+        skip_instance_cache=True,
+        **options,
+    )
+
+
+def _fresh(token: Callable[[], SessionToken | None]) -> dict[str, Any]:
+    """Return credentials; where they have expired, wait for the notebook to send others."""
+    until = time.monotonic() + _RENEWED_WITHIN
+    while True:
+        now = token()
+        assert now is not None
+        left = None if now["expires"] is None else now["expires"] - time.time()
+        if left is None or left > 0 or time.monotonic() > until:
+            break
+        time.sleep(1.0)
+    expires = now["expires"]
+    at = None if expires is None else datetime.fromtimestamp(expires, UTC)
+    return {**now["fields"], "expires_at": at}

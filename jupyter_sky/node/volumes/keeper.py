@@ -1,0 +1,259 @@
+"""The process that keeps the volumes of a node: ``python -m jupyter_sky.node.volumes.keeper PATH``.
+
+It listens at the socket ``PATH`` and ends with who has started it, when its standard input is over.
+Credentials come over the socket, and are in its memory alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socketserver
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+from jupyter_sky.node.volumes.bucket import BucketError
+from jupyter_sky.node.volumes.fetching import Fetcher
+from jupyter_sky.node.volumes.leases import Leases
+from jupyter_sky.node.volumes.place import VolumeError
+from jupyter_sky.node.volumes.tree import Tree
+from jupyter_sky.node.volumes.writing import write_back
+from jupyter_sky.transport.volumes.requests import (
+    MountAnswer,
+    VolumeOrder,
+    VolumeState,
+    WriteBackAnswer,
+)
+
+_WORKERS = 8
+_LAST_WITHIN = 60.0
+"""Seconds to write back what ranks have written, when the agent is gone."""
+
+
+class Keeper:
+    """The volumes of a node.
+
+    Parameters
+    ----------
+    socket
+        Where this listens.
+    leases
+        Of this process.
+    """
+
+    def __init__(self, socket: str, leases: Leases) -> None:
+        self._socket = socket
+        self._leases = leases
+        self._trees: list[Tree] = []
+        self._fetcher = Fetcher()
+        self._writers = ThreadPoolExecutor(_WORKERS, "write")
+        self._turn = threading.Lock()
+        self._untold: dict[str, tuple[int, int]] = {}
+        self.ended = threading.Event()
+
+    def serve_opens(self) -> None:
+        """Fetch what programs open, for ever."""
+        while True:
+            now = time.monotonic()
+            for fd in self._leases.wait():
+                for tree in self._trees:
+                    with tree.lock:  # its content may be on its way out
+                        entry = tree.by_fd.get(fd)
+                    if entry:
+                        self._fetcher.begin(tree, entry, now)
+
+    def answer(self, request: dict[str, Any]) -> Any:
+        """Carry out a request."""
+        match request["op"]:
+            case "mount":
+                return self.mount(request["volumes"])
+            case "write_back":
+                return self.write_back(request.get("path"), request.get("quietly", False))
+            case "state":
+                return {"volumes": [_state(tree) for tree in self._trees]}
+            case "fetch":
+                return {"trouble": self.fetch(request["path"], request["patterns"])}
+            case "fetch_file":
+                return {"trouble": self.fetch_file(request["path"], request["name"])}
+            case "refresh":
+                return {"trouble": self.refresh(request["path"])}
+            case "end":
+                return self.end(request["write"])
+        return {"trouble": f"there is no request {request['op']}"}
+
+    def mount(self, orders: list[VolumeOrder]) -> MountAnswer:
+        """Make volumes; all of them, or none that was not there before."""
+        made: list[Tree] = []
+        with self._turn:
+            for order in orders:
+                there = self._tree(order["path"])
+                if there and there.bucket.url == order["url"].rstrip("/"):
+                    there.bucket.token = order["token"]
+                    continue
+                try:
+                    tree = Tree(order, self._leases, self._socket, self._make_room)
+                    # It has to be known before somebody can open a file of it.
+                    self._trees.append(tree)
+                    made.append(tree)
+                    tree.make()
+                    if not tree.is_lazy and (trouble := self._fetch_all(tree)):
+                        raise VolumeError(f"{order['url']}: {trouble}")
+                except (BucketError, VolumeError) as error:
+                    for each in made:
+                        self._trees.remove(each)
+                        each.remove()
+                    return {"trouble": str(error)}
+        return {"trouble": ""}
+
+    def write_back(self, path: str | None = None, quietly: bool = False) -> WriteBackAnswer:
+        """Write what ranks have changed into its bucket.
+
+        Parameters
+        ----------
+        path
+            The volume; by default all of them.
+        quietly
+            Whether no notebook hears of it: the next one that asks will.
+        """
+        with self._turn:
+            trees = [each for each in self._trees if path in (None, str(each.path))]
+            written = [write_back(each, self._fetcher, self._writers) for each in trees]
+            for each in written if path is None else ():
+                files, size = self._untold.pop(each["path"], (0, 0))
+                each["files"], each["size"] = each["files"] + files, each["size"] + size
+                if quietly:
+                    self._untold[each["path"]] = each["files"], each["size"]
+        if quietly or path is not None:
+            return {"volumes": written}
+        troubles, self._fetcher.troubles = self._fetcher.troubles, {}
+        for each in written:
+            for name, trouble in troubles.items():
+                if name.startswith(f"{each['path']}/") and not each["trouble"]:
+                    each["trouble"] = f"{name} could not be read: {trouble}"
+        return {"volumes": written}
+
+    def fetch(self, path: str, patterns: list[str]) -> str:
+        """Fetch files whose names match, and wait for them."""
+        tree = self._tree(path)
+        if tree is None:
+            return f"{path} is no volume"
+        return self._fetch_all(tree, patterns)
+
+    def fetch_file(self, path: str, name: str) -> str:
+        """Fetch one file, and wait for it."""
+        tree = self._tree(path)
+        entry = tree and tree.entries.get(name)
+        return self._fetcher.fetch(tree, entry) if tree and entry else ""
+
+    def refresh(self, path: str) -> str:
+        """Show what is new in a bucket."""
+        tree = self._tree(path)
+        if tree is None:
+            return f"{path} is no volume"
+        try:
+            with self._turn:
+                tree.show(tree.bucket.list())
+        except (BucketError, VolumeError) as error:
+            return str(error)
+        return ""
+
+    def end(self, write: bool) -> WriteBackAnswer:
+        """Write back if that is wanted, and remove all volumes but what is on this node alone."""
+        answer: WriteBackAnswer = self.write_back() if write else {"volumes": []}
+        with self._turn:
+            for tree in self._trees:
+                tree.remove()
+            self._trees.clear()
+        return answer
+
+    def _fetch_all(self, tree: Tree, patterns: list[str] | None = None) -> str:
+        with tree.lock:
+            entries = [
+                each
+                for each in tree.entries.values()
+                if each.fd is not None and _matches(each.name, patterns)
+            ]
+        going = [self._fetcher.begin(tree, each) for each in entries]
+        troubles = [each.result() for each in going]
+        return next(filter(None, troubles), "")
+
+    def _make_room(self) -> None:
+        for tree in list(self._trees):
+            tree.make_room()
+
+    def _tree(self, path: str) -> Tree | None:
+        place = Path(path).expanduser()
+        return next((each for each in self._trees if each.path == place), None)
+
+
+def _matches(name: str, patterns: list[str] | None) -> bool:
+    if not patterns:
+        return True
+    from fnmatch import fnmatchcase
+
+    return any(fnmatchcase(name, each) or name.startswith(f"{each}/") for each in patterns)
+
+
+def _state(tree: Tree) -> VolumeState:
+    with tree.lock:
+        sizes = [each.listed.size for each in tree.entries.values()]
+    order = tree.order
+    return {
+        "url": tree.bucket.url,
+        "path": str(tree.path),
+        "read_only": order["read_only"],
+        "limit": order["limit"],
+        "files": len(sizes),
+        "size": sum(sizes),
+        "here": tree.here,
+        "fetched": tree.fetched,
+        "unwritten": tree.changed(),
+    }
+
+
+def serve(path: str) -> None:
+    """Keep volumes until standard input is over."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # whoever has started this says when it ends
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    leases = Leases()
+    keeper = Keeper(path, leases)
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            answer = keeper.answer(json.loads(self.rfile.readline()))
+            self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+    class Server(socketserver.ThreadingUnixStreamServer):
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exception(), ConnectionError):
+                super().handle_error(request, client_address)
+
+    before = os.umask(0o077)
+    server = Server(path, Handler)
+    os.umask(before)
+    threading.Thread(target=keeper.serve_opens, daemon=True).start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.buffer.read()
+    # The agent has ended all of it before, unless it was killed.
+    last = threading.Thread(target=keeper.end, args=(True,), daemon=True)
+    last.start()
+    last.join(_LAST_WITHIN)
+    if last.is_alive():
+        keeper.end(False)
+    cast(Any, os)._exit(0)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

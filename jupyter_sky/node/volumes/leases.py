@@ -1,0 +1,93 @@
+"""Leases of files: Linux holds up whoever opens a file until its holder lets the file go.
+
+So a file can be fetched at the moment in which some program opens it, in whatever language the
+program is written, without a driver in the kernel and without the rights of root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import struct
+import threading
+from pathlib import Path
+
+_F_SETSIG = 10  # of Linux; Python has no name for it
+_INFO = 128  # bytes of a signalfd_siginfo
+_FD_AT = 20  # where the descriptor is in it
+_CLOEXEC = os.O_CLOEXEC
+_BREAK_TIME = Path("/proc/sys/fs/lease-break-time")
+
+
+def break_time() -> float:
+    """Return after how many seconds Linux lets who opens a file go on in any case."""
+    try:
+        return float(_BREAK_TIME.read_text())
+    except (OSError, ValueError):
+        return 45.0
+
+
+class Leases:
+    """The leases that this process holds.
+
+    Make it in the main thread, before there are others: all of them have to leave its signal alone.
+    """
+
+    def __init__(self) -> None:
+        self._signal = int(signal.SIGRTMIN) + 1
+        signals = {self._signal, int(signal.SIGIO)}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        mask = (ctypes.c_ulong * 16)()
+        width = 8 * ctypes.sizeof(ctypes.c_ulong)
+        for number in signals:
+            mask[(number - 1) // width] |= 1 << ((number - 1) % width)
+        self._inbox = ctypes.CDLL(None, use_errno=True).signalfd(-1, mask, _CLOEXEC)
+        if self._inbox < 0:
+            raise OSError(ctypes.get_errno(), "signalfd")
+        self._held: set[int] = set()
+        self._lock = threading.Lock()
+
+    def take(self, fd: int) -> None:
+        """Take the lease of an open file.
+
+        Raises
+        ------
+        BlockingIOError
+            When somebody has it open.
+        OSError
+            When its file system has no leases.
+        """
+        # Without an owner the signals go to the thread that takes it, which may end before that.
+        fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(fd, _F_SETSIG, self._signal)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        with self._lock:
+            self._held.add(fd)
+
+    def release(self, fd: int) -> None:
+        """Let a file go: whoever has waited for that opens it."""
+        with self._lock:
+            self._held.discard(fd)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+    def wait(self) -> list[int]:
+        """Wait until somebody opens files, and return their descriptors."""
+        select.select([self._inbox], [], [])
+        data = os.read(self._inbox, 64 * _INFO)
+        found: list[int] = []
+        for start in range(0, len(data), _INFO):
+            (number,) = struct.unpack_from("=I", data, start)
+            if number == self._signal:
+                found += struct.unpack_from("=i", data, start + _FD_AT)
+            else:
+                # More were opened at once than the kernel keeps signals of.
+                found += self._asked_for()
+        return found
+
+    def _asked_for(self) -> list[int]:
+        with self._lock:
+            # None is closed meanwhile.
+            return [fd for fd in self._held if fcntl.fcntl(fd, fcntl.F_GETLEASE) != fcntl.F_WRLCK]

@@ -1,0 +1,138 @@
+"""The folder of a volume on a node: made where nothing is, and removed with what is ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
+
+_ANYBODY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+class VolumeError(Exception):
+    """A volume cannot be had; the text says why, in words."""
+
+
+def make_place(path: Path, note: Mapping[str, Any]) -> list[Path]:
+    """Make the folder of a volume, and write the note that says what it is.
+
+    Returns
+    -------
+    list of Path
+        The folders that were not there before, innermost first.
+
+    Raises
+    ------
+    VolumeError
+        When it cannot be made, or something is there already.
+    """
+    made: list[Path] = []
+    try:
+        former = [each for each in note_places(path) if each.exists()]
+        if any(map(_is_kept, former)):
+            raise VolumeError(f"{path} is a volume of another cluster: choose another path")
+        if path.is_dir() and any(path.iterdir()):
+            if not former:
+                raise VolumeError(f"{path} is not empty: choose a path that is not there yet")
+            if left := _clear(path, any(map(_is_read_only, former))):
+                raise VolumeError(
+                    f"{path} has {left[0]} of a volume whose node ended before it was written "
+                    "back: move it to another folder"
+                )
+        for each in (path, *path.parents):
+            if each.exists():
+                break
+            made.append(each)
+        path.mkdir(parents=True, exist_ok=True)
+        _write_note(path, json.dumps(dict(note)))
+    except (FileExistsError, NotADirectoryError):
+        raise VolumeError(f"there is a file at {path}: choose another path") from None
+    except OSError as error:
+        raise VolumeError(
+            f"{path} cannot be made ({error.strerror}): choose a path that you may write on "
+            "the node, like ~/data"
+        ) from None
+    return made
+
+
+def remove_place(path: Path, kept: Collection[Path], made: Sequence[Path]) -> None:
+    """Remove what is ours, folders in which nothing is, and the folder itself if we have made it.
+
+    Nothing that is in `kept` is touched, nor any other file.
+    """
+    _remove_empty(path)
+    if not kept:
+        for each in made:
+            with contextlib.suppress(OSError):
+                each.rmdir()
+
+
+def _write_note(path: Path, text: str) -> None:
+    beside, inside = note_places(path)
+    try:
+        beside.write_text(text)
+    except OSError:
+        inside.write_text(text)
+
+
+def _is_kept(note: Path) -> bool:
+    """Return whether the process that made a volume goes on."""
+    try:
+        pid = json.loads(note.read_text())["pid"]
+        return b"jupyter_sky.node.volumes" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _is_read_only(note: Path) -> bool:
+    """Return whether a volume was never written back."""
+    try:
+        return bool(json.loads(note.read_text())["read_only"])
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def remove_absent(path: Path) -> None:
+    """Remove the files of a volume that have no content."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            place = Path(folder, name)
+            with contextlib.suppress(OSError):
+                if place.lstat().st_mode & ABSENT:
+                    place.unlink()
+
+
+def _clear(path: Path, is_read_only: bool) -> list[str]:
+    """Remove what a process has left that was killed, and name what may be nowhere else.
+
+    Files without content are in the bucket, and of a read-only volume those that nobody may write.
+    """
+    left = []
+    remove_absent(path)
+    for folder, _, names in os.walk(path):
+        for name in names:
+            place = Path(folder, name)
+            if name.endswith(NEW) or (is_read_only and not place.lstat().st_mode & _ANYBODY_WRITES):
+                place.unlink()
+            elif place not in note_places(path):
+                left.append(str(place))
+    if not left:
+        _remove_empty(path)
+    return left
+
+
+def _remove_empty(path: Path) -> None:
+    """Remove folders in which nothing is, and what is ours."""
+    for note in note_places(path):
+        with contextlib.suppress(OSError):
+            note.unlink()
+    for folder, _, _ in os.walk(path, topdown=False):
+        if Path(folder) != path:
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()

@@ -1,0 +1,370 @@
+"""The files of a volume on the node's disk: all of them are seen, and read when they are opened.
+
+A file that was not read yet is there with its size and without content. A lease holds up whoever
+opens it until it is fetched; its sticky bit says that it has no content. When those that were read
+take up more than their limit, the ones that were used longest ago lose their content again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import resource
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+from jupyter_sky.formatting import format_bytes
+from jupyter_sky.node.volumes.bucket import Bucket, BucketError, Listed
+from jupyter_sky.node.volumes.entry import Entry, mark_of
+from jupyter_sky.node.volumes.leases import Leases
+from jupyter_sky.node.volumes.place import VolumeError, make_place, remove_place
+from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
+from jupyter_sky.transport.volumes.requests import VolumeOrder
+
+_SPARE = 256  # descriptors for other things than leases
+_DOWN_TO = 0.9  # of the limit, when something has to go
+
+
+class Tree:
+    """The files of one volume.
+
+    Parameters
+    ----------
+    order
+        What was asked for.
+    leases
+        Of this process.
+    socket
+        Where ranks can ask for something, which a note in the volume says.
+    on_full
+        Called after each fetch, to make room if there is too little.
+    """
+
+    def __init__(
+        self, order: VolumeOrder, leases: Leases, socket: str, on_full: Callable[[], None]
+    ) -> None:
+        self.order = order
+        self.bucket = Bucket(order)
+        self.path = Path(order["path"]).expanduser()
+        self.entries: dict[str, Entry] = {}
+        self.by_fd: dict[int, Entry] = {}
+        self.skipped: list[str] = []
+        self.lock = threading.RLock()
+        self.here = 0
+        self.fetched = 0
+        self._leases = leases
+        self._socket = socket
+        self._on_full = on_full
+        self._has_leases = True
+        self._made: list[Path] | None = None  # once the folder is ours
+        self._notes = frozenset(map(str, note_places(self.path)))
+        self._numbers = itertools.count(1)
+        self._mode = 0o444 if order["read_only"] else 0o644
+
+    def make(self) -> None:
+        """Show all files of the bucket at the path.
+
+        Raises
+        ------
+        VolumeError, BucketError
+            When that cannot be; nothing is left then.
+        """
+        if not self.order["limit"]:
+            at = next(each for each in (self.path, *self.path.parents) if each.exists())
+            self.order["limit"] = max(shutil.disk_usage(at).free // 2, 1)
+        listing = self.bucket.list()
+        if not listing and self.order["read_only"]:
+            raise BucketError(f"there is nothing at {self.bucket.url}")
+        note = {
+            "url": self.bucket.url,
+            "socket": self._socket,
+            "pid": os.getpid(),
+            "path": str(self.path),
+            "read_only": self.order["read_only"],
+        }
+        self._made = make_place(self.path, note)
+        try:
+            self.show(listing)
+            if not self._has_leases:
+                self._check_size(sum(each.size for each in listing.values()))
+        except OSError as error:
+            self.remove()
+            raise VolumeError(f"{self.path}: {error.strerror}") from None
+        except BaseException:
+            self.remove()
+            raise
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether files can be fetched when they are opened; else all have to be fetched before."""
+        return self._has_leases
+
+    def show(self, listing: dict[str, Listed]) -> None:
+        """Show these files of the bucket; what ranks have changed stays as it is."""
+        _check_descriptors(len(listing), self.bucket.url)
+        for name in sorted(listing):
+            before = self.entries.get(name)
+            if before and before.listed == listing[name]:
+                continue
+            if before is None and (self.path / name).exists():
+                continue  # a rank has written it, which has not been written back yet
+            if before and not self._is_as_was(before):
+                continue
+            self._show(name, listing[name])
+        for name in set(self.entries) - set(listing):
+            if self._is_as_was(entry := self.entries[name]):
+                with self.lock, contextlib.suppress(OSError):
+                    (self.path / name).unlink()
+                    self.forget(entry)
+
+    def _show(self, name: str, listed: Listed) -> None:
+        parts = PurePosixPath(name).parts
+        if ".." in parts or name.startswith("/") or self._is_ours(f"{self.path}/{name}"):
+            self.skipped.append(name)
+            return
+        try:
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            if (self.path / name).is_dir():
+                raise IsADirectoryError
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            self.skipped.append(name)  # a bucket can have `a` and `a/b`, a disk cannot
+            return
+        before = self.entries.get(name)
+        entry = Entry(name, listed, name)
+        self._place(entry)
+        if before:
+            self.forget(before, but=entry)
+
+    def _place(self, entry: Entry) -> None:
+        """Put a file without content at the place of an entry, in one step."""
+        new = (self.path / entry.name).with_name(f".{next(self._numbers)}{NEW}")
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, entry.listed.size)
+            if self._has_leases and entry.listed.size:
+                try:
+                    self._leases.take(fd)
+                except OSError:
+                    self._has_leases = False
+            os.fchmod(fd, self._mode | (ABSENT if entry.listed.size else 0))
+            with self.lock:
+                new.replace(self.path / entry.name)
+                self.entries[entry.name] = entry
+                if entry.listed.size:
+                    entry.fd, entry.mark = fd, None
+                    self.by_fd[fd] = entry
+                else:
+                    entry.mark = mark_of(os.fstat(fd))
+        finally:
+            if entry.fd != fd:
+                os.close(fd)
+
+    def forget(self, entry: Entry, but: Entry | None = None) -> None:
+        """Let go of an entry whose file is no more."""
+        with self.lock:
+            if entry.fd is not None:
+                self.by_fd.pop(entry.fd, None)
+                self._leases.release(entry.fd)
+                os.close(entry.fd)
+                entry.fd = None
+            elif entry.mark:
+                self.here -= entry.mark[1]
+            if but is None and self.entries.get(entry.name) is entry:
+                del self.entries[entry.name]
+
+    def _is_as_was(self, entry: Entry) -> bool:
+        """Return whether no rank has changed a file since it was fetched or shown."""
+        try:
+            found = os.lstat(self.path / entry.name)
+        except FileNotFoundError:
+            return False
+        if entry.fd is not None:
+            return found.st_ino == os.fstat(entry.fd).st_ino and entry.fetching is None
+        return mark_of(found) == entry.mark
+
+    # Content
+
+    def finish(self, entry: Entry, size: int) -> None:
+        """Let those go on who wait for a file whose content is there now."""
+        fd = entry.fd
+        assert fd is not None
+        with self.lock:
+            found = os.fstat(fd)
+            # Read later than changed: by that the next reading is seen, if the disk notes any.
+            os.utime(fd, ns=(found.st_mtime_ns - 10**9, found.st_mtime_ns))
+            os.fchmod(fd, self._mode)
+            entry.mark, entry.used = mark_of(os.fstat(fd)), time.time_ns()
+            entry.fd = entry.fetching = None
+            self.by_fd.pop(fd, None)
+            self.here += size
+            self.fetched += 1
+            self._leases.release(fd) if self._has_leases else None
+            os.close(fd)
+        self._on_full()
+
+    def give_up(self, entry: Entry) -> None:
+        """Let those go on who wait for a file that cannot be had: they find it empty.
+
+        Whoever opens it later has it fetched again.
+        """
+        fd = entry.fd
+        assert fd is not None
+        with self.lock:
+            os.ftruncate(fd, 0)
+            entry.fd = entry.fetching = None
+            self.by_fd.pop(fd, None)
+            with contextlib.suppress(OSError):
+                self._place(entry)
+            self._leases.release(fd) if self._has_leases else None
+            os.close(fd)
+
+    def drop(self, wanted: int) -> None:
+        """Take the content of what was used longest ago, until no more than so many bytes are left.
+
+        What somebody has open, or has changed, stays.
+        """
+        if self.here <= wanted or not self._has_leases:
+            return
+        with self.lock:
+            there = [each for each in self.entries.values() if each.mark and each.mark[1]]
+        for entry in there:
+            self._note_use(entry)
+        for entry in sorted(there, key=lambda each: each.used):
+            if self.here <= wanted:
+                break
+            with self.lock, contextlib.suppress(OSError):
+                self._drop(entry)
+
+    def make_room(self) -> None:
+        """Drop content if there is more than the limit allows."""
+        if self.here > self.order["limit"]:
+            self.drop(int(self.order["limit"] * _DOWN_TO))
+
+    def _note_use(self, entry: Entry) -> None:
+        """Find out whether a file was read since this was last looked at."""
+        path = self.path / entry.name
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            if found.st_atime_ns > found.st_mtime_ns:
+                entry.used = max(entry.used, found.st_atime_ns)
+                if mark_of(found) == entry.mark:
+                    # Many disks note a reading only where the one before is older than a change.
+                    os.utime(path, ns=(found.st_mtime_ns - 10**9, found.st_mtime_ns))
+
+    def _drop(self, entry: Entry) -> None:
+        if entry.mark is None or not self._is_as_was(entry):
+            return
+        path = self.path / entry.name
+        if self._mode == 0o444:
+            path.chmod(0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            self._leases.take(fd)
+        except OSError:  # somebody has it open
+            os.fchmod(fd, self._mode)
+            os.close(fd)
+            return
+        size, when = entry.mark[1], entry.mark[2]
+        # From here on somebody may wait who opens it, whatever goes wrong below.
+        entry.fd, entry.mark = fd, None
+        self.by_fd[fd] = entry
+        self.here -= size
+        os.fchmod(fd, self._mode | ABSENT)
+        os.ftruncate(fd, 0)
+        os.ftruncate(fd, size)
+        os.utime(fd, ns=(when, when))
+
+    # What ranks have written
+
+    def changed(self) -> list[str]:
+        """Return the names of files that are on this node alone."""
+        found = []
+        for name, seen in self._walk():
+            with self.lock:
+                entry = self.entries.get(name)
+                if entry is None:
+                    if seen.st_mode & ABSENT and (moved := self._moved(seen.st_ino)):
+                        self.entries[name] = self.entries.pop(moved.name)
+                        moved.name = name
+                    found.append(name)
+                elif entry.name != entry.source or (
+                    entry.fetching is None and not self._is_as_was(entry)
+                ):
+                    found.append(name)
+        return found
+
+    def removed(self) -> list[str]:
+        """Return the names of files that this node had written back, and that are no more."""
+        with self.lock:
+            own = [each.name for each in self.entries.values() if each.is_own]
+        return [name for name in own if not os.path.lexists(self.path / name)]
+
+    def _moved(self, inode: int) -> Entry | None:
+        return next((each for fd, each in self.by_fd.items() if os.fstat(fd).st_ino == inode), None)
+
+    def is_written(self, name: str, before: os.stat_result) -> bool:
+        """Take a file for written back, unless it has changed since ``before``."""
+        with self.lock:
+            found = os.lstat(self.path / name)
+            if mark_of(found) != mark_of(before):
+                return False
+            if former := self.entries.get(name):
+                self.forget(former)
+            tag = f"written {found.st_mtime_ns}"
+            made = Entry(name, Listed(found.st_size, tag), name, mark=mark_of(found), is_own=True)
+            made.used = time.time_ns()
+            self.entries[name] = made
+            self.here += found.st_size
+            return True
+
+    def _walk(self) -> Iterator[tuple[str, os.stat_result]]:
+        start = len(str(self.path)) + 1
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                place = os.path.join(folder, name)  # noqa: PTH118
+                if self._is_ours(place):
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    if stat.S_ISREG((found := os.lstat(place)).st_mode):
+                        yield place[start:], found
+
+    def _is_ours(self, place: str) -> bool:
+        # Asked of every file after each run.
+        return place.endswith(NEW) or place in self._notes
+
+    def remove(self) -> list[str]:
+        """Remove everything but what is on this node alone, and return the names of that."""
+        if self._made is None:
+            return []
+        left = self.changed() if not self.order["read_only"] else []
+        kept = {self.path / name for name in left}
+        with self.lock:
+            for name in list(self.entries):
+                if self.path / name not in kept:
+                    with contextlib.suppress(OSError):
+                        (self.path / name).unlink()
+                self.forget(self.entries[name])
+        remove_place(self.path, kept, self._made)
+        return left
+
+    def _check_size(self, size: int) -> None:
+        if size > self.order["limit"]:
+            raise VolumeError(
+                f"{self.path} is on a file system without leases, so that all of "
+                f"{self.bucket.url} has to be fetched at once: its {format_bytes(size)} are more "
+                f"than the {format_bytes(self.order['limit'])} of the setting volume_cache"
+            )
+
+
+def _check_descriptors(files: int, url: str) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and files + _SPARE > most:
+        raise VolumeError(
+            f"{url} has {files:,} files, and a process of this node can hold {most:,} open: "
+            "name a longer prefix, or pack the files, as in tar files"
+        )

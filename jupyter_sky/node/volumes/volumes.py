@@ -1,0 +1,195 @@
+"""The volumes of a node as its agent has them: a process of their own, and what it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.node.packages import overlay
+from jupyter_sky.node.volumes.opening import LIST
+from jupyter_sky.node.volumes.place import remove_absent
+from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.volumes.requests import MountRequest, WrittenVolume
+
+_LINE = 64 * 1024 * 1024  # bytes of an answer: it can name many files
+_LAST_WITHIN = 5.0
+"""Seconds for a node that a notebook ends, which has had everything written back before."""
+
+
+_LOST = (
+    "the process that keeps the volumes was killed: what ranks have written is still there, and "
+    "after `%sky down` the next cell starts it again"
+)
+
+
+class Volumes:
+    """The volumes of a node.
+
+    Parameters
+    ----------
+    folder
+        The agent's folder.
+    socket
+        Where the agent listens; the process listens beside it.
+    blobs
+        The folder of the node's blobs, where ranks find which volumes there are.
+
+    Attributes
+    ----------
+    handlers
+        What answers each request, by its name.
+    """
+
+    def __init__(self, folder: Path, socket: str, blobs: Path) -> None:
+        self._folder = folder
+        self._socket = f"{socket}.v"
+        self._list = blobs / LIST
+        self._process: asyncio.subprocess.Process | None = None
+        self._writing: asyncio.Task[str] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._is_lost = False
+        self._starting = asyncio.Lock()
+        self.handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
+            "mount": self._on_mount,
+            "write_back": self._on_write_back,
+            "volumes": self._on_state,
+        }
+
+    @property
+    def are_there(self) -> bool:
+        """Whether there are any."""
+        return self._process is not None
+
+    async def write_back(self) -> str:
+        """Write back what ranks have written; return what of it could not be, in words."""
+        if self._process is None:
+            return ""
+        # What is written now is told to the next notebook that asks.
+        answer = await self._ask({"op": "write_back", "quietly": True}) or {}
+        left = [
+            f"{len(each['left'])} files of {each['path']} could not be written to {each['url']} "
+            f"({each['trouble']}) and stay on the node"
+            for each in answer.get("volumes", ())
+            if each["left"]
+        ]
+        return "; ".join(left)
+
+    def begin_write_back(self) -> None:
+        """Write back what ranks have written, in the background."""
+        if self.are_there:
+            self._writing = asyncio.get_running_loop().create_task(self.write_back())
+
+    async def end(self) -> None:
+        """Write back what can be in the time, and remove the volumes but for the rest of that."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WITHIN):
+                await self._ask({"op": "end", "write": True})
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(_LAST_WITHIN):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            for each in self._listed():
+                await asyncio.to_thread(remove_absent, Path(each["path"]))
+
+    async def _on_mount(self, request: MountRequest) -> Message:
+        if self._is_lost:
+            return {"trouble": _LOST}
+        async with self._starting:
+            if self._process is None:
+                self._process = await self._start()
+        answer = await self._ask({"op": "mount", "volumes": request["volumes"]})
+        if answer and not answer["trouble"]:
+            await self._tell_ranks()
+        return answer or {"trouble": "the process that keeps the volumes has ended"}
+
+    async def _on_write_back(self, request: Mapping[str, Any]) -> Message:
+        if self._is_lost:
+            return {"volumes": [_lost(each) for each in self._listed()]}
+        return await self._ask({"op": "write_back"}) or {"volumes": []}
+
+    async def _on_state(self, request: Mapping[str, Any]) -> Message:
+        return await self._ask({"op": "state"}) or {"volumes": []}
+
+    async def _tell_ranks(self) -> None:
+        """Name the volumes to ranks, which look at the start of each run."""
+        state = await self._ask({"op": "state"}) or {"volumes": []}
+        keys = ("url", "path", "read_only")
+        volumes = [{key: each[key] for key in keys} for each in state["volumes"]]
+        told = [{**each, "socket": self._socket} for each in volumes]
+        part = self._list.with_suffix(".part")
+        part.write_text(json.dumps(told))
+        part.replace(self._list)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        Path(self._socket).unlink(missing_ok=True)
+        inherited = os.environ.get("PYTHONPATH", "")
+        added = str(overlay.link(self._folder))
+        path = os.pathsep.join(filter(None, (inherited, added)))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "jupyter_sky.node.volumes.keeper", self._socket),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        await process.stdout.readline()
+        self._watching = asyncio.get_running_loop().create_task(self._watch(process))
+        return process
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Remove files without content if the process is killed: nobody fills them any longer."""
+        await process.wait()
+        if self._process is process:
+            self._is_lost = True
+            for each in self._listed():
+                await asyncio.to_thread(remove_absent, Path(each["path"]))
+
+    def _listed(self) -> list[dict[str, Any]]:
+        with contextlib.suppress(OSError):
+            found: list[dict[str, Any]] = json.loads(self._list.read_text())
+            return found
+        return []
+
+    async def _ask(self, request: dict[str, Any]) -> Message | None:
+        """Ask the process; ``None`` where it has ended, or there is none."""
+        if self._process is None and request["op"] != "end":
+            return None
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._socket, limit=_LINE)
+        except OSError:
+            return None
+        try:
+            writer.write(json.dumps(request).encode() + b"\n")
+            await writer.drain()
+            line = await reader.readline()
+        except OSError:
+            return None
+        finally:
+            writer.close()
+        answer: Message | None = json.loads(line) if line else None
+        return answer
+
+
+def _lost(volume: Mapping[str, Any]) -> WrittenVolume:
+    return {
+        "url": volume["url"],
+        "path": volume["path"],
+        "files": 0,
+        "size": 0,
+        "left": [],
+        "trouble": f"{volume['path']}: {_LOST}",
+    }

@@ -1,0 +1,83 @@
+"""Writes back into a bucket what ranks have written into its volume."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from pathlib import Path
+
+from jupyter_sky.node.volumes.bucket import BucketError
+from jupyter_sky.node.volumes.fetching import Fetcher
+from jupyter_sky.node.volumes.tree import Tree
+from jupyter_sky.transport.volumes.requests import WrittenVolume
+
+MARKER = "checkpoint.json"
+"""The file that says which save of a checkpoint holds."""
+
+_ATTEMPTS = 3  # at a file that is written meanwhile
+
+
+def write_back(tree: Tree, fetcher: Fetcher, workers: Executor) -> WrittenVolume:
+    """Write what is on the node alone into the bucket, and say what became of it.
+
+    What the bucket had before is never removed, but what this node has written there is, where
+    ranks have removed it.
+    """
+    names = tree.changed()
+    answer: WrittenVolume = {
+        "url": tree.bucket.url,
+        "path": str(tree.path),
+        "files": 0,
+        "size": 0,
+        "left": [],
+        "trouble": "",
+    }
+    if tree.order["read_only"]:
+        if names:
+            answer["left"] = names
+            answer["trouble"] = "it is read-only: leave out `:ro` where it is to be written back"
+        return answer
+    # A checkpoint holds by its marker, which comes last; before that the former one holds.
+    markers = [name for name in names if name.rpartition("/")[2] == MARKER]
+    for part in ([name for name in names if name not in markers], markers):
+        if answer["left"]:
+            answer["left"] += part
+            break
+        written = workers.map(lambda each: _write(tree, each, fetcher), part)
+        for name, (size, trouble) in zip(part, written, strict=True):
+            if trouble:
+                answer["left"].append(name)
+                answer["trouble"] = answer["trouble"] or trouble
+            else:
+                answer["files"] += 1
+                answer["size"] += size
+    for name in tree.removed() if not answer["left"] else ():
+        try:
+            tree.bucket.remove(name)
+        except BucketError as error:
+            answer["trouble"] = answer["trouble"] or str(error)
+        else:
+            tree.forget(tree.entries[name])
+    return answer
+
+
+def _write(tree: Tree, name: str, fetcher: Fetcher) -> tuple[int, str]:
+    """Write one file; return its size, and why that failed."""
+    path: Path = tree.path / name
+    entry = tree.entries.get(name)
+    is_moved = entry is not None and entry.source != name
+    # It may have been moved before anybody has read it.
+    if entry and is_moved and (trouble := fetcher.fetch(tree, entry)):
+        return 0, trouble
+    for _ in range(_ATTEMPTS):
+        try:
+            before = path.lstat()
+            tree.bucket.write(name, path)
+            if tree.is_written(name, before):
+                return before.st_size, ""
+        except BucketError as error:
+            return 0, str(error)
+        except FileNotFoundError:
+            return 0, ""  # ranks have removed it meanwhile
+        except OSError as error:
+            return 0, error.strerror or str(error)
+    return 0, "it is still being written"
