@@ -21,6 +21,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from jupyter_sky.providers.mtls import Credentials
@@ -141,6 +142,10 @@ class Machine(Protocol):
 
         They import the user's own modules from there then; otherwise the modules are sent.
         """
+
+    @property
+    def blobs_here(self) -> Path | None:
+        """The folder of the node's blobs, if this process may write into it; else ``None``."""
 
     async def open(self) -> socket.socket:
         """Return a new connection to the agent.

@@ -59,6 +59,8 @@ class Spec:
     max_hourly_cost: float | None = None
 
     def __post_init__(self) -> None:
+        if not _is_provider(self.provider):
+            raise UsageError(f"{self.provider!r} is no provider: write sky.Spec(sky.Local()).")
         if self.allocation not in (None, "on-demand", "spot", "spot-if-available"):
             raise UsageError(
                 f"allocation={self.allocation!r}: type 'on-demand', 'spot' or 'spot-if-available'."
@@ -89,6 +91,36 @@ class Spec:
         kinds = {None: [provider.spot], "on-demand": [False], "spot": [True]}
         spot = kinds.get(self.allocation, [True, False])
         return [Candidate(cast("Provider", replace(provider, spot=each)), spec) for each in spot]
+
+
+def check_places(provider: object, specs: Sequence[object], selection: object) -> None:
+    """Check what a pool is told about where its nodes come from.
+
+    Raises
+    ------
+    UsageError
+        When that is not possible.
+    """
+    for each in specs:
+        if not isinstance(each, Spec):
+            raise UsageError(
+                f"{each!r} is no sky.Spec: write sky.ComputePool(provider=sky.Local(), nodes=2), "
+                "or sky.ComputePool(sky.Spec(sky.Local()), …) for places to choose from."
+            )
+    if provider is not None and not _is_provider(provider):
+        raise UsageError(f"provider={provider!r} is not a provider: write provider=sky.Local().")
+    if specs and provider is not None:
+        raise UsageError("give a pool provider= or several sky.Spec(provider), not both.")
+    _check_selection(selection)
+
+
+def _check_selection(selection: object) -> None:
+    if selection not in ("cheapest", "first"):
+        raise UsageError(f"selection={selection!r}: type 'cheapest' or 'first'.")
+
+
+def _is_provider(value: object) -> bool:
+    return hasattr(value, "default_nodes") and not isinstance(value, type)
 
 
 _OF_CLUSTER = {each.name for each in fields(Spec)} & {each.name for each in fields(ClusterSpec)}
@@ -151,8 +183,7 @@ def in_order(
     UsageError
         When none of them has what is wanted.
     """
-    if selection not in ("cheapest", "first"):
-        raise UsageError(f"selection={selection!r}: type 'cheapest' or 'first'.")
+    _check_selection(selection)
     found: list[tuple[C, float | None]] = []
     refused: list[str] = []
     for each in candidates:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from jupyter_sky.providers.base import Machine, Progress, Provider
+from jupyter_sky.providers.spec import ClusterSpec
 
 
 @runtime_checkable
@@ -15,7 +16,14 @@ class CloudProvider(Provider, Protocol):
 
     Everything that it rents has to bear the id of its cluster and an id of this registry, so that
     `list_resources` finds it even if the kernel is killed at the worst moment.
+
+    Attributes
+    ----------
+    cloud
+        Who rents machines out, as a user reads it: ``"AWS"``.
     """
+
+    cloud: str
 
     def location(self) -> str:
         """Return where machines are rented, as the registry keeps it and a user can read it."""
@@ -77,6 +85,85 @@ class CloudProvider(Provider, Protocol):
         list of str
             What was removed and what was kept, a sentence each.
         """
+
+
+@runtime_checkable
+class Stoppable(CloudProvider, Protocol):
+    """A provider whose machines can be stopped: they cost nothing then but for their disks."""
+
+    def check_stop(self, machines: Sequence[Machine]) -> None:
+        """Refuse machines that cannot be stopped, before anything is done to them.
+
+        Raises
+        ------
+        UsageError
+            Why they cannot, and what to do instead.
+        """
+
+    async def storage_price(self, machines: Sequence[Machine]) -> float | None:
+        """Return the dollars an hour of the machines' disks; ``None`` if that is not known."""
+
+    async def money_left(self, machines: Sequence[Machine]) -> float | None:
+        """Return the dollars after which running machines end by themselves; ``None``: never.
+
+        Raises
+        ------
+        SkyError
+            When a machine does not say it.
+        """
+
+    async def stop_machines(self, machines: Sequence[Machine]) -> None:
+        """Stop machines: they cost nothing any more when this returns, but for their disks.
+
+        From the first change on, a machine that powers off by itself keeps its disk.
+
+        Raises
+        ------
+        SkyError
+            When one may run on.
+        """
+
+    async def start_machines(
+        self,
+        spec: ClusterSpec,
+        identity: str,
+        machines: Sequence[Machine],
+        preload: Sequence[str],
+        progress: Progress,
+        money: float | None = None,
+    ) -> list[Machine]:
+        """Start machines that were stopped, and an agent on each, as `launch` does for new ones.
+
+        It starts all of them or none: before it raises, also when it is cancelled, it stops what
+        it has started. Machines that run already are taken as they are.
+
+        Parameters
+        ----------
+        money
+            Dollars that they may cost from now on, before they end by themselves.
+
+        Returns
+        -------
+        list of Machine
+            The same machines, where they are reached now.
+        """
+
+    async def stopped_at(self, machines: Sequence[Machine]) -> list[float | None]:
+        """Return when machines were stopped, in seconds since the epoch; ``None`` for others.
+
+        Raises
+        ------
+        SkyError
+            When it cannot be known.
+        """
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A provider that can say what starting a cluster would make and cost."""
+
+    def plan(self, spec: ClusterSpec) -> str:
+        """Return that, as lines; services are asked, and nothing is changed there."""
 
 
 @dataclass(frozen=True)

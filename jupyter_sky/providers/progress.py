@@ -48,9 +48,17 @@ class Preparation:
     """The steps of all nodes of a cluster while it starts.
 
     As text it is one line, which changes when a node is done and when the last one comes on.
+
+    Attributes
+    ----------
+    steps
+        The step of each node.
+    plans
+        What will be installed on nodes that do not have it yet, a sentence for each environment.
     """
 
     steps: tuple[Step, ...]
+    plans: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         behind = min((step for step in self.steps if not step.is_over), key=_share, default=None)

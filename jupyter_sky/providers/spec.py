@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
+from jupyter_sky.providers.buckets.volume import Volume
 
 
 @dataclass(frozen=True)
@@ -38,16 +39,36 @@ class Accelerator:
         return self.name if self.count == 1 else f"{self.name}:{self.count}"
 
     def fits(self, device: str) -> bool:
-        """Return whether a device is one of these, by the name that its driver gives it."""
-        return self.name.split("-")[0].lower() in device.lower()
+        """Return whether a device is one of these, by the name that its driver gives it.
+
+        An L40 is no L4; an "NVIDIA GeForce RTX 2080 Ti" is an RTX2080Ti.
+        """
+        wanted = re.sub(r"[\s_]", "", self.name.split("-")[0]).lower()
+        words = re.split(r"[\s_-]+", device.lower())
+        return any(
+            "".join(words[first:last]) == wanted
+            for first in range(len(words))
+            for last in range(first + 1, len(words) + 1)
+        )
 
 
 @dataclass(frozen=True)
 class PipIndex:
-    """An extra package index, and the packages to take from it (none named: any)."""
+    """An extra package index.
+
+    Parameters
+    ----------
+    url
+        Its address.
+    packages
+        The packages to take from it; none named: any.
+    cuda_url
+        The address to take in its place for a node that turns out to have an NVIDIA GPU.
+    """
 
     url: str
     packages: Sequence[str] = ()
+    cuda_url: str | None = None
 
     def __repr__(self) -> str:
         return _repr(self)
@@ -70,6 +91,10 @@ class Image:
     pip_indexes
         Package indexes to look at beside the default one: addresses or `PipIndex`. A folder of
         wheels on this machine is sent to the nodes, for those that reach no index.
+    like
+        What nodes have beside that: ``"imports"`` for the packages that the notebook imports, in
+        its versions; a ``uv.lock``, ``pyproject.toml``, ``requirements.txt`` or conda
+        ``environment.yml``; or ``None``. Where `pip` names a version, that one is taken.
     apt
         Names of system packages.
     env
@@ -82,11 +107,14 @@ class Image:
         Patterns of what stays behind of them.
     bootstrap
         Shell commands that each machine runs once, after all of that and before its ranks start.
+    pins, wheels
+        What `like` came to when a cluster started: requirements, and wheel files of this machine.
     """
 
     python: str | None = None
     pip: Sequence[str] = ()
     pip_indexes: Sequence[PipIndex | str] = ()
+    like: str | None = "imports"
     apt: Sequence[str] = ()
     # Values often are keys and tokens, and a notebook saves every repr that it shows.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -94,6 +122,8 @@ class Image:
     includes: Sequence[str] = ()
     excludes: Sequence[str] = ()
     bootstrap: Sequence[str] = ()
+    pins: Sequence[str] = ()
+    wheels: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return _repr(self)
@@ -103,7 +133,11 @@ class Image:
             raise UsageError(
                 f'python={self.python!r} is not a version of Python: type python="3.12".'
             )
-        for name in ("pip", "apt", "includes", "excludes", "bootstrap"):
+        if self.like is not None and not isinstance(self.like, str):
+            raise UsageError(
+                f'like={self.like!r} is no file: type like="uv.lock", "imports", or None.'
+            )
+        for name in ("pip", "apt", "includes", "excludes", "bootstrap", "pins", "wheels"):
             object.__setattr__(self, name, _strings(name, getattr(self, name)))
         object.__setattr__(self, "pip_indexes", _indexes(self.pip_indexes))
         for name in ("env", "shell_vars"):
@@ -134,6 +168,8 @@ class ClusterSpec:
         What is installed on each node.
     idle_timeout
         Seconds without a run after which the cluster ends itself; ``None`` takes the provider's.
+    autostop
+        Whether it is stopped then, and its disks stay, where the provider can do that.
     replace
         Whether another node takes the place of one that is lost.
     patience
@@ -141,6 +177,8 @@ class ClusterSpec:
         ``None`` for 15 seconds while something runs or waits to run, and 10 minutes otherwise.
     unattended
         Seconds that a run goes on while no notebook is connected, before its nodes end.
+    volumes
+        Data in buckets and shared folders, at paths of each node.
     """
 
     name: str
@@ -151,9 +189,11 @@ class ClusterSpec:
     memory: str | float | None = None
     image: Image = field(default_factory=Image)
     idle_timeout: float | None = None
+    autostop: bool = False
     replace: bool = False
     patience: float | None = None
     unattended: float = UNATTENDED
+    volumes: tuple[Volume, ...] = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", str(self.name)):

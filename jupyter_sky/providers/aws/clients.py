@@ -107,6 +107,11 @@ class Clients:
         return self._client("sts", self.region)
 
     @functools.cached_property
+    def quotas(self) -> Any:
+        """How much the account may have."""
+        return self._client("service-quotas", self.region, 2)
+
+    @functools.cached_property
     def pricing(self) -> Any:
         """Prices."""
         # Without it there are offers all the same.
@@ -121,6 +126,13 @@ class Clients:
         except AWSError:
             return ""
         return str(answer)
+
+    @property
+    def account(self) -> str:
+        """Where something is made and who pays for it, in words: the price is said with it."""
+        number = self.user.split(":")[4] if self.user.count(":") >= 5 else "an unknown number"
+        profile = self.location.removeprefix(self.region).removeprefix(_AS)
+        return f"in {self.region}, account {number}{f' (profile {profile})' if profile else ''}"
 
     def ask_user(self) -> str:
         """Ask AWS who the user is; this needs no permission."""

@@ -50,7 +50,10 @@ def _prices(there: Clients) -> tuple[str, str]:
 
 
 def _network(there: Clients) -> tuple[str, str]:
-    return f"default subnets in {', '.join(subnets.find_subnets(there, None))}", ""
+    return (
+        f"default subnets in {', '.join(each.zone for each in subnets.find_subnets(there, ()))}",
+        "",
+    )
 
 
 def _access(there: Clients) -> tuple[str, str]:

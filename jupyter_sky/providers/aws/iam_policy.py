@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from jupyter_sky.providers.aws.tags import ID
 
 _LOOK = (
+    "ec2:DescribeCapacityReservations",
     "ec2:DescribeImages",
     "ec2:DescribeInstances",
     "ec2:DescribeInstanceStatus",
@@ -24,6 +25,7 @@ _LOOK = (
     "ec2:DescribeTags",
     "ec2:DescribeVolumes",
     "pricing:GetProducts",
+    "servicequotas:ListServiceQuotas",
     "ssm:GetParameter",
 )
 _MAKE = (
@@ -46,12 +48,24 @@ _CHANGE_OURS = (
     "ec2:DeleteSnapshot",
     "ec2:DeleteVolume",
     "ec2:DeregisterImage",
+    "ec2:ModifyInstanceAttribute",
     "ec2:RevokeSecurityGroupIngress",
+    "ec2:StartInstances",
+    "ec2:StopInstances",
     "ec2:TerminateInstances",
 )
 
+_USE_KEY = (
+    "kms:CreateGrant",
+    "kms:Decrypt",
+    "kms:DescribeKey",
+    "kms:GenerateDataKeyWithoutPlaintext",
+    "kms:ReEncryptFrom",
+    "kms:ReEncryptTo",
+)
 
-def policy(profile: str | None = None, partition: str = "aws") -> str:
+
+def policy(profile: str | None = None, partition: str = "aws", kms_key: str | None = None) -> str:
     """Return an IAM policy that lets who has it look and make, and change only what has our tag.
 
     Parameters
@@ -60,6 +74,8 @@ def policy(profile: str | None = None, partition: str = "aws") -> str:
         The name of the instance profile that machines get; its role bears the same name.
     partition
         The part of AWS where the user is: ``"aws"``, ``"aws-cn"`` or ``"aws-us-gov"``.
+    kms_key
+        The user's key that encrypts the disks, which EC2 has to be lent for that.
     """
     created = {"StringEquals": {"ec2:CreateAction": _CREATE}}
     ours = {"StringLike": {f"aws:ResourceTag/{ID}": "*"}}
@@ -77,6 +93,14 @@ def policy(profile: str | None = None, partition: str = "aws") -> str:
         to_machines = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
         role = f"arn:{partition}:iam::*:role/{profile}"
         statements.append(_allow(("iam:PassRole",), to_machines, [role]))
+    if kms_key is not None:
+        through_ec2 = {"StringLike": {"kms:ViaService": "ec2.*.amazonaws.com*"}}
+        is_arn = kms_key.startswith("arn:")
+        # An alias stands for a key: which one, only its own ARN tells.
+        named = kms_key if is_arn and ":key/" in kms_key else f"arn:{partition}:kms:*:*:key/*"
+        if not is_arn and not kms_key.startswith("alias/"):
+            named = f"arn:{partition}:kms:*:*:key/{kms_key}"
+        statements.append(_allow(_USE_KEY, through_ec2, [named]))
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, indent=2)
 
 

@@ -17,7 +17,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws import local_store
 from jupyter_sky.providers.aws.clients import AWSError, Clients, clients, clients_at, explain_errors
 from jupyter_sky.providers.aws.ec2 import snapshots
-from jupyter_sky.providers.aws.ec2.instance import Instance
+from jupyter_sky.providers.aws.ec2.instance import ENDED, Instance
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.tags import ID
 from jupyter_sky.providers.aws.teardown.resources import EC2Resources, look
@@ -28,12 +28,26 @@ ABANDONED_AFTER = 3600.0
 
 _AT_ONCE = 8  # regions that are asked
 
-_STATES = ("pending", "running", "stopping", "stopped")
+_RUNNING = ("pending", "running")
+_STATES = (*_RUNNING, "stopping", "stopped")
 _SINCE = re.compile(r"\((\d+)-(\d+)-(\d+) (\d+):(\d+):(\d+) (?:GMT|UTC)\)")
 
 
 def ended_at(machines: Sequence[Instance]) -> list[float | None]:
     """Return when instances have ended, in seconds since the epoch; ``None`` where one has not."""
+    said = _said(machines)
+    return [_since(said.get(each.id), _STATES) for each in machines]
+
+
+def stopped_at(machines: Sequence[Instance]) -> list[float | None]:
+    """Return when instances were stopped whose disks are there; ``None`` for others."""
+    said = _said(machines)
+    is_not = (*_RUNNING, *ENDED)
+    return [_since(said[each.id], is_not) if each.id in said else None for each in machines]
+
+
+def _said(machines: Sequence[Instance]) -> dict[str, dict[str, Any]]:
+    """Return what AWS says of those instances that it knows, by their ids."""
     said: dict[str, dict[str, Any]] = {}
     for location in {each.location for each in machines}:
         ids = [each.id for each in machines if each.location == location]
@@ -47,13 +61,14 @@ def ended_at(machines: Sequence[Instance]) -> list[float | None]:
             ):
                 for reservation in page["Reservations"]:
                     said |= {each["InstanceId"]: each for each in reservation["Instances"]}
-    return [_ended_at(said.get(each.id)) for each in machines]
+    return said
 
 
-def _ended_at(said: dict[str, Any] | None) -> float | None:
+def _since(said: dict[str, Any] | None, other: Sequence[str]) -> float | None:
+    """Return since when an instance is in its state, unless that is one of these others."""
     if said is None:
         return time.time()
-    if said["State"]["Name"] in _STATES:
+    if said["State"]["Name"] in other:
         return None
     since = _SINCE.search(said.get("StateTransitionReason", ""))
     numbers = map(int, since.groups()) if since else None

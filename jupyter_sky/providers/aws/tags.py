@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.aws.local_store import owner
 
 ID = "jupyter-sky"
@@ -16,10 +17,14 @@ OWNER = "jupyter-sky-owner"
 BY = "jupyter-sky-by"
 REQUEST = "jupyter-sky-request"
 SINCE = "jupyter-sky-since"
+KMS_KEY = "jupyter-sky-kms-key"
+"""What encrypts the disks of instances: of further ones too."""
 USER = "jupyter-sky-user"
 """Who the user is to AWS: the same from each of the user's computers."""
 
-_LONGEST = 256  # characters of a tag
+_LONGEST = 256  # characters of a tag's value
+_LONGEST_KEY = 128
+_MOST_OWN = 40  # AWS takes 50 in all
 
 
 def name_of(identity: str) -> str:
@@ -27,9 +32,10 @@ def name_of(identity: str) -> str:
     return f"jupyter-sky-{identity}"
 
 
-def cluster_tags(identity: str, name: str, user: str) -> dict[str, str]:
+def cluster_tags(identity: str, name: str, user: str, kms_key: str | None = None) -> dict[str, str]:
     """Return the tags of what belongs to a cluster, which a user of AWS has started."""
     return {
+        **({KMS_KEY: kms_key} if kms_key else {}),
         USER: user[:_LONGEST],
         SINCE: f"{time.time():.0f}",
         "Name": f"jupyter-sky {name}",
@@ -38,6 +44,40 @@ def cluster_tags(identity: str, name: str, user: str) -> dict[str, str]:
         OWNER: owner(),
         BY: f"{getpass.getuser()}@{socket.gethostname()}",
     }
+
+
+def check_tags(tags: object) -> None:
+    """Refuse tags that AWS would not take, or by which things are found again.
+
+    Raises
+    ------
+    UsageError
+        Which one it is.
+    """
+    if tags is None:
+        return
+    if not isinstance(tags, Mapping):
+        raise UsageError(f"tags={tags!r}: type names and values, like tags={{'team': 'vision'}}.")
+    if len(tags) > _MOST_OWN:
+        raise UsageError(f"these are {len(tags)} tags: AWS takes {_MOST_OWN} beside those of ours.")
+    for key, value in tags.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise UsageError(f"the tag {key!r}: {value!r} is no text: put both in quotes.")
+        if not is_own(key):
+            raise UsageError(
+                f"the tag {key!r} cannot be yours: what is rented is found by such tags. "
+                "Take another name."
+            )
+        if not 0 < len(key) <= _LONGEST_KEY or len(value) > _LONGEST:
+            raise UsageError(
+                f"the tag {key[:20]!r} is too long: AWS takes {_LONGEST_KEY} characters, and "
+                f"{_LONGEST} of its value."
+            )
+
+
+def is_own(key: str) -> bool:
+    """Return whether a tag is one of the user's, and not of this package or of AWS."""
+    return key != "Name" and not key.lower().startswith(("aws:", ID))
 
 
 def tag_specification(

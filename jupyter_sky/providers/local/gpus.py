@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
 from typing import NamedTuple
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.spec import Accelerator
+
+_DRIVER = Path(
+    "/proc/driver/nvidia"
+)  # there, too, where a container lacks NVIDIA's management library
+_NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 
 class GPU(NamedTuple):
@@ -15,16 +24,37 @@ class GPU(NamedTuple):
     id: str
     name: str
 
+    def variables(self) -> dict[str, str]:
+        """Return the variables with which a process sees this GPU alone."""
+        found = {"CUDA_VISIBLE_DEVICES": self.id}
+        if "CUDA_VISIBLE_DEVICES" not in os.environ:
+            # The number is the driver's; CUDA's own order begins with the fastest.
+            found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        return found
 
-def visible_gpus() -> list[GPU]:
-    """Return the NVIDIA GPUs that this process may use."""
-    names = _all_gpus()
+
+def visible_gpus(wanted: Accelerator | None = None) -> list[GPU]:
+    """Return the NVIDIA GPUs that this process may use; of those, what fits where one is wanted."""
+    found = _visible_gpus()
+    return found if wanted is None else [gpu for gpu in found if wanted.fits(gpu.name)]
+
+
+def _visible_gpus() -> list[GPU]:
+    known = _all_gpus()
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
-        return [GPU(str(number), name) for number, name in enumerate(names)]
-    ids = [each.strip() for each in allowed.split(",") if each.strip() not in ("", "-1")]
-    known = dict(enumerate(names))
-    return [GPU(each, known.get(int(each), "") if each.isdigit() else "GPU") for each in ids]
+        return [GPU(str(number), name) for number, (_, name) in enumerate(known)]
+    if not known and not _DRIVER.exists():
+        return []
+    # As CUDA reads it: the first that is no GPU ends the list, as -1 and NoDevFiles do.
+    ids = takewhile(_NAME.fullmatch, (each.strip() for each in allowed.split(",")))
+    return [GPU(each, _name(each, known)) for each in ids]
+
+
+def _name(device: str, known: Sequence[tuple[str, str]]) -> str:
+    if device.isdigit():
+        return dict(enumerate(name for _, name in known)).get(int(device), "GPU")
+    return next((name for uuid, name in known if uuid.startswith(device)), "GPU")
 
 
 def check_gpus(wanted: Accelerator, nodes: int) -> None:
@@ -47,7 +77,8 @@ def check_gpus(wanted: Accelerator, nodes: int) -> None:
         )
 
 
-def _all_gpus() -> list[str]:
+def _all_gpus() -> list[tuple[str, str]]:
+    """Return UUID and name of each GPU in the driver's order, which is that of the bus."""
     import pynvml
 
     try:
@@ -56,6 +87,9 @@ def _all_gpus() -> list[str]:
         return []
     try:
         handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        return [
+            (str(pynvml.nvmlDeviceGetUUID(each)), str(pynvml.nvmlDeviceGetName(each)))
+            for each in handles
+        ]
     finally:
         pynvml.nvmlShutdown()

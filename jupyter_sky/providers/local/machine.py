@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +42,16 @@ class LocalMachine:
     computer: str = field(default_factory=socket.gethostname)
     shares_files: bool = True
 
+    @property
+    def blobs_here(self) -> Path | None:
+        """The folder of its blobs, if it is on this computer and this user's."""
+        with contextlib.suppress(OSError):
+            found = self.blobs.lstat()
+            is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+            if is_own and self.computer == socket.gethostname():
+                return self.blobs
+        return None
+
     async def open(self) -> socket.socket:
         """Connect to the agent's socket."""
         sock = socket.socket(socket.AF_UNIX)
@@ -50,7 +61,7 @@ class LocalMachine:
         except (FileNotFoundError, ConnectionRefusedError) as error:
             sock.close()
             raise AgentGone(error.strerror) from None
-        except OSError:
+        except BaseException:
             sock.close()
             raise
         return sock

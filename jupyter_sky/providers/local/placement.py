@@ -63,4 +63,4 @@ def _visible(node: Node, rank: int, gpus: Sequence[GPU]) -> dict[str, str]:
         return {}
     first = node.node * node.accelerators
     index = rank if node.shared_accelerators else first + node.ranks.index(rank)
-    return {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)].id}
+    return gpus[index % len(gpus)].variables()

@@ -18,8 +18,9 @@ import psutil
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.paths import runtime
+from jupyter_sky.paths import of_the_user, runtime
 from jupyter_sky.providers.base import AddedNodes, Machine, Node, Progress, RunningCluster
+from jupyter_sky.providers.buckets.volume import check_here
 from jupyter_sky.providers.local.agent import start_agent
 from jupyter_sky.providers.local.bootstrap import bootstrap
 from jupyter_sky.providers.local.gpus import check_gpus, visible_gpus
@@ -64,7 +65,8 @@ class Local:
                 f"local nodes need Linux, and this notebook runs on {sys.platform}: name machines "
                 "that you can log in to, as in `--hosts gpu1,gpu2`."
             )
-        for name in preload:
+        # To look for a module within a package would import the package, such as torch, here.
+        for name in dict.fromkeys(each.partition(".")[0] for each in preload):
             if importlib.util.find_spec(name) is None:
                 raise UsageError(
                     f"{name} is not installed in this notebook's environment: "
@@ -74,6 +76,7 @@ class Local:
             check_gpus(spec.wanted_gpus, spec.nodes)
         _check_size("cpus", spec.cpus, os.cpu_count() or 1, "processors")
         _check_size("memory", spec.memory, psutil.virtual_memory().total / 2**30, "GB of memory")
+        check_here(spec.volumes)
         return differences(spec.image)
 
     async def launch(
@@ -83,7 +86,7 @@ class Local:
         variables = {"PATH": command_path(), **spec.image.env}
         await bootstrap(spec.image.bootstrap, _working_folder(), variables, progress)
         progress(f"starting {format_count(spec.nodes, 'local node')}")
-        nodes = place_nodes(spec, visible_gpus())
+        nodes = place_nodes(spec, visible_gpus(spec.wanted_gpus))
         shares = _shares(nodes, self.machines)
         names = [f"machine {index}" for index in range(len(shares))]
         credentials = issue_credentials(names) if len(shares) > 1 else []
@@ -96,7 +99,8 @@ class Local:
 
     async def add_nodes(self, running: RunningCluster, progress: Progress) -> AddedNodes:
         """Let the last agent stand for more nodes, or start others where there may be more."""
-        kept, new = place_new_nodes(running, visible_gpus())
+        gpus = visible_gpus(running.spec.wanted_gpus)
+        kept, new = place_new_nodes(running, gpus)
         progress(f"starting {format_count(len(new), 'local node')}")
         by_number = {node.node: node for node in kept}
         machines = [
@@ -108,7 +112,7 @@ class Local:
             port, shown = last.nodes[0].port, last.nodes[0].fingerprint
             added = [replace(node, port=port, fingerprint=shown) for node in new]
             enlarged = last.with_nodes([*last.nodes, *added])
-            return AddedNodes([], [*others, enlarged], rank_specs(new, visible_gpus()))
+            return AddedNodes([], [*others, enlarged], rank_specs(new, gpus))
         shares = _shares(new, self.machines - len(machines))
         names = [f"machine {len(machines) + index}" for index in range(len(shares))]
         alone, *credentials = issue_credentials(["machine 0", *names])
@@ -172,7 +176,7 @@ class Local:
                 id=cluster.identity,
                 socket=str(folder / "agent.sock"),
                 blobs=str(blobs),
-                ranks=tuple(rank_specs(nodes, visible_gpus())),
+                ranks=tuple(rank_specs(nodes, visible_gpus(cluster.spec.wanted_gpus))),
                 credentials=asdict(credentials) if credentials else None,
                 grace=self.grace,
                 idle_timeout=cluster.spec.idle_timeout,
@@ -182,6 +186,7 @@ class Local:
                 sys_path=tuple(self._import_paths()),
                 python_path=os.environ.get("PYTHONPATH"),
                 env=env,
+                templates=str(of_the_user()),
             )
             ready = start_agent(folder, spec)
         except BaseException:

@@ -49,5 +49,5 @@ def _packages(image: Image) -> Iterator[str]:
     fix = shlex.join([*lacking, *(text for text, _ in other)])
     yield without_secrets(
         f"local nodes use this notebook's environment, which {' and '.join(has)}: "
-        f"`%pip install {fix}` fixes that for the next start."
+        f"`%pip install {fix}` changes that, and `%sky pip install {fix}` only for one cluster."
     )

@@ -45,6 +45,7 @@ class SSHMachine:
     code: str
     nodes: tuple[Node, ...]
     shares_files = False
+    blobs_here = None
 
     async def open(self) -> socket.socket:
         """Connect to the agent over a bridge."""

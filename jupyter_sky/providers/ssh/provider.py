@@ -21,7 +21,8 @@ from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.providers.ssh.host_threads import HostThreads
-from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
+from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread, submit
+from jupyter_sky.providers.ssh.relay import Relay
 from jupyter_sky.providers.ssh.setup.agent import (
     AgentFolders,
     agent_folders,
@@ -201,7 +202,7 @@ class SSH:
         progress: HostProgress,
     ) -> list[PreparedHost]:
         files = await in_thread(archive, spec.image.includes, spec.image.excludes)
-        recipe = recipe_for(spec.image)
+        relay = Relay(len(targets))
 
         def prepare(number: int) -> PreparedHost:
             target = targets[number]
@@ -210,9 +211,14 @@ class SSH:
                 threads.check()
                 progress.report(str(target), text, share)
 
-            return prepare_host(pool.get(target), spec, self.python, recipe, files, report)
+            return prepare_host(
+                pool.get(target), spec, self.python, files, relay, report, progress.announce
+            )
 
-        return await threads.on_each(prepare)
+        try:
+            return await threads.on_each(prepare)
+        finally:
+            await in_thread(relay.close)
 
     def _start_node(
         self,
@@ -242,6 +248,7 @@ class SSH:
             env={**spec.image.env, **host.variables},
             keeps=host.keeps,
             spot=self.spot,
+            templates=folders.folder.rpartition("/")[0],
         )
         if cluster.lost:
             # It may be a host that was cut off, with its former agent.
@@ -277,7 +284,8 @@ async def _undo(
 async def _answering(targets: Sequence[Target], count: int, progress: Progress) -> list[Target]:
     """Return the first hosts that answer, so many, or fewer when that takes too long.
 
-    A host that was lost may be one that starts again.
+    A host that was lost may be one that starts again; it stands behind the others, and is not
+    waited for where they are enough.
     """
 
     def answers(target: Target) -> bool:
@@ -288,9 +296,14 @@ async def _answering(targets: Sequence[Target], count: int, progress: Progress) 
 
     until = time.monotonic() + RETURN_WITHIN
     while True:
-        said = await asyncio.gather(*(in_thread(answers, target) for target in targets))
-        there = [target for target, is_there in zip(targets, said, strict=True) if is_there]
-        if len(there) >= count or time.monotonic() > until:
+        asked = [submit(answers, target) for target in targets]
+        there: list[Target] = []
+        for target, said in zip(targets, asked, strict=True):
+            if await asyncio.wrap_future(said):
+                there.append(target)
+            if len(there) == count:
+                return there
+        if time.monotonic() > until:
             return there
         progress(f"waiting for {', '.join(str(t) for t in targets if t not in there)}")
         await asyncio.sleep(_ASK_EVERY)

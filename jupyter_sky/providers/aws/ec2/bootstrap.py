@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,11 +13,18 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
-from jupyter_sky.providers.aws.ec2.login import renew_host_key, send_beat, wait_for_login
+from jupyter_sky.providers.aws.ec2.login import (
+    connection_to,
+    renew_host_key,
+    send_beat,
+    wait_for_login,
+)
+from jupyter_sky.providers.aws.ec2.user_data import power_off_script
 from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
+from jupyter_sky.providers.ssh.setup.agent import remove_agent
 
 BEAT_EVERY = 30.0
 """Seconds between two heart beats."""
@@ -53,6 +61,53 @@ class NodeBootstrap:
             ssh = await self._log_in(rented, progress, logged_in)
             spec = _as_rented(spec, rented[0])
             machines = await ssh.launch(spec, self.identity, preload, progress)
+        return self._instances(machines, rented)
+
+    async def resume(
+        self,
+        rented: Sequence[RentedInstance],
+        before: Sequence[Instance],
+        spec: ClusterSpec,
+        preload: Sequence[str],
+        until: float | None,
+        progress: Progress,
+    ) -> list[Machine]:
+        """Do the same for instances that were stopped, which show the keys that they have shown.
+
+        Parameters
+        ----------
+        before
+            The same instances, as they were reached before.
+        until
+            When they power off because the money is spent, as ``time.monotonic`` counts.
+        """
+        hosts = [f"{each.user}@{each.address}" for each in rented]
+        keys = keys_of(self.identity)
+        shown = keys.of_instances()
+        if unknown := [each.id for each in rented if each.id not in shown]:
+            raise SkyError(
+                f"the host key of {', '.join(unknown)} is not known here: start it on the computer "
+                "that has started it first."
+            )
+        keys.expect({each.address: shown[each.id] for each in rented})
+        async with self._beating() as logged_in:
+
+            def take_up(host: str, was: Instance) -> None:
+                wait_for_login(host, keys, self.bastion, progress, False, len(hosts))
+                send_beat(host, keys, self.bastion)
+                logged_in.append(host)
+                if until is not None:
+                    left = power_off_script(until - time.monotonic())
+                    connection_to(host, keys, self.bastion).run(left)
+                # Of the agent that was cut off: its disk has its files.
+                remove_agent(connection_to(host, keys, self.bastion), was.folder, was.blobs)
+
+            jobs = (in_thread(take_up, *each) for each in zip(hosts, before, strict=True))
+            await asyncio.gather(*jobs)
+            ssh = SSH(hosts, python=self.python, grace=self.grace, spot=self.spot)
+            machines = await ssh.launch(
+                _as_rented(spec, rented[0]), self.identity, preload, progress
+            )
         return self._instances(machines, rented)
 
     async def add_nodes(
@@ -108,6 +163,7 @@ class NodeBootstrap:
         await each(log_in, progress, False, len(hosts))
         shown = await each(renew_host_key)
         keys.expect({one.address: key for one, key in zip(rented, shown, strict=True)})
+        keys.remember({one.id: key for one, key in zip(rented, shown, strict=True)})
         await each(wait_for_login, progress, True, len(hosts))
         return SSH(hosts, python=self.python, grace=self.grace, spot=self.spot)
 

@@ -16,6 +16,9 @@ from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, Node, No
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
 
+ENDED = ("shutting-down", "terminated")
+"""States of instances whose disks are gone, too."""
+
 
 @dataclass(frozen=True)
 class Instance(SSHMachine):
@@ -121,9 +124,10 @@ class Instance(SSHMachine):
             with explain_errors():
                 found = ec2.describe_instances(InstanceIds=[self.id])
                 [said] = found["Reservations"][0]["Instances"]
-                if said["State"]["Name"] not in ("pending", "running"):
+                if (state := said["State"]["Name"]) not in ("pending", "running"):
                     why = said.get("StateReason", {}).get("Message", "").rpartition(": ")[2]
-                    return f"it was terminated ({why})" if why else "it was terminated"
+                    end = "terminated" if state in ENDED else "stopped"
+                    return f"it was {end} ({why})" if why else f"it was {end}"
                 checks = ec2.describe_instance_status(InstanceIds=[self.id])["InstanceStatuses"]
         except AWSError as error:
             return "it was terminated" if error.code == "InvalidInstanceID.NotFound" else None

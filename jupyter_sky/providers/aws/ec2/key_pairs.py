@@ -17,7 +17,8 @@ class ClusterKeys:
     ----------
     folder
         ``id_ed25519`` logs in, ``host_key`` is what instances show when they boot, and
-        ``known_hosts`` has what each shows since.
+        ``known_hosts`` has what each shows since. ``shown`` has the same by their ids: where an
+        instance is stopped and started again, its address is another one, and its key the same.
     """
 
     folder: Path
@@ -49,6 +50,17 @@ class ClusterKeys:
         kept = [line for line in known if line.partition(" ")[0] not in addresses]
         new = [f"{address} {key}" for address, key in addresses.items()]
         _write(self.known_hosts, "\n".join([*kept, *new, ""]))
+
+    def remember(self, instances: dict[str, str]) -> None:
+        """Remember these public keys of instances, by their ids."""
+        kept = {**self.of_instances(), **instances}
+        _write(self.folder / "shown", "".join(f"{name} {key}\n" for name, key in kept.items()))
+
+    def of_instances(self) -> dict[str, str]:
+        """Return the public keys that instances show, by their ids."""
+        path = self.folder / "shown"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return {name: key for name, _, key in (line.partition(" ") for line in lines)}
 
     def remove(self) -> None:
         """Delete the keys."""

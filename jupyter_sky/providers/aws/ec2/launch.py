@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest, run_inst
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.providers.aws.network.address import caller_cidr
-from jupyter_sky.providers.aws.network.security_group import make_security_group
+from jupyter_sky.providers.aws.network.security_group import check_group, make_security_group
 from jupyter_sky.providers.aws.network.subnets import Subnet, find_subnets
 from jupyter_sky.providers.aws.tags import tag_specification
 
@@ -100,14 +100,7 @@ def rent(
         When AWS has not enough of any type that fits, in any zone.
     """
     report("looking for free capacity")
-    subnets = find_subnets(clients, request.subnet)
-    attempts = list(_attempts(request, subnets))
-    if not attempts:
-        zones = ", ".join(sorted({zone for offer in request.offers for zone in offer.prices}))
-        raise SkyError(
-            f"what fits is offered in {zones}, and your subnets are in {', '.join(subnets)}: name "
-            "a subnet there, or another --zone."
-        )
+    attempts = attempts_of(request, find_subnets(clients, request.subnets))
     first = attempts[0][1]
     source = caller_cidr(first, request.private, request.ssh_from)
     # They are there if something else was tried before.
@@ -117,20 +110,51 @@ def rent(
     report("making keys and a security group")
     _import_key(clients, request.name, keys, request.tags)
     is_given = request.ssh_from is not None
-    group = make_security_group(clients, request.name, first.vpc, source, request.tags, is_given)
-    rented.note(request.identity, [group])
+    if request.security_group is not None:
+        group = check_group(clients, request.security_group, first.vpc, source)
+    else:
+        group = make_security_group(
+            clients, request.name, first.vpc, source, request.tags, is_given
+        )
+        rented.note(request.identity, [group])
     if any(request.is_placed(offer) for offer, _ in attempts):
         _make_placement(clients, request.name, request.tags)
     return _try_all(clients, request, attempts, keys, group, report)
 
 
-def _attempts(
-    request: LaunchRequest, subnets: Mapping[str, Subnet]
-) -> Iterator[tuple[InstanceOffer, Subnet]]:
-    for offer in request.offers:
-        for zone in offer.prices:
-            if zone in subnets:
-                yield offer, subnets[zone]
+def attempts_of(
+    request: LaunchRequest, subnets: Sequence[Subnet]
+) -> list[tuple[InstanceOffer, Subnet]]:
+    """Return what is tried, in this order: each type, where it is cheapest or as the user says.
+
+    Raises
+    ------
+    SkyError
+        When nothing that fits is offered where the subnets are.
+    """
+    if request.subnets:
+        found = [
+            (offer, each)
+            for offer in request.offers
+            for each in subnets
+            if each.zone in offer.prices
+        ]
+    else:
+        by_zone = {each.zone: each for each in subnets}
+        found = [
+            (offer, by_zone[zone])
+            for offer in request.offers
+            for zone in offer.prices
+            if zone in by_zone
+        ]
+    if not found:
+        zones = ", ".join(sorted({zone for offer in request.offers for zone in offer.prices}))
+        here = ", ".join(dict.fromkeys(each.zone for each in subnets))
+        raise SkyError(
+            f"what fits is offered in {zones}, and your subnets are in {here}: name "
+            "a subnet there, or another --zone."
+        )
+    return found
 
 
 def _try_all(
@@ -151,7 +175,7 @@ def _try_all(
         if quota in used_up:
             continue
         if kind.name not in images:
-            images[kind.name] = _image(clients, request, kind, report)
+            images[kind.name] = image_for(clients, request, kind, report)
         report(f"asking for {request.nodes} × {kind.name} in {subnet.zone}")
         arguments = run_instances_arguments(request, offer, subnet, images[kind.name], keys, group)
         made: list[str] = []
@@ -175,7 +199,7 @@ def _try_all(
     raise NoCapacity(_no_capacity(request, refusals))
 
 
-def _image(
+def image_for(
     clients: Clients, request: LaunchRequest, kind: InstanceType, report: Callable[[str], None]
 ) -> MachineImage:
     """Return what to boot from: a snapshot of a node that was prepared in the same way, or not."""
@@ -210,28 +234,7 @@ def wait_until_running(
     SkyError
         When one ends, or they take too long.
     """
-    deadline = time.monotonic() + RUNNING_WITHIN
-    pause = _FIRST_PAUSE
-    while True:
-        report(f"starting {len(ids)} × {offer.type.name}")
-        found = describe_instances(clients, ids)
-        for each in found:
-            if each["State"]["Name"] not in ("pending", "running"):
-                reason = each.get("StateReason", {})
-                code = reason.get("Code", "").rpartition(".")[2]
-                message = reason.get("Message", "AWS does not say why")
-                raise AWSError(f"an instance ended while it started: {message}.", code, message)
-        where = "PrivateIpAddress" if request.private else "PublicIpAddress"
-        if len(found) == len(ids) and all(
-            each["State"]["Name"] == "running" and each.get(where) for each in found
-        ):
-            break
-        if time.monotonic() > deadline:
-            raise SkyError(
-                f"AWS has not started all of {len(ids)} instances within {RUNNING_WITHIN:.0f} s."
-            )
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+    found = wait_for_addresses(clients, ids, request.private, offer.type.name, report)
     found.sort(key=lambda each: each["AmiLaunchIndex"])
     zone = found[0]["Placement"]["AvailabilityZone"]
     price = offer.prices.get(zone)
@@ -240,7 +243,7 @@ def wait_until_running(
             each["InstanceId"],
             offer.type.name,
             zone,
-            each[where],
+            address_of(each, request.private),
             image.user,
             price,
             offer.type.gpus,
@@ -249,6 +252,44 @@ def wait_until_running(
         )
         for each in found
     ]
+
+
+def address_of(said: Mapping[str, Any], private: bool) -> str:
+    """Return where an instance is reached, as AWS has described it; empty if it is not there."""
+    return str(said.get("PrivateIpAddress" if private else "PublicIpAddress") or "")
+
+
+def wait_for_addresses(
+    clients: Clients, ids: Sequence[str], private: bool, kind: str, report: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Wait until instances run and have addresses, and return what AWS says of them.
+
+    Raises
+    ------
+    SkyError
+        When one ends, or they take too long.
+    """
+    deadline = time.monotonic() + RUNNING_WITHIN
+    pause = _FIRST_PAUSE
+    while True:
+        report(f"starting {len(ids)} × {kind}")
+        found = describe_instances(clients, ids)
+        for each in found:
+            if each["State"]["Name"] not in ("pending", "running"):
+                reason = each.get("StateReason", {})
+                code = reason.get("Code", "").rpartition(".")[2]
+                message = reason.get("Message", "AWS does not say why")
+                raise AWSError(f"an instance ended while it started: {message}.", code, message)
+        if len(found) == len(ids) and all(
+            each["State"]["Name"] == "running" and address_of(each, private) for each in found
+        ):
+            return found
+        if time.monotonic() > deadline:
+            raise SkyError(
+                f"AWS has not started all of {len(ids)} instances within {RUNNING_WITHIN:.0f} s."
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def describe_instances(clients: Clients, ids: Sequence[str]) -> list[dict[str, Any]]:

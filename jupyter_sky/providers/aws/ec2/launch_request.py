@@ -34,8 +34,10 @@ class LaunchRequest:
         What is installed on nodes: a snapshot that has it is booted from.
     disk
         Gigabytes of disk of each.
-    subnet
-        The one to be in, in place of the default ones.
+    subnets
+        Those to be in, in this order, in place of the default ones.
+    security_group
+        The id of the one to be in, in place of one that is made.
     private
         Whether instances have private addresses only.
     ssh_from
@@ -44,6 +46,10 @@ class LaunchRequest:
         The name of the instance profile.
     together
         Whether the cluster is one of several nodes, which are placed close together.
+    placement
+        Whether such nodes may be placed close together.
+    kms_key, reservation
+        What encrypts the disks, and what is reserved for the instances.
     limits
         What all nodes may cost, and with that for how long they run.
     watch_every
@@ -58,17 +64,21 @@ class LaunchRequest:
     user: str | None
     installed: str
     disk: int
-    subnet: str | None
+    subnets: tuple[str, ...]
+    security_group: str | None
     private: bool
     ssh_from: str | None
     profile: str | None
     together: bool
+    placement: bool
+    kms_key: str | None
+    reservation: str | None
     limits: Limits
     watch_every: int
 
     def is_placed(self, offer: InstanceOffer) -> bool:
         """Return whether instances of that type are placed close together."""
-        return offer.type.clusters and self.together
+        return offer.type.clusters and self.together and self.placement
 
     @property
     def name(self) -> str:
@@ -123,6 +133,7 @@ def run_instances_arguments(
                     "VolumeType": "gp3",
                     "Encrypted": True,
                     "DeleteOnTermination": True,
+                    **({"KmsKeyId": request.kms_key} if request.kms_key else {}),
                 },
             }
         ],
@@ -134,6 +145,12 @@ def run_instances_arguments(
         arguments["Placement"]["GroupName"] = request.name
     if request.profile:
         arguments["IamInstanceProfile"] = {"Name": request.profile}
+    if request.reservation:
+        arguments["CapacityReservationSpecification"] = {
+            "CapacityReservationTarget": {"CapacityReservationId": request.reservation}
+        }
+    if offer.is_block:
+        arguments["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
     if offer.spot:
         arguments["InstanceMarketOptions"] = {
             "MarketType": "spot",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws import rented
@@ -18,9 +19,9 @@ from jupyter_sky.providers.aws.market import prices
 from jupyter_sky.providers.aws.market.instance_types import InstanceType, catalog
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.providers.aws.network.address import caller_cidr
-from jupyter_sky.providers.aws.network.security_group import admit, find_groups
+from jupyter_sky.providers.aws.network.security_group import admit, check_group, find_groups
 from jupyter_sky.providers.aws.network.subnets import Subnet
-from jupyter_sky.providers.aws.tags import ID
+from jupyter_sky.providers.aws.tags import ID, KMS_KEY, is_own, tags_of
 
 
 def offer(clients: Clients, like: Instance) -> InstanceOffer:
@@ -52,8 +53,8 @@ def rent(
         subnet = replace(subnet, cidr=found["CidrBlock"])
     # This computer may have another address by now.
     source = caller_cidr(subnet, request.private, request.ssh_from)
-    group = _admitting(clients, request, source)
-    request = replace(request, together=_is_placed(clients, request))
+    group = _admitting(clients, request, said, source)
+    request = replace(request, together=_is_placed(clients, request), **_as_before(said, request))
     image = find_image(clients, wanted.type, said["ImageId"], request.user)
     report(f"asking for {request.nodes} more × {wanted.type.name} in {like.zone}")
     arguments = run_instances_arguments(
@@ -76,9 +77,25 @@ def rent(
     return launch.wait_until_running(clients, request, wanted, made, image, report)
 
 
-def _admitting(clients: Clients, request: LaunchRequest, source: str) -> str:
+def _as_before(said: dict[str, Any], request: LaunchRequest) -> dict[str, Any]:
+    """Return what was chosen for the first instances, which another kernel may not know."""
+    before = tags_of(said)
+    own = {key: value for key, value in before.items() if is_own(key)}
+    reservation = said.get("CapacityReservationSpecification", {})
+    target = reservation.get("CapacityReservationTarget", {}).get("CapacityReservationId")
+    return {
+        "tags": {**own, **request.tags},
+        "kms_key": before.get(KMS_KEY) or request.kms_key,
+        "reservation": target or request.reservation,
+    }
+
+
+def _admitting(clients: Clients, request: LaunchRequest, said: dict[str, Any], source: str) -> str:
     """Return the security group of the cluster, which lets in who asks."""
     groups = find_groups(clients, request.identity)
+    given = [each["GroupId"] for each in said["SecurityGroups"]]
+    if not groups and given and said["SecurityGroups"][0]["GroupName"] != request.name:
+        return check_group(clients, given[0], said["VpcId"], source)
     if not groups:
         raise SkyError(
             f"the security group {request.name} of the cluster is gone: end it with `%sky down`, "

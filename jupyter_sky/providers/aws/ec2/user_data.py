@@ -35,6 +35,9 @@ it too.
 
 _KEPT = "/var/lib/misc/jupyter-sky-until-{}"
 
+# While a machine is off it costs nothing: what is left counts, from when it boots again.
+_GO_ON = 'test -s "$left" && echo $(($(date +%s) + $(cat "$left"))) >"$until"'
+
 # It looks for a process with this very word: a script that asks for an agent does not count,
 # and neither does `grep` itself, thanks to the brackets.
 _SWITCH = r"""
@@ -49,6 +52,8 @@ _SWITCH = r"""
         else
             quiet=$((quiet + every))
         fi
+        test -s "$until" && echo $(($(cat "$until") - $(date +%s))) >"$left.new" &&
+            mv "$left.new" "$left"
         last=$now limit=$first
         test "$seen" = beat && limit=$between
         test "$seen" = agent && limit=$next
@@ -96,11 +101,13 @@ def user_data(
         "every": every,
         "beat": _BEAT,
         "until": kept,
+        "left": f"{kept}-left",
     }
     given = "\n".join(f"{name}={value}" for name, value in variables.items())
     lines = [given, f"mkdir -p {PurePosixPath(kept).parent}", f"ln -sfn {kept} {_UNTIL}"]
+    lines.append(_GO_ON)
     if lifetime:
-        lines.append(f'test -s "$until" || {_set_power_off(lifetime)}')
+        lines.append(f'test -s "$until" || {{ {_set_power_off(lifetime)}; }}')
     switch = "\n".join([*lines, _SWITCH])
     forget = ["cloud-init-per", "instance", "jupyter-sky-forget", "sh", "-c", _FORGET]
     config = {
@@ -128,7 +135,8 @@ def power_off_script(seconds: float) -> str:
 
 
 def _set_power_off(seconds: float) -> str:
-    return f"echo $(($(date +%s) + {int(seconds)})) >{_UNTIL}"
+    forget = f'rm -f "$(readlink {_UNTIL})-left"'
+    return f"echo $(($(date +%s) + {int(seconds)})) >{_UNTIL}; {forget}"
 
 
 def beat_script() -> str:

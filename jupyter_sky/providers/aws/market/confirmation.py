@@ -9,7 +9,7 @@ from jupyter_sky.formatting import format_dollars, format_duration
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.transport import event_loop
 
-_ROUNDING = 1e-9  # three times 0.2 is more than 0.6 to a computer
+ROUNDING = 1e-9  # three times 0.2 is more than 0.6 to a computer
 
 
 def confirm_price(
@@ -18,6 +18,7 @@ def confirm_price(
     max_price: float | None,
     ask_above: float,
     report: Callable[[str], None],
+    account: str,
     idle_timeout: float | None = None,
 ) -> None:
     """Report what a choice costs, and return if the user agrees to it.
@@ -30,6 +31,8 @@ def confirm_price(
         Dollars an hour for all nodes that the user has agreed to already.
     ask_above
         Dollars an hour up to which nobody is asked.
+    account
+        Whose money it is, and where, in words.
     idle_timeout
         Seconds without a run after which the cluster ends itself.
 
@@ -38,7 +41,8 @@ def confirm_price(
     UsageError
         When the user does not, or there is nobody to ask.
     """
-    what, cost, most = _described(nodes, choice)
+    what, cost, most = described(nodes, choice)
+    cost += f" {account}"
     ends = f", ends after {format_duration(idle_timeout)} without a run" if idle_timeout else ""
     report(f"{what} {cost}{ends}")
     first = choice[0]
@@ -95,9 +99,9 @@ def check_max_price(max_price: float, nodes: int, before: int, offer: InstanceOf
             f"try later, or start a new cluster without it."
         )
     total = nodes * offer.price
-    if total <= max_price + _ROUNDING:
+    if total <= max_price + ROUNDING:
         return
-    fitting = int((max_price + _ROUNDING) / offer.price)
+    fitting = int((max_price + ROUNDING) / offer.price)
     fewer = f"type `%sky scale {fitting}`, or " if fitting > before else ""
     raise UsageError(
         f"{nodes} nodes cost {format_dollars(total)} an hour, more than --max-price {max_price:g}: "
@@ -105,10 +109,14 @@ def check_max_price(max_price: float, nodes: int, before: int, offer: InstanceOf
     )
 
 
-def _described(nodes: int, choice: Sequence[InstanceOffer]) -> tuple[str, str, float]:
+def described(nodes: int, choice: Sequence[InstanceOffer]) -> tuple[str, str, float]:
     """Return what is started, what that costs, both in words, and the most it may cost an hour."""
     first = choice[0]
     what = f"{nodes} × {first.type.name}{' spot' if first.spot else ''}"
+    if first.reservation:
+        what += f" of {first.reservation}"
+    if first.is_block:
+        return what, "for nothing more than the Capacity Block, which is paid", 0.0
     if first.price is None:
         return what, "at an unknown price", float("inf")
     known = [price for offer in choice for price in offer.prices.values() if price is not None]

@@ -60,11 +60,16 @@ class InstanceOffer:
         The type, and whether as spot.
     prices
         Dollars an hour by zone, cheapest zone first; ``None`` where AWS did not tell.
+    reservation, is_block
+        The capacity reservation that it is of, if it is of one, and whether that is a Capacity
+        Block, which is paid in advance.
     """
 
     type: InstanceType
     spot: bool
     prices: Mapping[str, float | None]
+    reservation: str = ""
+    is_block: bool = False
 
     @property
     def price(self) -> float | None:

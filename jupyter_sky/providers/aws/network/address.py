@@ -50,5 +50,5 @@ def seen_from_outside() -> str:
     except (OSError, ValueError):
         raise UsageError(
             f"your public IP address is not known, as {_WHO_AM_I} does not answer: set it, as in "
-            f"`%config Sky.aws = {'ssh_from': '203.0.113.7/32'}`."
+            "`%config Sky.aws = {'ssh_from': '203.0.113.7/32'}`."
         ) from None

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.tags import ID, tag_specification
 
@@ -42,6 +43,64 @@ def make_security_group(
     _allow(clients.ec2.authorize_security_group_ingress, group, _login(source, is_given))
     _allow(clients.ec2.authorize_security_group_egress, group, among)
     return group
+
+
+def check_group(clients: Clients, group: str, vpc: str, source: str) -> str:
+    """Return the id of a security group of the user's, to which nothing is changed.
+
+    Parameters
+    ----------
+    source
+        Who logs in, as CIDR.
+
+    Raises
+    ------
+    UsageError
+        When it is not there, or in another network, or does not let in who has to be.
+    """
+    try:
+        with explain_errors():
+            [said] = clients.ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    except AWSError as error:
+        if not error.code.startswith("InvalidGroup"):
+            raise
+        raise UsageError(
+            f"there is no security group {group} in {clients.region}: "
+            "`aws ec2 describe-security-groups` in a terminal lists them."
+        ) from None
+    if said["VpcId"] != vpc:
+        raise UsageError(
+            f"the security group {group} is in {said['VpcId']}, and the subnet in {vpc}: name a "
+            "subnet of that network."
+        )
+    rules = said["IpPermissions"]
+    if not any(_admits(rule, source) for rule in rules):
+        raise UsageError(
+            f"the security group {group} does not let in {source} at port 22: add that rule, or "
+            "name another group."
+        )
+    if not any(rule["IpProtocol"] == "-1" and _names(rule, group) for rule in rules):
+        raise UsageError(
+            f"the security group {group} does not let its own members reach each other at all "
+            "ports, which nodes do: add that rule, or name another group."
+        )
+    return group
+
+
+def _admits(rule: Mapping[str, Any], source: str) -> bool:
+    """Return whether a rule lets in a CIDR at the port of SSH, as far as it can be seen."""
+    if rule["IpProtocol"] not in ("-1", "tcp"):
+        return False
+    if rule["IpProtocol"] == "tcp" and not rule["FromPort"] <= _SSH["FromPort"] <= rule["ToPort"]:
+        return False
+    here = ipaddress.IPv4Network(source)
+    nets = [ipaddress.IPv4Network(each["CidrIp"]) for each in rule.get("IpRanges", ())]
+    # What lists of prefixes have is not looked up.
+    return any(here.subnet_of(net) for net in nets) or bool(rule.get("PrefixListIds"))
+
+
+def _names(rule: Mapping[str, Any], group: str) -> bool:
+    return any(each.get("GroupId") == group for each in rule.get("UserIdGroupPairs", ()))
 
 
 def find_groups(clients: Clients, identity: str) -> list[dict[str, Any]]:

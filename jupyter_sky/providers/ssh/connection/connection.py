@@ -237,9 +237,14 @@ class SSHConnection:
         try:
             with self._command(command) as channel:
                 channel.settimeout(within)
-                _write(channel, script.encode() if data is None else data, sent)
-                if not ends_with_us:
-                    channel.shutdown_write()
+                try:
+                    _write(channel, script.encode() if data is None else data, sent)
+                    if not ends_with_us:
+                        channel.shutdown_write()
+                except OSError:
+                    # What has ended before it read all of it says why by its status.
+                    if not channel.closed or not channel.get_transport().is_active():
+                        raise
                 first, mark, printed = _read(channel.recv).partition(MARK)
                 said = _read(channel.recv_stderr)
                 status = channel.recv_exit_status()

@@ -91,14 +91,14 @@ def remove_agent(connection: SSHConnection, folder: str, blobs: str) -> None:
     # What is about to start can fork behind it, so that it is made again until nothing is found.
     connection.run(
         """
-        for again in 1 2 3 4 5; do
+        for again in 1 2 3 4 5 6 7 8 9 10; do
             found=
             for file in $(grep -lasF -- {folder} /proc/[0-9]*/cmdline); do
                 file=${{file#/proc/}}
                 kill -KILL "${{file%/cmdline}}" 2>/dev/null && found=yes
             done
             test "$found" || test $again = 1 || break
-            sleep 0.1
+            sleep 0.03
         done
         rm -rf {folder} {blobs}
         """.format(folder=shlex.quote(folder), blobs=shlex.quote(blobs))

@@ -7,23 +7,33 @@ import importlib.metadata
 import importlib.util
 import io
 import json
-import re
 import shlex
 import sys
 import tarfile
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import HIDDEN, format_bytes, without_secrets
-from jupyter_sky.providers.spec import Image, PipIndex
+from jupyter_sky.formatting import format_bytes, without_secrets
+from jupyter_sky.providers.packages import (
+    base_requirements,
+    check_secrets,
+    package_name,
+    project,
+    sources,
+)
+from jupyter_sky.providers.plan import plan
+from jupyter_sky.providers.spec import Image
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.relay import Relay, RelayedFile
 from jupyter_sky.providers.ssh.setup import git_logins
 from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
+from jupyter_sky.providers.ssh.setup.failures import explain
 from jupyter_sky.providers.ssh.setup.uv import find_uv
 
 _LEAST_DISK = 2**30
@@ -31,6 +41,8 @@ INSTALL_WITHIN = 3600.0  # CUDA's wheels have gigabytes, and nothing is printed 
 
 # What is pickled here and unpickled there, or the other way: the same version understands it.
 _SAME = ("cloudpickle", "numpy")
+
+_SENT = "@wheels@"  # where wheels are on a host
 
 Report = Callable[[str], None]
 """Called with what is done, in words; a part of it in brackets can change."""
@@ -64,68 +76,105 @@ class Recipe:
     logins: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
+    def asked(self) -> list[str]:
+        """What is asked for, as pip writes it, but for files of requirements."""
+        lines = [each for each in self.project.splitlines() if each.startswith('    "')]
+        return [json.loads(each.strip(" ,")) for each in lines if _SENT not in each]
+
+    @property
     def count(self) -> int:
         """How many packages are asked for."""
         return self.project.count('\n    "') + sum(text.count("\n") for text in self.requirements)
 
     def digest(self, machine: str) -> str:
         """Return a name that no other environment has on a machine of that kind."""
-        wheels = [(path.name, path.stat().st_size) for path in self.wheels]
+        wheels = [_content(path) for path in self.wheels]
         content = [self.python, self.project, self.requirements, wheels, self.no_index, machine]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
 
 
-def recipe_for(image: Image) -> Recipe:
+def _content(wheel: Path) -> list[object]:
+    """Return what a wheel's content is known by: its own table of files, with their checksums."""
+    with zipfile.ZipFile(wheel) as archive:
+        table = [(each.filename, each.CRC, each.file_size) for each in archive.infolist()]
+    return [wheel.name, hashlib.sha256(json.dumps(table).encode()).hexdigest()]
+
+
+def recipe_for(image: Image, cuda: bool = False) -> Recipe:
     """Return what the environment of an image is made of.
+
+    Parameters
+    ----------
+    image
+        The image.
+    cuda
+        Whether it is for a node with an NVIDIA GPU.
 
     Raises
     ------
     UsageError
         When a file that the image names cannot be read, or an address lacks its password.
     """
-    for each in image.pip:
-        if HIDDEN in each:
-            raise UsageError(
-                f"the registry does not keep the secret behind {HIDDEN} in {each}: end the cluster "
-                f"with `%sky down` and start it again with that secret."
-            )
+    check_secrets(image.pip)
     files = [Path(each[2:].strip()) for each in image.pip if each.startswith("-r")]
     asked = [each for each in image.pip if not each.startswith("-r")]
-    named = {_name(each) for each in asked}
-    ours = [each for each in NEEDED.values() if _name(each) not in (*named, *_SAME)]
+    base = _as_sent(base_requirements(image), image.wheels)
+    named = {package_name(each) for each in (*asked, *base)}
+    ours = [each for each in NEEDED.values() if package_name(each) not in (*named, *_SAME)]
     same = [
         f"{name}=={importlib.metadata.version(name)}"
         for name in _SAME
         if name not in named and importlib.util.find_spec(name)
     ]
-    every = [each if isinstance(each, PipIndex) else PipIndex(each) for each in image.pip_indexes]
-    folders = [index for index in every if not urlsplit(index.url).scheme]
-    wheels = tuple(wheel for index in folders for wheel in _wheels(index))
-    sent = {_name(wheel.name) for wheel in wheels}
-    indexes = [index for index in every if index not in folders]
-    wanted = [index for index in indexes if not index.packages or set(index.packages) - sent]
+    found = sources(image, cuda)
     logins: dict[str, str] = {}
-    requirements = [git_logins.without_logins(each, logins) for each in [*ours, *same, *asked]]
+    requirements = [
+        git_logins.without_logins(each, logins) for each in [*ours, *same, *base, *asked]
+    ]
     return Recipe(
         python=".".join((image.python or sys.version.split()[0]).split(".")[:2]),
-        project=_project(requirements, wanted, sent),
+        project=project(requirements, found.settings),
         requirements=tuple(git_logins.without_logins(_read(each), logins) for each in files),
-        wheels=wheels,
-        no_index=bool(folders) and not wanted,
+        wheels=(*found.wheels, *map(Path, image.wheels)),
+        no_index=found.no_index,
         logins=git_logins.variables(logins),
     )
 
 
+def _as_sent(requirements: Sequence[str], wheels: Sequence[str]) -> list[str]:
+    """Return requirements, those among wheels by their files: no index is asked for such names."""
+    files = {package_name(Path(each).name): Path(each).name for each in wheels}
+    names = {each: package_name(each) for each in requirements}
+    return [
+        f"{name} @ file://{_SENT}/{quote(files[name])}" if name in files else each
+        for each, name in names.items()
+    ]
+
+
 def make_environment(
-    connection: SSHConnection, facts: HostFacts, recipe: Recipe, report: Report
+    connection: SSHConnection,
+    facts: HostFacts,
+    image: Image,
+    relay: Relay,
+    report: Report,
+    announce: Report,
 ) -> str:
     """Make an environment on a host, unless it is there, and return its interpreter.
+
+    Parameters
+    ----------
+    relay
+        Brings what several hosts need.
+    announce
+        Called with what will be installed, where that is not there.
 
     Raises
     ------
     HostError
         With the last lines of what failed.
     """
+    cuda = facts.driver is not None
+    recipe = recipe_for(image, cuda)
     folder = f"{facts.cache_folder}/envs/{recipe.digest(facts.machine)}"
     python = f"{folder}/bin/python"
     # The time of its folder says when it was used last, for `prune`.
@@ -137,13 +186,16 @@ def make_environment(
             f"only {facts.disk / 2**30:.1f} GB are free in its home, which is too little for an "
             "environment: free some space, or name one that exists with `%config Sky.python`"
         )
-    uv = find_uv(connection, facts, report)
-    wheels = _send_wheels(connection, facts, recipe, report)
+    announce(plan(image, recipe.asked, recipe.python, cuda))
+    uv = find_uv(connection, facts, relay, report)
+    wheels = _send_wheels(connection, facts, recipe, relay, report)
     report(f"making Python {recipe.python} and installing {recipe.count} packages")
     try:
         script = _script(folder, uv, wheels, recipe)
         connection.run(script, within=INSTALL_WITHIN, ends_with_us=True)
     except CommandError as error:
+        if sentence := explain(str(error), image, recipe.asked):
+            raise HostError(without_secrets(sentence)) from None
         raise HostError(f"its environment could not be made:\n    {_indented(error)}") from None
     return python
 
@@ -186,6 +238,7 @@ new=$(mktemp -d {parent}/new.XXXXXX)
 trap 'rm -rf "$new"; exit 1' TERM
 give_up() {{ printf '`%s` failed:\\n' "$1"; cat "$new/said"; rm -rf "$new"; exit 1; }}
 cd "$new"
+export UV_NO_WRAP=1
 {logins}
 {files}
 {uv} venv --quiet --relocatable --python {python} "$new/env" >said 2>&1 </dev/null ||
@@ -203,7 +256,7 @@ test -x {folder}/bin/python
 def _script(folder: str, uv: str, wheels: str | None, recipe: Recipe) -> str:
     """Return what makes an environment. It is read from standard input: indexes can have keys."""
     names = ["pyproject.toml", *(f"r{n}.txt" for n in range(len(recipe.requirements)))]
-    texts = [recipe.project, *recipe.requirements]
+    texts = [recipe.project.replace(_SENT, quote(wheels or "")), *recipe.requirements]
     options = [word for name in names for word in ("-r", name)]
     if wheels:
         options += ["--find-links", wheels]
@@ -223,56 +276,43 @@ def _script(folder: str, uv: str, wheels: str | None, recipe: Recipe) -> str:
     )
 
 
-def _project(requirements: Sequence[str], indexes: Sequence[PipIndex], sent: set[str]) -> str:
-    lines = ["[project]", 'name = "node"', 'version = "0"', "dependencies = ["]
-    lines += [f"    {json.dumps(each)}," for each in requirements]
-    lines.append("]")
-    sources = {}
-    for number, index in enumerate(indexes):
-        explicit = "true" if index.packages else "false"
-        lines += ["[[tool.uv.index]]", f'name = "index-{number}"', f"url = {json.dumps(index.url)}"]
-        lines.append(f"explicit = {explicit}")
-        sources.update({_name(each): number for each in index.packages if _name(each) not in sent})
-    lines.append("[tool.uv.sources]")
-    lines += [f'{name} = {{ index = "index-{number}" }}' for name, number in sources.items()]
-    return "\n".join(lines) + "\n"
-
-
 def _send_wheels(
-    connection: SSHConnection, facts: HostFacts, recipe: Recipe, report: Report
+    connection: SSHConnection, facts: HostFacts, recipe: Recipe, relay: Relay, report: Report
 ) -> str | None:
     if not recipe.wheels:
         return None
     size = sum(path.stat().st_size for path in recipe.wheels)
     what = f"sending {len(recipe.wheels)} wheels"
-    report(f"{what} ({format_bytes(size)})")
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:  # wheels are compressed already
-        for path in recipe.wheels:
-            archive.add(path, path.name)
-    folder = f"{facts.cache_folder}/wheels/{recipe.digest(facts.machine)}"
+    mark = recipe.digest(facts.machine)
+    folder = f"{facts.cache_folder}/wheels/{mark}"
+    content, digest = relay.content(mark, lambda: _packed(recipe.wheels))
+    packed = f"{folder}/all.tar"
     quoted = shlex.quote(folder)
-    content = stream.getvalue()
-    connection.run(
-        f"umask 077; mkdir -p {quoted} && tar -xf - -C {quoted}",
-        content,
-        sent=lambda count: report(
-            f"{what} ({20 * count // len(content) * 5} % of {format_bytes(size)})"
-        ),
-    )
+
+    def send() -> None:
+        report(f"{what} ({format_bytes(size)})")
+        connection.run(
+            f"umask 077; mkdir -p {quoted} && cat >{shlex.quote(packed)}",
+            content,
+            sent=lambda count: report(
+                f"{what} ({20 * count // len(content) * 5} % of {format_bytes(size)})"
+            ),
+        )
+
+    file = RelayedFile(f"{len(recipe.wheels)} wheels", digest, packed, is_kept=False)
+    offers = relay.bring(connection, facts, file, send, report)
+    done = "" if offers else " && rm -f all.tar"
+    connection.run(f"umask 077; cd {quoted} && tar -xf all.tar{done}")
     return folder
 
 
-def _wheels(index: PipIndex) -> list[Path]:
-    folder = Path(index.url).expanduser()
-    found = sorted(folder.glob("*.whl"))
-    if not found:
-        raise UsageError(
-            f"pip_indexes has {without_secrets(index.url)!r}, which is neither an address nor a "
-            "folder with wheels: type one that begins with https://, or `pip download` wheels into "
-            "the folder first."
-        )
-    return found
+def _packed(wheels: Sequence[Path]) -> bytes:
+    """Return wheels in an archive, which is not compressed: they are already."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for path in wheels:
+            archive.add(path, path.name)
+    return stream.getvalue()
 
 
 def _read(path: Path) -> str:
@@ -280,11 +320,6 @@ def _read(path: Path) -> str:
         return path.expanduser().read_text().rstrip("\n") + "\n"
     except OSError as error:
         raise UsageError(f"-r {path} cannot be read: {error.strerror}.") from None
-
-
-def _name(requirement: str) -> str:
-    name = re.match(r"[A-Za-z0-9._]+(?:-(?!\d)[A-Za-z0-9._]+)*", requirement.strip())
-    return re.sub(r"[-_.]+", "-", name[0]).lower() if name else requirement
 
 
 def _indented(error: CommandError) -> str:

@@ -19,6 +19,14 @@ class HostProgress:
         self._steps = {host: Step(host) for host in hosts}
         self._progress = progress
         self._stopped = False
+        self._plans: tuple[str, ...] = ()
+
+    def announce(self, plan: str) -> None:
+        """Show what will be installed, once where several hosts get the same."""
+        with self._lock:
+            if plan not in self._plans:
+                self._plans = (*self._plans, plan)
+                self._progress(Preparation(tuple(self._steps.values()), self._plans))
 
     def stop(self) -> None:
         """Let the next `report` of each host raise."""
@@ -55,4 +63,4 @@ class HostProgress:
     def _publish(self, step: Step) -> None:
         if step != self._steps[step.node]:
             self._steps[step.node] = step
-            self._progress(Preparation(tuple(self._steps.values())))
+            self._progress(Preparation(tuple(self._steps.values()), self._plans))

@@ -39,7 +39,9 @@ class PlacedNode:
     def _visible(self, local: int) -> dict[str, str]:
         if not self.devices:
             return {}
-        return {"CUDA_VISIBLE_DEVICES": str(self.devices[local % len(self.devices)])}
+        # The number is the driver's; CUDA's own order begins with the fastest.
+        device = str(self.devices[local % len(self.devices)])
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device}
 
 
 def place_nodes(

@@ -9,10 +9,11 @@ from pathlib import PurePosixPath
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.relay import Relay
 from jupyter_sky.providers.ssh.setup.agent import work_folder
 from jupyter_sky.providers.ssh.setup.bootstrap import bootstrap
 from jupyter_sky.providers.ssh.setup.code_package import check_python, send_code
-from jupyter_sky.providers.ssh.setup.environment import Recipe, install_system, make_environment
+from jupyter_sky.providers.ssh.setup.environment import install_system, make_environment
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
 from jupyter_sky.providers.ssh.setup.files import send_files, shell_values
 from jupyter_sky.providers.ssh.setup.placement import check_size
@@ -51,9 +52,10 @@ def prepare_host(
     connection: SSHConnection,
     spec: ClusterSpec,
     python: str | None,
-    recipe: Recipe,
     files: bytes,
+    relay: Relay,
     report: Callable[[str, float], None],
+    announce: Callable[[str], None],
 ) -> PreparedHost:
     """Put on a host what an agent and its ranks need.
 
@@ -61,12 +63,14 @@ def prepare_host(
     ----------
     python
         The interpreter to use; ``None`` makes an environment.
-    recipe
-        What that environment is made of.
     files
         The archive of the image's files.
+    relay
+        Brings what several hosts need.
     report
         Called with each step and how much of the way is behind it then, from 0 to 1.
+    announce
+        Called with what will be installed, where an environment is made.
 
     Raises
     ------
@@ -85,7 +89,9 @@ def prepare_host(
         check_python(connection, python)
     else:
         install_system(connection, facts, spec.image.apt, lambda text: report(text, 0.3))
-        python = make_environment(connection, facts, recipe, lambda text: report(text, 0.4))
+        python = make_environment(
+            connection, facts, spec.image, relay, lambda text: report(text, 0.4), announce
+        )
     folder = work_folder(spec.name, facts)
     if files:
         report(f"sending files ({format_bytes(len(files))})", 0.7)

@@ -16,13 +16,21 @@ from pathlib import Path
 from jupyter_sky.paths import home
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.relay import Relay, RelayedFile
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 
 _DOWNLOAD_WITHIN = 300.0
 
 
-def find_uv(connection: SSHConnection, facts: HostFacts, report: Callable[[str], None]) -> str:
+def find_uv(
+    connection: SSHConnection, facts: HostFacts, relay: Relay, report: Callable[[str], None]
+) -> str:
     """Return the path of uv on a host; where there is none it is sent.
+
+    Parameters
+    ----------
+    relay
+        Brings it: from here to one host, and to others from there.
 
     Raises
     ------
@@ -35,24 +43,35 @@ def find_uv(connection: SSHConnection, facts: HostFacts, report: Callable[[str],
     quoted = shlex.quote(path)
     if connection.run(f"test -x {quoted} && echo there || true").strip():
         return path
-    program = _program(facts.machine)
-    report("sending uv")
-    connection.run(
-        f"""
-        set -e; umask 077
-        mkdir -p "$(dirname {quoted})"
-        new=$(mktemp {quoted}.XXXXXX)
-        gzip -dc >"$new"
-        chmod 700 "$new"
-        mv "$new" {quoted}
-        """,
-        gzip.compress(program.read_bytes(), 1),
-    )
+    machine = facts.machine
+    content, digest = relay.content(f"uv {machine}", lambda: uv_program(machine).read_bytes())
+
+    def send() -> None:
+        report("sending uv")
+        connection.run(
+            f"""
+            set -e; umask 077
+            mkdir -p "$(dirname {quoted})"
+            new=$(mktemp {quoted}.XXXXXX)
+            gzip -dc >"$new"
+            chmod 700 "$new"
+            mv "$new" {quoted}
+            """,
+            gzip.compress(content, 1),
+        )
+
+    relay.bring(connection, facts, RelayedFile("uv", digest, path), send, report)
     return path
 
 
-def _program(machine: str) -> Path:
-    """Return the program for a kind of machine: the one that is installed here, or the index's."""
+def uv_program(machine: str) -> Path:
+    """Return uv for a kind of machine: the one that is installed here, or the index's.
+
+    Raises
+    ------
+    HostError
+        When there is none.
+    """
     if sys.platform == "linux" and machine == platform.machine() and _libc() == "glibc":
         if importlib.util.find_spec("uv"):
             from uv import find_uv_bin

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws.ec2.instance import Instance
+from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.base import RunningCluster
 
-_WORTH_IT = 300.0  # seconds that it has to last
+WORTH_IT = 300.0
+"""Seconds that the money has to last for machines to be started."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Budget:
         there = sum(node.price or 0.0 for each in self.machines for node in each.nodes)
         new = there + count * price
         left = (self.until - time.monotonic()) * min(1.0, self.price / new)
-        if left < _WORTH_IT:
+        if left < WORTH_IT:
             raise UsageError(
                 f"what is left of --max-cost would last {max(0.0, left) / 60:.0f} minutes with "
                 f"{len(self.machines) + count} nodes: start a new cluster with a higher limit."
@@ -84,3 +86,24 @@ class Budget:
                 each.power_off_in(self.until - time.monotonic())
             except SkyError:
                 continue
+
+
+def money_left(machines: Sequence[Instance]) -> float | None:
+    """Return the dollars that instances which run may cost yet; ``None`` without a limit.
+
+    Raises
+    ------
+    SkyError
+        When one does not say it.
+    """
+    seconds = machines[0].seconds_until_power_off()
+    if seconds is None:
+        return None
+    prices = [node.price or 0.0 for each in machines for node in each.nodes]
+    return seconds * sum(prices) / 3600
+
+
+def spent_at(rented: Sequence[RentedInstance], money: float | None) -> float | None:
+    """Return when instances that were just started have cost so much, by ``time.monotonic``."""
+    price = sum(each.price or 0.0 for each in rented)
+    return None if money is None or not price else time.monotonic() + 3600 * money / price

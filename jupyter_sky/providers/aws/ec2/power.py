@@ -1,0 +1,142 @@
+"""Stopping instances so that their disks stay, starting them again, and what a power-off means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws import mfa
+from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.ec2.launch import QUOTAS, TRY_ELSEWHERE, describe_instances
+
+STOPPED_WITHIN = 600.0
+"""Seconds for an instance to be stopped; AWS cuts the power of one that takes minutes."""
+
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 5.0
+_NO_LONGER = ("shutting-down", "terminated")
+
+
+@mfa.without_questions()
+def stop(clients: Clients, ids: Sequence[str]) -> None:
+    """Stop instances; when this returns, they cost nothing any more but for their disks.
+
+    Before that, a power-off is made one that keeps the disk: whatever becomes of this process, and
+    of the instances when they are started again, their disks stay until they are terminated.
+
+    Raises
+    ------
+    AWSError
+        When one may run on; a power-off is what it was before then, as far as AWS allows it.
+    """
+    on_power_off(clients, ids, "stop")
+    try:
+        _stop(clients.ec2, ids)
+    except AWSError as error:
+        try:
+            on_power_off(clients, ids, "terminate")
+        except AWSError:
+            raise error from None
+        raise
+
+
+@mfa.without_questions()
+def stop_again(clients: Clients, ids: Sequence[str]) -> None:
+    """Stop instances whose start has failed; they stop by themselves where AWS does not do it.
+
+    Raises
+    ------
+    AWSError
+        When one may run on for some minutes.
+    """
+    try:
+        _stop(clients.ec2, ids)
+    except AWSError as error:
+        raise AWSError(
+            f"{', '.join(ids)} may run for 15 minutes at most, and stop by themselves then: {error}"
+        ) from None
+
+
+def on_power_off(clients: Clients, ids: Sequence[str], what: str) -> None:
+    """Say what becomes of instances that power off by themselves.
+
+    Parameters
+    ----------
+    what
+        ``"stop"``, which keeps their disks, or ``"terminate"``.
+    """
+    for each in ids:
+        with explain_errors():
+            clients.ec2.modify_instance_attribute(
+                InstanceId=each, InstanceInitiatedShutdownBehavior={"Value": what}
+            )
+
+
+def start(clients: Clients, ids: Sequence[str], quota: str) -> None:
+    """Start instances that are stopped, all of them or none as far as AWS says.
+
+    Parameters
+    ----------
+    quota
+        The name of what limits how many of them the account may have.
+
+    Raises
+    ------
+    SkyError
+        When AWS has no room for them now, or the account may have no more.
+    """
+    try:
+        with explain_errors():
+            clients.ec2.start_instances(InstanceIds=list(ids))
+    except AWSError as error:
+        if error.code in QUOTAS:
+            raise SkyError(
+                f"the account may have no more such instances ({error.message.rstrip('.')}): end "
+                f"others, or ask for a higher `{quota}` at Service Quotas in the AWS console."
+            ) from None
+        if error.code in TRY_ELSEWHERE:
+            raise SkyError(
+                f"AWS has no capacity for its instances in their zone now "
+                f"({error.message.rstrip('.')}): try again later."
+            ) from None
+        raise
+
+
+def wait_until_stopped(
+    clients: Clients, ids: Sequence[str], report: Callable[[str], None]
+) -> dict[str, dict[str, Any]]:
+    """Wait until no instance is about to stop; return what AWS says of each, by its id.
+
+    Raises
+    ------
+    SkyError
+        When one is gone, or it takes very long.
+    """
+    deadline, pause = time.monotonic() + STOPPED_WITHIN, _FIRST_PAUSE
+    while True:
+        found = {each["InstanceId"]: each for each in describe_instances(clients, ids)}
+        gone = [each for each in ids if _state(found.get(each)) in _NO_LONGER]
+        if gone:
+            raise SkyError(
+                f"{', '.join(gone)} of it has ended, and its disk with it: end the rest with "
+                "`%sky down`, and start a new cluster."
+            )
+        stopping = [each for each in ids if _state(found[each]) == "stopping"]
+        if not stopping:
+            return found
+        if time.monotonic() > deadline:
+            raise SkyError(f"AWS has not stopped {', '.join(stopping)} yet: try again later.")
+        report("waiting until its machines have stopped")
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _stop(ec2: Any, ids: Sequence[str]) -> None:
+    with explain_errors():
+        ec2.stop_instances(InstanceIds=list(ids))
+
+
+def _state(said: dict[str, Any] | None) -> str:
+    return "terminated" if said is None else str(said["State"]["Name"])

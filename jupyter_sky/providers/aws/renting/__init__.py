@@ -1,0 +1,1 @@
+"""From settings and a specification to instances: choosing, asking, renting, dry runs."""

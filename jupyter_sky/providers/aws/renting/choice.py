@@ -1,0 +1,98 @@
+"""What is rented for settings and a specification: the types and zones to try, and the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2 import snapshots
+from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest
+from jupyter_sky.providers.aws.market import prices
+from jupyter_sky.providers.aws.market.limits import Limits, is_as_cheap, where_price_is_known
+from jupyter_sky.providers.aws.market.offers import find_offers
+from jupyter_sky.providers.aws.market.reservations import find_reservation, reserved_offer
+from jupyter_sky.providers.aws.market.selection import InstanceOffer, InstanceRequirements
+from jupyter_sky.providers.aws.settings import Settings
+from jupyter_sky.providers.aws.tags import cluster_tags
+from jupyter_sky.providers.spec import ClusterSpec
+
+
+def requirements(settings: Settings, spec: ClusterSpec) -> InstanceRequirements:
+    """Return what instances have to be."""
+    return InstanceRequirements(
+        nodes=spec.nodes,
+        accelerator=spec.wanted_gpus,
+        cpus=None if spec.cpus is None else str(spec.cpus),
+        memory=None if spec.memory is None else str(spec.memory),
+        instance_type=settings.instance_type,
+        zone=settings.zone,
+        spot=settings.spot,
+        max_price=settings.max_price,
+    )
+
+
+def fitting_offers(there: Clients, settings: Settings, spec: ClusterSpec) -> list[InstanceOffer]:
+    """Return what fits, cheapest first; of a reservation, what is reserved."""
+    wanted = requirements(settings, spec)
+    if settings.capacity_reservation is None:
+        return find_offers(there, wanted)
+    return [reserved_offer(there, find_reservation(there, settings.capacity_reservation), wanted)]
+
+
+def choose(there: Clients, settings: Settings, spec: ClusterSpec) -> list[InstanceOffer]:
+    """Return what may be taken without asking again, the best first.
+
+    Raises
+    ------
+    UsageError
+        When nothing fits, or a limit cannot hold.
+    """
+    fitting = fitting_offers(there, settings, spec)
+    acceptable = [each for each in fitting if is_as_cheap(each, fitting[0])]
+    if settings.max_cost is not None:
+        acceptable = where_price_is_known(acceptable, prices.is_denied(there))
+    return acceptable
+
+
+def limits(settings: Settings, spec: ClusterSpec) -> Limits:
+    """Return what the nodes of a cluster may cost."""
+    return Limits(spec.nodes, settings.max_price, settings.max_cost, settings.ask_above)
+
+
+def request(
+    there: Clients,
+    settings: Settings,
+    spec: ClusterSpec,
+    identity: str,
+    offers: Sequence[InstanceOffer],
+    image: str | None,
+) -> LaunchRequest:
+    """Return the request for all instances of a new cluster."""
+    tags = cluster_tags(identity, spec.name, there.user, settings.kms_key)
+    return LaunchRequest(
+        identity=identity,
+        nodes=spec.nodes,
+        tags={**(settings.tags or {}), **tags},
+        offers=offers,
+        image_id=image,
+        user=settings.user,
+        installed=snapshots.content(spec.image, settings.python, settings.image_id),
+        disk=settings.disk,
+        subnets=settings.subnets,
+        security_group=settings.security_group,
+        private=settings.addresses == "private",
+        ssh_from=settings.ssh_from,
+        profile=settings.instance_profile,
+        together=spec.nodes > 1,
+        placement=settings.placement,
+        kms_key=settings.kms_key,
+        reservation=settings.capacity_reservation,
+        limits=limits(settings, spec),
+        watch_every=settings.watch_every,
+    )
+
+
+def on_market(settings: Settings, spot: bool) -> Settings:
+    """Return the same settings for the spot market, or on demand."""
+    return replace(settings, spot=spot)

@@ -1,0 +1,127 @@
+"""What would be rented, made and paid, for ``--dry-run``: AWS is asked, and nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import aligned, format_count, format_dollars, format_duration
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2 import snapshots
+from jupyter_sky.providers.aws.ec2.launch import attempts_of, image_for
+from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest
+from jupyter_sky.providers.aws.market.confirmation import described
+from jupyter_sky.providers.aws.market.quotas import quota_use
+from jupyter_sky.providers.aws.market.selection import InstanceOffer, NotOffered
+from jupyter_sky.providers.aws.network.address import caller_cidr
+from jupyter_sky.providers.aws.network.security_group import check_group
+from jupyter_sky.providers.aws.network.subnets import Subnet, find_subnets
+from jupyter_sky.providers.aws.renting import choice
+from jupyter_sky.providers.aws.settings import Settings
+from jupyter_sky.providers.spec import ClusterSpec
+
+_IDENTITY = "ID"
+"""What stands for the id that the cluster would get."""
+
+
+def plan(there: Clients, settings: Settings, spec: ClusterSpec) -> str:
+    """Return what would be rented and made, and what it would cost, as lines.
+
+    Raises
+    ------
+    SkyError
+        When it would not start; the sentence is the one that starting it would say.
+    """
+    if settings.spot_or_on_demand:
+        try:
+            on_spot = choice.on_market(settings, spot=True)
+            choice.choose(there, on_spot, spec)
+            settings = on_spot
+        except NotOffered:
+            settings = choice.on_market(settings, spot=False)
+    offers = choice.choose(there, settings, spec)
+    image = snapshots.resolve(there, settings.image_id, lambda question, otherwise: None)
+    request = choice.request(there, settings, spec, _IDENTITY, offers, image)
+    attempts = attempts_of(request, find_subnets(there, request.subnets))
+    rows = [
+        *_place(there, attempts),
+        *_machines(there, request, attempts),
+        *_money(settings, spec, offers),
+        ("quota", str(quota_use(there, offers[0].type, spec.nodes, offers[0].spot))),
+        *(("would be made", each) for each in _made(there, settings, request, attempts[0])),
+    ]
+    return "\n".join(aligned(rows))
+
+
+_Attempts = Sequence[tuple[InstanceOffer, Subnet]]
+_Rows = Iterator[tuple[str, str]]
+
+
+def _place(there: Clients, attempts: _Attempts) -> _Rows:
+    user = there.user or "AWS does not tell who you are"
+    yield "account", user.split(":")[4] if user.count(":") >= 5 else "unknown"
+    yield "you", user
+    profile = there.location.removeprefix(there.region).removeprefix(" as ")
+    yield "profile", profile or "the usual one"
+    yield "region", there.region
+    kinds = list(dict.fromkeys(offer.type.name for offer, _ in attempts))
+    for kind in kinds:
+        zones = [f"{net.zone} ({net.id})" for offer, net in attempts if offer.type.name == kind]
+        name = f"{kind} in " if len(kinds) > 1 else ""
+        yield "zones, in order", f"{name}{', '.join(zones)}"
+
+
+def _machines(there: Clients, request: LaunchRequest, attempts: _Attempts) -> _Rows:
+    kind = attempts[0][0].type
+    gpus = f"{kind.gpus} × {kind.gpu}, " if kind.gpu else ""
+    size = f"{gpus}{kind.cpus} CPUs, {kind.memory:.0f} GB"
+    yield "type", f"{request.nodes} × {kind.name}: {size} each"
+    image = image_for(there, request, kind, lambda text: None)
+    origin = f", the snapshot {image.snapshot}" if image.snapshot else ""
+    yield "image", f"{image.id}{origin}, which lets in {image.user}"
+
+
+def _money(settings: Settings, spec: ClusterSpec, offers: Sequence[InstanceOffer]) -> _Rows:
+    what, cost, _ = described(spec.nodes, offers)
+    yield "price", f"{what} {cost}"
+    price, zone = offers[0].price, next(iter(offers[0].prices))
+    limits, ends = choice.limits(settings, spec), []
+    if settings.max_cost is not None:
+        # What spot may rise to counts, as it does for the machines themselves.
+        seconds = limits.lifetime(limits.most_of(offers[0], zone))
+        spent = format_dollars(settings.max_cost)
+        if seconds is not None:
+            ends.append(f"{spent} in all, spent after {format_duration(seconds)} at the earliest")
+    idle = spec.idle_timeout or settings.idle_timeout
+    if idle:
+        least = f" (for {format_dollars(spec.nodes * price * idle / 3600)})" if price else ""
+        ends.append(f"it ends after {format_duration(idle)} without a run{least}")
+    yield "limit", "; ".join(ends) or "none: it costs that until `%sky down`"
+
+
+def _made(
+    there: Clients, settings: Settings, request: LaunchRequest, first: tuple[InstanceOffer, Subnet]
+) -> Iterator[str]:
+    offer, subnet = first
+    try:
+        source = caller_cidr(subnet, request.private, request.ssh_from)
+    except SkyError:
+        source = "this computer"
+    yield f"the key pair {request.name}"
+    if request.security_group is None:
+        yield f"the security group {request.name}: SSH from {source}, and nodes among themselves"
+    else:
+        group = check_group(there, request.security_group, subnet.vpc, source)
+        yield f"no security group: {group} is there"
+    if request.is_placed(offer):
+        yield f"the placement group {request.name}"
+    spot = " spot" if offer.spot else ""
+    of = f" of {request.reservation}" if request.reservation else ""
+    yield f"{format_count(request.nodes, f'{offer.type.name}{spot} instance')}{of}"
+    key = f"your key {request.kms_key}" if request.kms_key else "AWS's key"
+    size = f"{settings.disk} GB or what the image needs"
+    yield f"{format_count(request.nodes, 'disk')} of {size}, encrypted with {key}"
+    efa = ", with EFA" if request.together and offer.type.efa else ""
+    address = "a private address" if request.private else "a public address"
+    yield f"{format_count(request.nodes, 'network interface')} with {address}{efa}"
+    yield "on all of it the tags " + ", ".join(request.tags)

@@ -1,0 +1,130 @@
+"""Renting the instances of a new cluster, and more for one that is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from jupyter_sky.formatting import format_dollars
+from jupyter_sky.providers.aws import local_store
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2 import launch, scale_out, snapshots
+from jupyter_sky.providers.aws.ec2.instance import Instance
+from jupyter_sky.providers.aws.ec2.launch import RentedInstance
+from jupyter_sky.providers.aws.market.confirmation import ask, check_max_price, confirm_price
+from jupyter_sky.providers.aws.market.selection import NotOffered
+from jupyter_sky.providers.aws.renting import choice
+from jupyter_sky.providers.aws.renting.budget import Budget
+from jupyter_sky.providers.aws.settings import Settings
+from jupyter_sky.providers.aws.tags import REQUEST
+from jupyter_sky.providers.base import RunningCluster
+from jupyter_sky.providers.spec import ClusterSpec
+
+
+def rent(
+    there: Clients,
+    settings: Settings,
+    spec: ClusterSpec,
+    identity: str,
+    report: Callable[[str], None],
+) -> list[RentedInstance]:
+    """Rent all instances of a new cluster, when the user agrees to what they cost.
+
+    Parameters
+    ----------
+    report
+        Called between the steps; raising from it ends the launch.
+    """
+    image = snapshots.resolve(there, settings.image_id, ask)
+
+    def rent_of(chosen: Settings) -> list[RentedInstance]:
+        return _rent(there, chosen, spec, identity, image, report)
+
+    if not settings.spot_or_on_demand:
+        return rent_of(settings)
+    try:
+        return rent_of(choice.on_market(settings, spot=True))
+    except (launch.NoCapacity, NotOffered) as error:
+        # The price is another one: it is said again, and asked for where it is high.
+        report(f"there is no spot ({str(error).splitlines()[0].rstrip('.')}): on demand")
+        return rent_of(choice.on_market(settings, spot=False))
+
+
+def _rent(
+    there: Clients,
+    settings: Settings,
+    spec: ClusterSpec,
+    identity: str,
+    image: str | None,
+    report: Callable[[str], None],
+) -> list[RentedInstance]:
+    report("choosing machines")
+    acceptable = choice.choose(there, settings, spec)
+    idle = spec.idle_timeout
+    confirm_price(
+        spec.nodes,
+        acceptable,
+        settings.max_price,
+        settings.ask_above,
+        report,
+        there.account,
+        idle,
+    )
+    local_store.add_location(there.location)
+    request = choice.request(there, settings, spec, identity, acceptable, image)
+    rented = launch.rent(there, request, report)
+    report(f"{_described(rented)}, {_an_hour(rented)}")
+    return rented
+
+
+def rent_more(
+    there: Clients,
+    settings: Settings,
+    running: RunningCluster,
+    like: Instance,
+    budget: Budget,
+    number: str,
+    report: Callable[[str], None],
+) -> list[RentedInstance]:
+    """Rent the instances that a cluster lacks.
+
+    Parameters
+    ----------
+    like
+        One that it has.
+    budget
+        What is left of ``--max-cost``.
+    number
+        What finds them if the answer is lost.
+    """
+    count, spec = len(running.new_numbers), running.spec
+    report("looking up the price of another instance")
+    offer = scale_out.offer(there, like)
+    if settings.max_price is not None:
+        check_max_price(settings.max_price, spec.nodes, len(running.nodes), offer)
+    # What takes the place of a lost node costs what that did.
+    if not running.lost:
+        confirm_price(
+            spec.nodes, [offer], settings.max_price, settings.ask_above, report, there.account
+        )
+    seconds = budget.share_with(count, offer.price)
+    request = choice.request(there, settings, spec, like.cluster, [offer], None)
+    request = replace(
+        request,
+        nodes=count,
+        limits=replace(request.limits, seconds=seconds),
+        user=like.host.partition("@")[0],
+        private=like.is_private(there),
+        tags={**request.tags, REQUEST: number},
+    )
+    return scale_out.rent(there, request, like, report)
+
+
+def _described(rented: Sequence[RentedInstance]) -> str:
+    first = rented[0]
+    return f"{len(rented)} × {first.type} in {first.zone}"
+
+
+def _an_hour(rented: Sequence[RentedInstance]) -> str:
+    prices = [each.price for each in rented if each.price is not None]
+    return f"{format_dollars(sum(prices))} an hour" if prices else "price unknown"

@@ -1,0 +1,151 @@
+"""What nodes need to get at a bucket: credentials that expire, in memory alone.
+
+A key that is valid until somebody takes it back never leaves this computer. It buys a session token
+of a few hours; where there is none to be had, nodes elsewhere need a role of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.buckets.volume import Volume
+from jupyter_sky.transport.volumes.requests import SessionToken, VolumeOrder
+
+SECONDS = 12 * 3600
+"""Seconds for which a session token is asked for."""
+
+
+def order_of(volume: Volume, provider: Provider) -> VolumeOrder:
+    """Return what nodes are asked for, with credentials of this notebook if they need some.
+
+    Raises
+    ------
+    UsageError
+        When a node elsewhere would need a key that does not expire.
+    """
+    is_here = provider.name == "local"
+    options: dict[str, Any] = {}
+    token: SessionToken | None = None
+    if volume.scheme == "s3":
+        options, token = _of_s3(volume, provider, is_here)
+    elif volume.scheme == "gs":
+        token = _of_google(is_here)
+    elif volume.scheme == "hf":
+        options, token = _of_hub()
+    return {
+        "url": volume.url,
+        "path": volume.path,
+        "read_only": volume.read_only,
+        "limit": int(volume.limit or 0),
+        "options": options,
+        "token": token,
+    }
+
+
+def _of_s3(
+    volume: Volume, provider: Provider, is_here: bool
+) -> tuple[dict[str, Any], SessionToken | None]:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    options: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
+    try:
+        import boto3
+        import botocore.exceptions
+    except ImportError:
+        options["region"] = os.environ.get("AWS_REGION") or os.environ.get(
+            "AWS_DEFAULT_REGION", "us-east-1"
+        )
+        return options, None
+    try:
+        session = boto3.Session(profile_name=getattr(provider, "profile", None))
+        found = session.get_credentials()
+        frozen = found.get_frozen_credentials() if found else None
+    except botocore.exceptions.BotoCoreError as error:
+        raise UsageError(f"{volume.url}: {str(error).rstrip('.')}.") from None
+    bucket = volume.url.removeprefix("s3://").partition("/")[0]
+    options["region"] = _region_of(session, bucket, bool(frozen)) or "us-east-1"
+    if frozen is None or getattr(provider, "instance_profile", None):
+        if frozen is None and is_here:
+            options["skip_signature"] = True  # a public bucket, as far as this computer gets
+        return options, None  # the role of the instance, if there is one
+    if frozen.token:
+        return options, _token(frozen, getattr(found, "_expiry_time", None))
+    try:
+        made = session.client("sts", region_name=options["region"]).get_session_token(
+            DurationSeconds=SECONDS
+        )["Credentials"]
+    except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError) as error:
+        if is_here:
+            return options, _token(frozen, None)  # it does not leave this computer
+        why = getattr(error, "response", {}).get("Error", {}).get("Code") or type(error).__name__
+        raise UsageError(
+            f"{volume.url}: your AWS key does not expire, so that it is not sent to nodes, and AWS "
+            f"gives no session token for it ({why}): log in with `aws sso login`, or give the "
+            "instances a role that may read the bucket, as in "
+            "`%config Sky.aws = {'instance_profile': 'NAME'}`."
+        ) from None
+    return options, {
+        "fields": {
+            "access_key_id": made["AccessKeyId"],
+            "secret_access_key": made["SecretAccessKey"],
+            "token": made["SessionToken"],
+        },
+        "expires": made["Expiration"].timestamp(),
+    }
+
+
+def _token(frozen: Any, expires: Any) -> SessionToken:
+    fields = {"access_key_id": frozen.access_key, "secret_access_key": frozen.secret_key}
+    if frozen.token:
+        fields["token"] = frozen.token
+    return {"fields": fields, "expires": expires.timestamp() if expires else None}
+
+
+def _region_of(session: Any, bucket: str, is_signed: bool) -> str | None:
+    """Return where a bucket is; what AWS says of that does not depend on rights."""
+    import botocore.exceptions
+
+    if os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
+        return session.region_name or None
+    if is_signed:
+        try:
+            client = session.client("s3", region_name=session.region_name or "us-east-1")
+            said = client.head_bucket(Bucket=bucket)["ResponseMetadata"]
+        except botocore.exceptions.ClientError as error:
+            said = error.response.get("ResponseMetadata", {})
+        except botocore.exceptions.BotoCoreError:
+            said = {}
+        if region := said.get("HTTPHeaders", {}).get("x-amz-bucket-region"):
+            return str(region)
+    return session.region_name or None
+
+
+def _of_google(is_here: bool) -> SessionToken | None:
+    """Return an access token of Google's, which is valid for an hour."""
+    if is_here:
+        return None  # the driver finds what this computer has
+    with contextlib.suppress(Exception):  # google-auth may not be here, or not logged in
+        from importlib import import_module
+
+        google = import_module("google.auth")
+        requests = import_module("google.auth.transport.requests")
+        found, _ = google.default(["https://www.googleapis.com/auth/devstorage.read_write"])
+        found.refresh(requests.Request())
+        expires = found.expiry.timestamp() if found.expiry else None
+        return {"fields": {"token": found.token}, "expires": expires}
+    return None
+
+
+def _of_hub() -> tuple[dict[str, Any], SessionToken | None]:
+    endpoint = os.environ.get("HF_ENDPOINT")
+    options: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
+    try:
+        from huggingface_hub import get_token
+    except ImportError:
+        return options, None
+    found = get_token()
+    # It goes over the cluster's own connection, and is on no disk of a node.
+    return options, {"fields": {"token": found}, "expires": None} if found else None

@@ -1,0 +1,75 @@
+"""Looks from here at the buckets that nodes are to have, before machines are started for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.buckets.credentials import order_of
+from jupyter_sky.providers.buckets.volume import Volume
+from jupyter_sky.transport.volumes import words
+from jupyter_sky.transport.volumes.requests import VolumeOrder
+
+_WITHIN = 5  # seconds; who does not answer here may answer the nodes
+_MISSING = "NoSuchBucket"
+
+
+def check_there(volumes: Iterable[Volume], provider: Provider) -> None:
+    """Refuse volumes of which is known here that no node can make them.
+
+    A bucket that is not there is none for anybody. Where nodes get the credentials of this
+    notebook, what is denied to them here is denied there; a role that nodes have of their own may
+    do more. Whether nodes reach the bucket, they find out themselves.
+
+    Raises
+    ------
+    UsageError
+        When one cannot be made, with what to do.
+    """
+    for volume in volumes:
+        order = order_of(volume, provider)
+        if volume.scheme == "s3" and (trouble := _of_s3(order)):
+            raise UsageError(f"--volume {volume}: {trouble}.")
+
+
+def _of_s3(order: VolumeOrder) -> str:
+    """Return why a list of files cannot be had; empty if it can, or that is not known."""
+    try:
+        import boto3
+        import botocore
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:
+        return ""
+    options, token = order["options"], order["token"]
+    given: dict[str, Any] = {"signature_version": botocore.UNSIGNED}
+    keys: dict[str, Any] = {}
+    if token:
+        given, fields = {}, token["fields"]
+        keys = {
+            "aws_access_key_id": fields["access_key_id"],
+            "aws_secret_access_key": fields["secret_access_key"],
+            "aws_session_token": fields.get("token"),
+        }
+    client = boto3.session.Session(**keys).client(
+        "s3",
+        region_name=options["region"],
+        endpoint_url=options.get("endpoint"),
+        config=Config(
+            connect_timeout=_WITHIN,
+            read_timeout=_WITHIN,
+            retries={"total_max_attempts": 1},
+            **given,
+        ),
+    )
+    bucket, _, prefix = order["url"].removeprefix("s3://").partition("/")
+    try:
+        client.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/" if prefix else "", MaxKeys=1)
+    except ClientError as error:
+        text = str(error)
+        return words.lasting(text, order["url"]) if token or _MISSING in text else ""
+    except BotoCoreError:
+        pass
+    return ""

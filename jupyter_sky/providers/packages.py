@@ -1,0 +1,150 @@
+"""Where the packages of an image come from, as uv reads it: indexes, and wheels of this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import HIDDEN, without_secrets
+from jupyter_sky.providers.spec import Image, PipIndex
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where packages come from.
+
+    Attributes
+    ----------
+    settings
+        The part of a ``pyproject.toml`` that says which index has which package.
+    wheels
+        Wheels that are sent along.
+    no_index
+        Whether no package index is used beside them.
+    folders
+        The folders that they are in.
+    indexes
+        The indexes that are asked.
+    """
+
+    settings: str
+    wheels: tuple[Path, ...] = ()
+    no_index: bool = False
+    folders: tuple[PipIndex, ...] = ()
+    indexes: tuple[PipIndex, ...] = ()
+
+
+def sources(image: Image, cuda: bool = False) -> Sources:
+    """Return where the packages of an image come from.
+
+    Parameters
+    ----------
+    image
+        The image.
+    cuda
+        Whether it is for a node with an NVIDIA GPU.
+
+    Raises
+    ------
+    UsageError
+        When one of its folders has no wheels.
+    """
+    every = sources_of(image)
+    folders = [index for index in every if not urlsplit(index.url).scheme]
+    wheels = tuple(wheel for index in folders for wheel in _wheels(index))
+    sent = {package_name(wheel.name) for wheel in wheels}
+    indexes = [_for_node(index, cuda) for index in every if index not in folders]
+    wanted = [index for index in indexes if not index.packages or set(index.packages) - sent]
+    no_index = bool(folders) and not wanted
+    return Sources(_settings(wanted, sent), wheels, no_index, tuple(folders), tuple(wanted))
+
+
+def base_requirements(image: Image) -> list[str]:
+    """Return the requirements of `Image.pins` that those of `Image.pip` do not replace."""
+    texts = [line for each in image.pip for line in _lines(each)]
+    chosen = {package_name(each) for each in texts if re.search(r"[=<>~!@]", each.split(";")[0])}
+    return [each for each in image.pins if package_name(each) not in chosen]
+
+
+def _lines(requirement: str) -> list[str]:
+    """Return a requirement, or those of a file of them, as far as it can be read."""
+    if not requirement.startswith("-r"):
+        return [requirement]
+    try:
+        return Path(requirement[2:].strip()).expanduser().read_text().splitlines()
+    except OSError:
+        return []
+
+
+def with_cuda(image: Image) -> Image:
+    """Return an image whose packages come from where those for NVIDIA GPUs are."""
+    indexes = [_for_node(each, True) for each in sources_of(image)]
+    return replace(image, pip_indexes=indexes)
+
+
+def sources_of(image: Image) -> list[PipIndex]:
+    """Return the indexes of an image, and its folders of wheels."""
+    return [each if isinstance(each, PipIndex) else PipIndex(each) for each in image.pip_indexes]
+
+
+def _for_node(index: PipIndex, cuda: bool) -> PipIndex:
+    return PipIndex(index.cuda_url, index.packages) if cuda and index.cuda_url else index
+
+
+def check_secrets(requirements: Sequence[str]) -> None:
+    """Refuse requirements with a password that was left out of the registry.
+
+    Raises
+    ------
+    UsageError
+        When one of them has.
+    """
+    for each in requirements:
+        if HIDDEN in each:
+            raise UsageError(
+                f"the registry does not keep the secret behind {HIDDEN} in {each}: end the cluster "
+                f"with `%sky down` and start it again with that secret."
+            )
+
+
+def project(requirements: Sequence[str], settings: str) -> str:
+    """Return a ``pyproject.toml`` that asks for these requirements."""
+    lines = ["[project]", 'name = "node"', 'version = "0"', "dependencies = ["]
+    lines += [f"    {json.dumps(each)}," for each in requirements]
+    return "\n".join([*lines, "]", settings])
+
+
+def package_name(requirement: str) -> str:
+    """Return the name of the package that a requirement, or a wheel's file name, is about."""
+    name = re.match(r"[A-Za-z0-9._]+(?:-(?!\d)[A-Za-z0-9._]+)*", requirement.strip())
+    return re.sub(r"[-_.]+", "-", name[0]).lower() if name else requirement
+
+
+def _settings(indexes: Sequence[PipIndex], sent: set[str]) -> str:
+    lines, places = [], {}
+    for number, index in enumerate(indexes):
+        explicit = "true" if index.packages else "false"
+        lines += ["[[tool.uv.index]]", f'name = "index-{number}"', f"url = {json.dumps(index.url)}"]
+        lines.append(f"explicit = {explicit}")
+        names = map(package_name, index.packages)
+        places.update({name: number for name in names if name not in sent})
+    lines.append("[tool.uv.sources]")
+    lines += [f'{name} = {{ index = "index-{number}" }}' for name, number in places.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _wheels(index: PipIndex) -> list[Path]:
+    folder = Path(index.url).expanduser()
+    found = sorted(folder.glob("*.whl"))
+    if not found:
+        raise UsageError(
+            f"pip_indexes has {without_secrets(index.url)!r}, which is neither an address nor a "
+            "folder with wheels: type one that begins with https://, or `pip download` wheels into "
+            "the folder first."
+        )
+    return found

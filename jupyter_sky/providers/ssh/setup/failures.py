@@ -1,0 +1,72 @@
+"""What the user can do where uv could not make an environment: one sentence for what is known."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from jupyter_sky.providers.packages import base_requirements, package_name, sources
+from jupyter_sky.providers.spec import Image
+
+_UNREACHED = re.compile(
+    r"dns error|[Ff]ailed to fetch|error sending request|[Cc]ould not connect|tcp connect error"
+)
+_DENIED = re.compile(r"\b(401|403)\b|[Uu]nauthorized|[Ff]orbidden")
+_ABSENT = (
+    r"there (?:is|are) no versions? of {}\b",
+    r"\b{} was not found",
+    r"\b{}==\S+ has no ",
+    r"\b{}==\S+ (?:is|was) yanked",
+    r"\b{}[^;]* not compatible with the current",
+)
+_NOT_BUILT = (r"[Ff]ailed to build[^\n]*{}\b", r"[Ff]ailed to download and build[^\n]*{}\b")
+
+
+def explain(said: str, image: Image, requirements: Sequence[str]) -> str | None:
+    """Return what is wrong and what to do, of what uv has said; ``None`` where it says that best.
+
+    Parameters
+    ----------
+    said
+        The last lines of uv.
+    image
+        What the environment was to be made from.
+    requirements
+        All that was asked for.
+    """
+    text = " ".join(said.split())
+    for pin in base_requirements(image):
+        name = re.escape(package_name(pin)).replace(r"\-", r"[-_.]")
+        for patterns, trouble in ((_ABSENT, "cannot be had there"), (_NOT_BUILT, "does not build")):
+            if any(re.search(each.format(name), text, re.IGNORECASE) for each in patterns):
+                return f"{_whose(image)} {pin.replace('==', ' ')}, which {trouble}: {_ways(pin)}"
+    at_hand = sources(image)
+    if at_hand.no_index and (lacks := re.findall(r"(\S+) was not found in the provided", text)):
+        folder = at_hand.folders[0].url
+        words = shlex.join([*dict.fromkeys(lacks)])
+        return f"{folder} has no {', '.join(lacks)}: `%pip download -d {folder} {words}` gets it"
+    if _UNREACHED.search(text) and not _DENIED.search(text):
+        return f"it reaches no package index: {take_along(image, requirements)}"
+    return None
+
+
+def take_along(image: Image, requirements: Sequence[str]) -> str:
+    """Return the lines with which an environment is made from wheels of this computer."""
+    words = [
+        "--extra-index-url " + each.url for each in sources(image).indexes if "@" not in each.url
+    ]
+    line = " ".join(["%pip download -d wheels", *words, shlex.join(requirements)])
+    return f"`{line}` gets what it needs, and `--wheels wheels` takes it along"
+
+
+def _whose(image: Image) -> str:
+    return "the notebook has" if image.like == "imports" else f"{image.like} asks for"
+
+
+def _ways(pin: str) -> str:
+    name = package_name(pin)
+    return (
+        f"`--pip '{name}>0'` takes another version, `--wheels FOLDER` takes one along from here, "
+        "and `--env none` leaves out what is not named"
+    )
