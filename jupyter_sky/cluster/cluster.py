@@ -11,12 +11,17 @@ from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.comparison.looks import Looks
 from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
+from jupyter_sky.cluster.control.files import Files
 from jupyter_sky.cluster.control.listener import NoRuns
+from jupyter_sky.cluster.control.packages import Packages
+from jupyter_sky.cluster.control.shells import Shells
 from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.metrics.curves import Curves
+from jupyter_sky.cluster.mounts import Mounts
 from jupyter_sky.cluster.network.forward import Forward
+from jupyter_sky.cluster.plugins import Plugins
 from jupyter_sky.cluster.profiling.profiler import Profiler
 from jupyter_sky.cluster.runs.calls import Calls
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -25,10 +30,11 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
+from jupyter_sky.cluster.stopping.power import Power
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Provider, Scalable
-from jupyter_sky.providers.spec import ClusterSpec, Image
+from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
 
 USUAL = Timeouts()
@@ -41,11 +47,11 @@ class Cluster:
 
     Attributes
     ----------
-    runtime_env
-        What its ranks have entered before their first run.
-    sync, calls, pages, work, profiler, looks
+    runtime_env, power
+        What its ranks have entered before their first run; what stops its machines.
+    sync, calls, pages, work, profiler, looks, usage, packages, plugins, files, shells, mounts
         What was sent of its names; calls one by one; pages of nodes; what no run does; profiles;
-        what names stand for on the ranks.
+        names on ranks, and what those use; what was installed later; nodes' files, shells, volumes.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -54,7 +60,10 @@ class Cluster:
         self.runtime_env = config.runtime_env
         self.sync, self.pages, self.work = controller.sync, controller.pages, controller.work
         self.calls, self.profiler = Calls(self._scheduler), Profiler(controller)
-        self.looks = Looks(controller)
+        self.looks, self.usage = Looks(controller), controller.usage
+        self.packages, self.plugins = Packages(controller), Plugins(controller)
+        self.files, self.shells = Files(controller), Shells(controller)
+        self.mounts, self.power = Mounts(controller), Power(controller)
 
     @classmethod
     @as_interrupt()
@@ -113,10 +122,7 @@ class Cluster:
 
     @classmethod
     def visit(cls, row: registry.Row, provider: Provider) -> Cluster | None:
-        """Return the cluster of a registry row to read its logs, follow its run, or stop that.
-
-        A visitor keeps nothing up, and what it sees stays new to the notebook.
-        """
+        """Return the cluster of a registry row to look at: nothing stays up or is seen by that."""
         return cls.attach(row, provider, RuntimeEnv(life=None), visits=True)
 
     @staticmethod
@@ -326,10 +332,6 @@ class Cluster:
     def listen(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after every change from now on, in the background thread."""
         self._controller.observers.append(listener)
-
-    def set_image(self, image: Image) -> None:
-        """Say what is installed on its nodes, which the registry does not keep, for new ones."""
-        self._controller.spec = replace(self.spec, image=image)
 
     @property
     def id(self) -> str:

@@ -96,8 +96,30 @@ class Interrupted(KeyboardInterrupt):
         return [f"KeyboardInterrupt: {self}"]
 
 
+@contextlib.contextmanager
+def heard_interrupts() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` for Ctrl-C also where an error of a lock has taken its place.
+
+    `threading.Condition.wait` gives its lock back and takes it again. Where Ctrl-C comes in
+    between, the lock is given back twice, and ``RuntimeError: release unlocked lock`` is raised in
+    the middle of the interrupt. ipykernel waits like this for output that it flushes.
+    """
+    before = sys.exception()
+    try:
+        yield
+    except RuntimeError as error:
+        cause = error.__context__
+        if isinstance(cause, KeyboardInterrupt) and cause is not before:
+            raise KeyboardInterrupt from None
+        raise
+
+
 class TimedOut(SkyError, TimeoutError):
     """A run took longer than it was given."""
+
+
+class GroupBroken(SkyError):
+    """A rank was lost while the process group was formed; it can be formed again."""
 
 
 FORMER_GROUP = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -20,6 +20,9 @@ class ClientHooks(Protocol):
 
     def enter(self, pool: Any, cluster: Any) -> None:
         """Called when the cluster is up; ``pool`` is ``None`` for one of ``%%sky`` cells."""
+
+    def enter_further(self, plugins: Iterable[Any], cluster: Any) -> None:
+        """Called with plugins that a cluster gets while it is up."""
 
     def add(self, context: AbstractContextManager[T]) -> T:
         """Enter one thing more, which is left before it ends, and return what it gives."""
@@ -55,6 +58,11 @@ class RuntimeEnv:
         for it.
     client
         What plugins do in the notebook; ``None`` where nothing runs from, as with a visitor.
+    added
+        Requirements that were installed since the cluster began, which nodes that join get too.
+    renew_at
+        When nodes need other credentials for their volumes, in seconds since the epoch; ``None``
+        for never.
     """
 
     life: Packed | None
@@ -65,6 +73,8 @@ class RuntimeEnv:
     together: bool = False
     reforms: bool = True
     client: ClientHooks | None = None
+    added: tuple[str, ...] = ()
+    renew_at: float | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Literal, TypedDict
 
 from jupyter_sky.cluster.state import ClusterPhase, RankPhase
+from jupyter_sky.transport.protocol.inspection import RankHistory
 
 
 class Snapshot(TypedDict):
@@ -99,6 +100,7 @@ class RunView(TypedDict):
     ``cell`` is the id of the notebook's cell, and ``shown`` are the ranks whose output the cell
     shows. ``cost`` is in dollars, ``trouble`` why the cluster could not go on with the run.
     ``where`` says where its ranks are, when some wait long for others or the user has asked.
+    ``attempt`` is which attempt at a cell it is and how many there can be, from the second one on.
     """
 
     id: str
@@ -114,6 +116,7 @@ class RunView(TypedDict):
     cost: float | None
     trouble: str | None
     where: str | None
+    attempt: tuple[int, int] | None
 
 
 class ProgressView(TypedDict):
@@ -179,3 +182,57 @@ class OutputView(TypedDict):
 
     rank: int
     text: str
+
+
+class History(TypedDict):
+    """What was used in the last ten minutes, or what came of that since a moment.
+
+    It is no part of a snapshot: a page asks for it while it shows it. ``at`` is the moment of the
+    next question.
+    """
+
+    at: int
+    nodes: list[NodeHistory]
+
+
+class NodeHistory(TypedDict):
+    """What a node has used, and its ranks.
+
+    ``times`` are in milliseconds since the epoch, by the notebook's clock. Each list has a value
+    for each of them, or is empty where nothing was measured. ``processor`` counts processors that
+    were busy, of the ``processors`` of the machine; ``memory`` is in bytes, ``network`` in bytes a
+    second. Of a node that shares its machine they are those of its ranks.
+    """
+
+    node: int
+    times: list[int]
+    processors: int
+    memory_total: int
+    processor: list[float | None]
+    memory: list[int | None]
+    network: list[float | None]
+    ranks: list[RankHistory]
+
+
+class Variables(TypedDict):
+    """What the names of the ranks stand for, as a table; a page asks for it.
+
+    ``head`` are the titles of the columns, and ``notes`` say what else there is to know.
+    """
+
+    head: list[str]
+    rows: list[VariableRow]
+    notes: list[str]
+
+
+class VariableRow(TypedDict):
+    """What a name stands for on some ranks; ``differs`` says that ranks are not alike in it."""
+
+    cells: list[str]
+    differs: bool
+
+
+class Profile(TypedDict):
+    """What the ranks spent a time on, as a picture that needs no script; a page asks for it."""
+
+    html: str

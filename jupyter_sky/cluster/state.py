@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from jupyter_sky.providers.base import Node
 from jupyter_sky.transport.protocol.events import (
@@ -19,6 +19,9 @@ from jupyter_sky.transport.protocol.events import (
     RankStarted,
     RunBegan,
 )
+from jupyter_sky.transport.rank_ranges import among
+
+T = TypeVar("T")
 
 
 class ClusterPhase(StrEnum):
@@ -125,6 +128,15 @@ class ClusterState:
             missing=self.missing,
         )
 
+    def node_of(self, rank: int) -> Node:
+        """Return the node of a rank of the cluster."""
+        at = _index(self.ranks, rank, lambda each: each.rank)
+        if at is None:
+            raise KeyError(rank)
+        place = _index(self.nodes, self.ranks[at].node, lambda each: each.node)
+        assert place is not None
+        return self.nodes[place]
+
     @property
     def group(self) -> bool:
         """Whether every rank is in the process group of this generation."""
@@ -134,6 +146,14 @@ class ClusterState:
     def settled(self) -> bool:
         """Whether every rank is there and none is busy."""
         return all(rank.phase is RankPhase.IDLE for rank in self.ranks)
+
+
+def _index(items: Sequence[T], number: int, number_of: Callable[[T], int]) -> int | None:
+    """Return where that number is among ``items``, which are in the order of their numbers."""
+    if 0 <= number < len(items) and number_of(items[number]) == number:
+        return number  # there are no gaps before it, as mostly
+    at = bisect_left(items, number, key=number_of)
+    return at if at < len(items) and number_of(items[at]) == number else None
 
 
 def reduce(state: ClusterState, event: Event, own: Collection[int] = ()) -> ClusterState:
@@ -150,7 +170,9 @@ def reduce(state: ClusterState, event: Event, own: Collection[int] = ()) -> Clus
     """
     match event:
         case RunBegan(run, ranks):  # perhaps one of another kernel
-            return running(state, [rank for rank in ranks if rank in own], run)
+            for rank in among(ranks, own):
+                state = _rank(state, rank, phase=RankPhase.RUNNING, run=run)
+            return state
         case Lost(others=others) if others:
             # The end of what its ranks were busy with may be among them.
             return _idle(state, [rank for rank in state.ranks if rank.rank in own and rank.run])
@@ -193,8 +215,12 @@ def _idle(state: ClusterState, ranks: Sequence[RankState]) -> ClusterState:
 
 
 def _rank(state: ClusterState, rank: int, **changes: Any) -> ClusterState:
-    at = bisect_left(state.ranks, rank, key=lambda each: each.rank)
-    if at == len(state.ranks) or state.ranks[at].rank != rank:
+    ranks = state.ranks
+    at = _index(ranks, rank, lambda each: each.rank)
+    if at is None:
         return state
-    before, after = state.ranks[:at], state.ranks[at + 1 :]
-    return replace(state, ranks=(*before, replace(state.ranks[at], **changes), *after))
+    before = ranks[at]
+    # That a run begins is known before the node says so, and each change is a copy of all ranks.
+    if all(getattr(before, name) == value for name, value in changes.items()):
+        return state
+    return replace(state, ranks=(*ranks[:at], replace(before, **changes), *ranks[at + 1 :]))

@@ -75,4 +75,5 @@ class Work:
             cost=None,
             trouble=None,
             where=None,
+            attempt=None,
         )

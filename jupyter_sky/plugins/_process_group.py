@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_count
 from jupyter_sky.plugins._environment import environment
 from jupyter_sky.plugins._install import needs
 
@@ -95,7 +96,7 @@ def _variables(info: InstanceInfo) -> dict[str, str]:
         "MASTER_PORT": str(info.head_port),
         "WORLD_SIZE": str(info.world_size),
         "RANK": str(info.rank),
-        "LOCAL_RANK": str(info.local_rank),
+        "LOCAL_RANK": str(_gpu_number(info)),
         "LOCAL_WORLD_SIZE": str(info.local_world_size),
         "NODE_RANK": str(info.node),
     }
@@ -103,6 +104,19 @@ def _variables(info: InstanceInfo) -> dict[str, str]:
         if info.interface and name not in os.environ:
             variables[name] = info.interface
     return variables
+
+
+def _gpu_number(info: InstanceInfo) -> int:
+    """Return the local rank as code written for torchrun uses it: to number the GPUs it sees.
+
+    Under torchrun each process sees all GPUs of its node; here a rank sees its own alone, and
+    `torch.cuda.set_device(1)` would fail on the second one. Its place on the node is in
+    ``sky.instance_info().local_rank``.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not info.accelerators or not visible:
+        return info.local_rank
+    return info.local_rank % len(visible.split(","))
 
 
 def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
@@ -116,6 +130,12 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
         torch.cuda.set_device(device)
     if backend is None:
         backend = "nccl" if device and not info.shared_accelerators else "gloo"
+    if backend == "nccl" and info.shared_accelerators:
+        raise SkyError(
+            f'backend="nccl" needs a GPU for each rank, and {info.local_world_size} ranks share '
+            f'{format_count(info.accelerators, "GPU")} here: use backend="gloo", which takes '
+            "CUDA tensors too, or fewer ranks."
+        )
     if backend == "nccl" and device is None:
         raise SkyError('backend="nccl" needs a GPU, and this node has none: use backend="gloo".')
 

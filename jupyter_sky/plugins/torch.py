@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,11 +17,12 @@ from jupyter_sky.plugins._process_group import Backend, check_backend, process_g
 from jupyter_sky.providers.spec import Accelerator, Image, PipIndex
 
 _WHEELS = "https://download.pytorch.org/whl"
+_BESIDE = ("torchvision", "torchaudio")  # which are built for one build of torch
 
 
 def torch(
     backend: Backend | None = None,
-    cuda: str = "cu128",
+    cuda: str | None = None,
     version: str = "latest",
     vision: str | None = None,
     audio: str | None = None,
@@ -33,9 +37,11 @@ def torch(
     backend
         ``"nccl"`` or ``"gloo"``; ``None`` takes NCCL where each rank has a GPU, and gloo elsewhere.
     cuda
-        Which wheels to take for nodes with an NVIDIA GPU; other nodes take those for the CPU.
+        Which wheels to take for nodes with an NVIDIA GPU, like ``"cu128"``; by default those that
+        there are of this version for this GPU. Other nodes take those for the CPU.
     version
-        ``"latest"``, a version like ``"2.3.0"``, or a constraint like ``">=2.3"``.
+        ``"latest"`` for the notebook's, or the newest if it has none; a version like ``"2.3.0"``;
+        or a constraint like ``">=2.3"``.
     vision, audio
         The same for torchvision and torchaudio; ``None`` leaves them out.
     deadline
@@ -50,7 +56,7 @@ def torch(
         When an argument is not of that kind.
     """
     check_backend(backend)
-    if not isinstance(cuda, str) or not re.fullmatch(r"cu\d{3}", cuda):
+    if cuda is not None and not re.fullmatch(r"cu\d{3}", str(cuda)):
         raise UsageError(
             f'cuda={cuda!r} is not a CUDA build of PyTorch: type one like cuda="cu128".'
         )
@@ -70,23 +76,83 @@ def torch(
     )
 
 
-def _install_torch(image: Image, cluster: Any, cuda: str, packages: dict[str, str]) -> Image:
-    channel = cuda if _runs_cuda(cluster.spec.accelerator, cuda) else "cpu"
-    index = PipIndex(f"{_WHEELS}/{channel}", packages=tuple(packages))
+def _install_torch(image: Image, cluster: Any, cuda: str | None, packages: dict[str, str]) -> Image:
+    wanted = cluster.spec.accelerator
+    accelerator = accelerators.parse(wanted) if isinstance(wanted, str) else wanted
+    from jupyter_sky.providers.packages import package_name  # not on ranks
+
+    pinned = [each for each in image.pins if package_name(each) == "torch"]
+    version, build = _version_of([*image.pip, packages.get("torch", ""), *pinned])
+    own = cuda or (build if build.startswith("cu") else None)
+    beside = [each for each in map(package_name, image.pins) if each in _BESIDE]
+    names = tuple(dict.fromkeys([*packages, *beside]))
+    if accelerator is None:
+        # Hosts are known by their names alone: some may have GPUs.
+        with_gpu = own or wheels_for(version, None)
+        index = PipIndex(f"{_WHEELS}/cpu", names, cuda_url=f"{_WHEELS}/{with_gpu}")
+    else:
+        index = PipIndex(f"{_WHEELS}/{_channel(accelerator, version, cuda, own)}", names)
     return install(image, list(packages.values()), index)
 
 
-def _runs_cuda(accelerator: Accelerator | str | None, cuda: str) -> bool:
-    match accelerator:
-        case str():
-            return _runs_cuda(accelerators.parse(accelerator), cuda)
-        case Accelerator(name=name, cuda=str(newest)):
-            major = newest.partition(".")[0]
-            if int(cuda[2:4]) > int(major):
-                raise UsageError(
-                    f"wheels for {cuda} do not run on {name}, which supports CUDA up to {newest}: "
-                    f'type the newest cuda="cu{major}…" that PyTorch has.'
-                )
-            return True
-        case _:
-            return False
+def _channel(accelerator: Accelerator, version: str, asked: str | None, own: str | None) -> str:
+    """Return which wheels an accelerator takes: those that were asked for, or the notebook's."""
+    if accelerator.cuda is None:
+        return "cpu"
+    major = int(accelerator.cuda.partition(".")[0])
+    chosen = own if own and int(own[2:4]) <= major else wheels_for(version, major)
+    chosen = asked or chosen
+    if int(chosen[2:4]) > major:
+        raise UsageError(
+            f"wheels for {chosen} do not run on {accelerator.name}, which supports CUDA up to "
+            f'{accelerator.cuda}: type the newest cuda="cu{major}…" that PyTorch has.'
+        )
+    return chosen
+
+
+_BUILDS = (
+    # From this version on there are these.
+    ((2, 12), ("cu130", "cu126")),
+    ((2, 7), ("cu128",)),
+    ((2, 6), ("cu126",)),
+    ((2, 4), ("cu124",)),
+    ((2, 1), ("cu121",)),
+    ((2, 0), ("cu118",)),
+)
+
+
+def wheels_for(version: str, major: int | None) -> str:
+    """Return the CUDA build of a version of PyTorch for a GPU.
+
+    Parameters
+    ----------
+    version
+        The version; empty for the newest that there is of the usual build.
+    major
+        The newest CUDA that the GPU supports; ``None`` where the GPU is not known.
+    """
+    numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
+    builds = next((names for since, names in _BUILDS if numbers >= since), ("cu118",))
+    if not numbers:
+        builds = ("cu128",)
+    newest = 12 if major is None else major
+    return next((each for each in builds if int(each[2:4]) <= newest), builds[-1])
+
+
+_VERSION = re.compile(r"torch\s*===?\s*([\d.]+)[^+,;]*(?:\+(\w+))?", re.IGNORECASE)
+
+
+def _version_of(requirements: Sequence[str]) -> tuple[str, str]:
+    """Return the version of torch that is asked for first, and its build, if it has one."""
+    for each in requirements:
+        if found := _VERSION.match(each):
+            return found[1], found[2] or _build_here(found[1])
+    return "", ""
+
+
+def _build_here(version: str) -> str:
+    """Return the kind of the notebook's build, if it has this version of torch."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        here, _, build = importlib.metadata.version("torch").partition("+")
+        return build if here == version else ""
+    return ""

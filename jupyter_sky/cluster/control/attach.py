@@ -22,6 +22,7 @@ from jupyter_sky.transport.protocol.events import (
     decode_event,
 )
 from jupyter_sky.transport.protocol.messages import Welcome
+from jupyter_sky.transport.rank_ranges import among, to_ranges
 
 
 async def restore(
@@ -82,8 +83,8 @@ async def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Wel
     own: dict[Connection, dict[str, Any]] = {}
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
         latest = welcome["latest"]
-        if latest and (ranks := sorted(connection.ranks.intersection(latest["ranks"]))):
-            own[connection] = {**latest, "ranks": ranks}
+        if latest and (ranks := among(latest["ranks"], connection.ranks)):
+            own[connection] = {**latest, "ranks": to_ranges(ranks)}
     unseen = [
         each
         for each in own.values()
@@ -94,13 +95,23 @@ async def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Wel
     if run:
         began = decode_event(unseen[0])
         assert isinstance(began, RunBegan)
-        told = {rank for each in own.values() if each["run"] == run for rank in each["ranks"]}
+        told = {
+            rank
+            for connection, each in own.items()
+            if each["run"] == run
+            for rank in among(each["ranks"], connection.ranks)
+        }
         # Its kernel ended before it had told the others. A node that lies only ends its own run.
         begun = [each["latest"] for each in welcomes if each["latest"]]
-        all_ranks = {rank for each in begun if each["run"] == run for rank in each["ranks"]}
-        untold = sorted(set(controller.ranks).intersection(all_ranks) - told)
+        all_ranks = {
+            rank
+            for each in begun
+            if each["run"] == run
+            for rank in among(each["ranks"], controller.ranks)
+        }
+        untold = sorted(all_ranks - told)
         asked = await asyncio.to_thread(asked_names.find, controller.id, run)
-        controller.listener.on_unseen_run(replace(began, ranks=sorted(told)), asked, untold)
+        controller.listener.on_unseen_run(replace(began, ranks=to_ranges(told)), asked, untold)
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
         is_of_run = connection in own and own[connection]["run"] == run
         connection.follow(own[connection]["n"] if is_of_run else welcome["last"])

@@ -18,9 +18,12 @@ from jupyter_sky.cluster.control.listener import ClusterListener
 from jupyter_sky.cluster.control.preemption import PreemptionMonitor
 from jupyter_sky.cluster.cost_meter import CostMeter, total_price
 from jupyter_sky.cluster.errors import RankLost
+from jupyter_sky.cluster.metrics.usage import Usage
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
+from jupyter_sky.cluster.network.first_link import open_link
 from jupyter_sky.cluster.network.health import LinkMonitor
+from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.node_faults import NodeFaults
 from jupyter_sky.cluster.network.pages import Pages
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
@@ -28,7 +31,7 @@ from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, red
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_count, format_ranks
-from jupyter_sky.providers.base import Machine, Node, Provider
+from jupyter_sky.providers.base import Machine, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
@@ -44,6 +47,8 @@ from jupyter_sky.transport.protocol.events import (
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.protocol.topology import Topology
 from jupyter_sky.transport.tasks import BackgroundTasks
+
+_RUN_AGAIN = "Run the cell again to start a new one."
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ class Controller(ConnectionListener):
         self.sync = NamespaceSync()
         self.state = ClusterState.new([])
         self.connections: list[Connection] = []
-        self.reports: dict[int, dict[str, Any]] = {}
+        self.usage = Usage()
         self.warnings: tuple[str, ...] = ()
         self.versions: dict[str, version_check.Versions] = {}
         self.activity = ""
@@ -158,7 +163,8 @@ class Controller(ConnectionListener):
         self.work = Work(lambda: event_loop.call(self.wake))
         self._links = LinkMonitor(self.spawn, self.notify, self._on_unreached)
         self._faults = NodeFaults(self.notify)
-        self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake)
+        cloud = getattr(config.provider, "cloud", "its provider")
+        self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake, cloud)
         self._changed = asyncio.Event()
         self._tasks = BackgroundTasks()
 
@@ -214,13 +220,9 @@ class Controller(ConnectionListener):
             f"cluster {self.spec.name} has no rank {rank}: it has {format_ranks(self.ranks)}."
         )
 
-    def node(self, rank: int) -> Node:
-        """Return the node of a rank."""
-        return next(node for node in self.state.nodes if rank in node.ranks)
-
     def host(self, rank: int) -> str:
         """Return what the user calls the node of a rank."""
-        return self.node(rank).host
+        return self.state.node_of(rank).host
 
     def is_idle(self, rank: int) -> bool:
         """Return whether a rank is there, and has nothing to do."""
@@ -246,7 +248,7 @@ class Controller(ConnectionListener):
             When an agent is of another version of jupyter_sky.
         """
         self.set_connections([Connection(each, self, self.visits) for each in machines])
-        welcomes = await asyncio.gather(*(each.open(since) for each in self.connections))
+        welcomes = await asyncio.gather(*(open_link(each, since) for each in self.connections))
         for welcome in welcomes:
             version_check.check_agent(welcome)
         return welcomes
@@ -270,13 +272,7 @@ class Controller(ConnectionListener):
         """Drop what is known of ranks that are gone."""
         for rank in ranks:
             self.sync.forget(rank)
-            self.reports.pop(rank, None)
-
-    def forget_lines(self, ranks: Iterable[int]) -> None:
-        """Drop the last lines of ranks, because they begin with something else."""
-        for rank in ranks:
-            if rank in self.reports:
-                self.reports[rank] = {**self.reports[rank], "line": ""}
+            self.usage.forget(rank)
 
     def close(self) -> None:
         """Close the connections to the agents; the agents go on."""
@@ -303,7 +299,10 @@ class Controller(ConnectionListener):
                 self.outdated = self.outdated or others > 0
                 self.notify(_what_was_lost(connection.name, shown))
             case Ending(reason=reason):
-                self.mark_lost(f"cluster {self.spec.name} has ended itself: {reason}.")
+                name, stops = self.spec.name, self.spec.autostop
+                then = f"`%sky start {name}` starts it again." if stops else _RUN_AGAIN
+                done = "stopped" if stops else "ended"
+                self.mark_lost(f"cluster {name} has {done} itself: {reason}.", then)
             case RankExited(rank=rank, reason=reason):
                 self.sync.forget(rank)
                 if self.forming.locked():
@@ -311,10 +310,10 @@ class Controller(ConnectionListener):
         self.listener.on_event(connection, event)
         self.wake()
 
-    def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
-        """Keep what the ranks of a node use."""
-        self.reports.update({entry["rank"]: entry for entry in usage})
-        self.wake()
+    def on_report(self, connection: Connection, report: Report) -> None:
+        """Keep what the ranks of a node use; the minutes before are for those who ask for them."""
+        if self.usage.add(connection.machine.nodes, report):
+            self.wake()
 
     def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
         """Say that a node spoke for ranks of others; ranks that were removed may come late."""
@@ -342,10 +341,10 @@ class Controller(ConnectionListener):
         if connection in self.connections:
             self.listener.on_agent_lost(connection)
 
-    def mark_lost(self, reason: str, advice: str = "") -> None:
+    def mark_lost(self, reason: str, then: str = _RUN_AGAIN, nodes: Iterable[str] = ()) -> None:
         """Make the cluster one that cannot be used any more, and tell the listener why."""
         self.state = replace(self.state, phase=ClusterPhase.LOST)
-        self.loss = ClusterLost(f"{reason} Run the cell again to start a new one{advice}.")
+        self.loss = ClusterLost(f"{reason} {then}", nodes)
         self.listener.on_end(self.loss)
         self.wake()
 

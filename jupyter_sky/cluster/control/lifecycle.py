@@ -12,14 +12,18 @@ from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
 from jupyter_sky.cluster.control.shutdown import end
-from jupyter_sky.cluster.inventory import owed_ends, probe, registry
+from jupyter_sky.cluster.inventory import owed_ends, probe, registry, stops
 from jupyter_sky.cluster.inventory.owed_ends import Origin
+from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts, deadline
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.cluster.version_check import VersionMismatch
+from jupyter_sky.cluster.volumes import renewal
+from jupyter_sky.cluster.volumes.mount import mount
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider
+from jupyter_sky.providers.buckets.looking import check_there
 from jupyter_sky.providers.cloud import CloudProvider
 from jupyter_sky.transport.tasks import blocking
 
@@ -59,6 +63,7 @@ async def record(controller: Controller) -> None:
         )
     if there and not await probe.has_agent(there, provider):
         await _refuse_elsewhere(provider, there)
+        await stops.refuse(there, provider)
         machines = [provider.machine(each) for each in [*there.machines, *there.leaving]]
         await owed_ends.remove_machines(Origin.of_row(there, provider), machines)
         await _release(controller, there.id, there.spec.get("place"))
@@ -81,9 +86,12 @@ async def start(controller: Controller, progress: Progress) -> None:
     Raises
     ------
     SkyError
-        When one of these fails; `down` removes what is there then.
+        When one of these fails; `down` removes what is there then. Nothing is launched for a
+        volume that cannot be made.
     """
     runtime_env = controller.runtime_env
+    if volumes := controller.spec.volumes:
+        await blocking(check_there, volumes, controller.provider)
     # Stop may come while machines start: `down` ends the launch, which this task does not wait for.
     launch = controller.provider.launch(
         controller.spec, controller.id, runtime_env.preload, progress
@@ -92,6 +100,22 @@ async def start(controller: Controller, progress: Progress) -> None:
     machines = await asyncio.shield(controller.launch)
     rows = [machine.row() for machine in machines]
     await blocking(registry.record_machines, controller.id, rows)
+    if stops.are_possible(controller.provider, machines):
+        await blocking(stops.record_possible, controller.id)
+    await get_ready(controller, machines, progress)
+
+
+async def get_ready(
+    controller: Controller, machines: Sequence[Machine], progress: Progress
+) -> None:
+    """Connect to machines that were started, wait for the ranks, form the group.
+
+    Raises
+    ------
+    SkyError
+        When one of these fails.
+    """
+    runtime_env = controller.runtime_env
     await controller.connect(machines, 0)
     if len(controller.connections) > 1:
         progress("checking the network")
@@ -103,6 +127,10 @@ async def start(controller: Controller, progress: Progress) -> None:
     for name, reason in controller.state.missing:
         raise SkyError(f"{name} cannot be imported on the nodes: {reason}")
     controller.warnings += version_check.check(controller.versions)
+    if controller.spec.volumes:
+        progress("preparing volumes")
+        at = await mount(controller.connections, controller.spec.volumes, controller.provider)
+        renewal.begin(controller, at)
     if runtime_env.together:
         progress("forming the group")
     await process_group.form(controller)
@@ -125,6 +153,8 @@ async def attach(controller: Controller, row: registry.Row) -> bool:
         When it is there and cannot be used now; nothing of it is touched then.
     """
     provider = controller.provider
+    if row.is_stopped:
+        raise ClusterStopped(stops.sentence(row.name))
     machines = [provider.machine(machine) for machine in row.machines]
     leaving = [provider.machine(machine) for machine in row.leaving]
     try:
@@ -144,6 +174,7 @@ async def attach(controller: Controller, row: registry.Row) -> bool:
             ) from None
         try:
             await _refuse_elsewhere(provider, row)
+            await stops.refuse(row, provider)
         except SkyError:
             controller.close()
             raise

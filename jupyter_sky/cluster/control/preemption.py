@@ -26,6 +26,8 @@ class PreemptionMonitor:
         Called with what the user should know.
     wake
         Called when `note` has changed, which a countdown does every second.
+    cloud
+        Who takes nodes away, as the user knows them.
     """
 
     def __init__(
@@ -33,7 +35,9 @@ class PreemptionMonitor:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         notify: Callable[[str], None],
         wake: Callable[[], None],
+        cloud: str,
     ) -> None:
+        self._cloud = cloud
         self._spawn = spawn
         self._notify = notify
         self._wake = wake
@@ -43,7 +47,7 @@ class PreemptionMonitor:
     def note(self) -> str:
         """Which nodes will be taken away and when, in words; empty if none will."""
         there = (each for each in self._leaving.items() if not each[0].is_over)
-        return "; ".join(_described(connection, event) for connection, event in there)
+        return "; ".join(_described(*each, self._cloud) for each in there)
 
     def on_leaving(self, connection: Connection, event: Leaving) -> None:
         """Handle that a node will be taken away: tell the user, and count the seconds down."""
@@ -63,9 +67,9 @@ class PreemptionMonitor:
                 self._notify(self.note)
 
 
-def _described(connection: Connection, event: Leaving) -> str:
+def _described(connection: Connection, event: Leaving, cloud: str) -> str:
     if event.at is None:
-        return f"AWS recommends leaving {connection.name}, which it may take back soon"
+        return f"{cloud} recommends leaving {connection.name}, which it may take back soon"
     left = max(0, round(event.at - time.time()))
     fate = _FATES.get(event.kind, event.kind)
-    return f"{connection.name} will be {fate} by AWS in {left // 60}:{left % 60:02}"
+    return f"{connection.name} will be {fate} by {cloud} in {left // 60}:{left % 60:02}"

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.errors import GroupBroken, RankLost
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runtime_env import deadline
@@ -152,7 +153,8 @@ async def _enter(controller: Controller, topology: Topology, ranks: tuple[int, .
             raise SkyError(_not_entered(controller, ranks)) from None
         for rank in ranks:
             if error := controller.form_errors.get(rank):
-                raise SkyError(f"rank {rank} could not join the group: {_first_line(error)}")
+                kind = GroupBroken if error["type"] == RankLost.__qualname__ else SkyError
+                raise kind(f"rank {rank} could not join the group: {_first_line(error)}")
     except BaseException:
         sync.lost(update)
         raise

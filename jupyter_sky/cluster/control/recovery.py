@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from jupyter_sky.cluster.control import process_group, scaling
@@ -54,6 +54,22 @@ async def make_whole(controller: Controller) -> None:
                 raise controller.loss
         with contextlib.suppress(NoConnection):
             return await process_group.ensure_formed(controller)
+
+
+async def renew(controller: Controller, ranks: Sequence[int]) -> None:
+    """Put new processes in the place of ranks, once all nodes are there, and form the group.
+
+    So a run that is begun again finds on every rank what it found first: nothing is left there of
+    what it has changed, and no memory is taken.
+
+    Raises
+    ------
+    SkyError
+        When the cluster is lost, or the ranks do not come.
+    """
+    await make_whole(controller)
+    await process_group.renew_ranks(controller, ranks)
+    await make_whole(controller)
 
 
 def unreached(
@@ -157,6 +173,14 @@ def not_understood(connection: Connection, what: str, rank: int, run: str) -> Ra
     return RankDone(rank, run, "error", error, broken=True, arrived=[])
 
 
+def outcome_not_kept(connection: Connection) -> SkyError:
+    """Return why a run ends whose end may be among what a node did not keep."""
+    return SkyError(
+        f"{connection.name} did not keep the outcome of this run while the notebook was not "
+        "connected, because its disk was full: run it again."
+    )
+
+
 def agent_lost(controller: Controller, connection: Connection) -> bool:
     """Record the loss of an agent: of its ranks if others can replace them, else of the cluster.
 
@@ -173,7 +197,8 @@ def agent_lost(controller: Controller, connection: Connection) -> bool:
     controller.mark_lost(
         f"cluster {controller.spec.name} is lost: "
         f"the agent of {ranks}{where} {connection.trouble}.",
-        _advice(controller),
+        f"Run the cell again to start a new one{_advice(controller)}.",
+        _hosts([connection]),
     )
     return False
 
@@ -192,7 +217,8 @@ async def replace_lost(controller: Controller) -> None:
             if {each for each in controller.connections if each.is_over} == set(lost):
                 controller.mark_lost(
                     f"cluster {controller.spec.name} is lost: no node could replace {names} "
-                    f"({str(error).rstrip('.')})."
+                    f"({str(error).rstrip('.')}).",
+                    nodes=_hosts(lost),
                 )
                 return
         finally:
@@ -208,7 +234,7 @@ async def _replace(controller: Controller, lost: list[Connection], names: str) -
         controller.notify(f"replacing {names}: {text}")
 
     machines = [connection.machine for connection in lost]
-    removed = await asyncio.gather(*map(owed_ends.try_to_remove, machines))
+    removed = await asyncio.gather(*map(_remove, lost))
     await scaling.grow(controller, controller.spec, provider, progress, lost)
     # A host that took its own place has ended the agent that was there before.
     there = {node.host for node in controller.state.nodes}
@@ -222,6 +248,17 @@ async def _replace(controller: Controller, lost: list[Connection], names: str) -
     numbers = {node.node for connection in lost for node in connection.machine.nodes}
     hosts = [node.host for node in controller.state.nodes if node.node in numbers]
     controller.notify(f"{', '.join(hosts)} took the place of {names}")
+
+
+async def _remove(connection: Connection) -> bool:
+    """Remove what is left of an agent, unless its machine has been silent; say whether it was done.
+
+    Whoever takes its place is not kept waiting for it: what is not done now is owed.
+    """
+    since = connection.broken_since
+    if since is not None and asyncio.get_running_loop().time() - since > RUN_PATIENCE / 2:
+        return False
+    return await owed_ends.try_to_remove(connection.machine)
 
 
 def _can_replace(controller: Controller) -> bool:
@@ -240,6 +277,10 @@ def _record_lost_ranks(controller: Controller, connection: Connection) -> None:
     for rank in ranks:
         exited = RankExited(rank.rank, rank.pid or 0, reason, rank.run, "", again=True)
         controller.on_event(connection, exited)
+
+
+def _hosts(connections: Collection[Connection]) -> list[str]:
+    return [node.host for each in connections for node in each.machine.nodes]
 
 
 def _advice(controller: Controller) -> str:

@@ -20,9 +20,14 @@ from jupyter_sky.cluster.control.shutdown import end, origin
 from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
+from jupyter_sky.cluster.network.first_link import open_link
+from jupyter_sky.cluster.network.incoming import Report
+from jupyter_sky.cluster.packages.install import install
 from jupyter_sky.cluster.runtime_env import deadline
 from jupyter_sky.cluster.state import RankPhase
+from jupyter_sky.cluster.volumes.mount import mount
 from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster, Scalable
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.frames import Message
@@ -152,13 +157,20 @@ class _Expansion(ConnectionListener):
             [machine.row() for machine in growth.machines],
         )
         controller.set_connections([*self._with_machines(growth.existing), *self._new])
-        await asyncio.gather(*(connection.open(since=0) for connection in self._new))
+        await asyncio.gather(*(open_link(connection, 0) for connection in self._new))
         await self._start_ranks()
         if controller.runtime_env.preload and self._new:
             progress(f"importing {', '.join(controller.runtime_env.preload)}")
         async with deadline(controller.timeouts.start, "the new nodes did not get ready"):
             await controller.until(self._are_ready)
         self._check()
+        if self._new and (added := controller.runtime_env.added):
+            progress(f"installing {format_count(len(added), 'package')}")
+            await install(self._new, added, controller.spec.image, progress)
+            self._check()
+        if self._new and (volumes := controller.spec.volumes):
+            progress("preparing volumes")
+            await mount(self._new, volumes, self._provider)
         if self._new:
             progress("checking the network")
             await self._introduce()
@@ -257,9 +269,9 @@ class _Expansion(ConnectionListener):
         else:
             self._controller.on_event(connection, event)
 
-    def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
+    def on_report(self, connection: Connection, report: Report) -> None:
         """Pass it on."""
-        self._controller.on_report(connection, usage)
+        self._controller.on_report(connection, report)
 
     def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
         """Pass it on."""

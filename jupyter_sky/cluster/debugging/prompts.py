@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from jupyter_sky.formatting import format_list, format_ranks
 from jupyter_sky.transport.protocol.events import Prompted
 
 _LONGEST = 200  # characters of a place
 _MOST_NAMED = 8
+
+
+class PromptObserver(Protocol):
+    """What asks the user, and has to know when that is not needed any more."""
+
+    def on_removed(self, rank: int) -> None:
+        """Handle that nobody needs to answer the prompt of a rank, which has ended or goes on.
+
+        Called in the background loop, with the lock of the prompts held.
+        """
 
 
 class Prompts:
@@ -25,15 +36,14 @@ class Prompts:
 
     Attributes
     ----------
-    on_removed
-        Called with a rank whose prompt nobody needs to answer any more, under a lock that is held
-        while it is called: in the background loop.
+    lock
+        Held while a prompt is added or taken away.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         self.lock = threading.RLock()
-        self.on_removed: Callable[[int], None] = lambda rank: None
+        self._observers: list[PromptObserver] = []
         self._open: dict[int, Prompted] = {}
 
     @property
@@ -51,6 +61,11 @@ class Prompts:
         parts = [_waiting(ranks, *key) for key, ranks in list(groups.items())[:_MOST_NAMED]]
         return f"{format_list(parts)}." if parts else ""
 
+    def observe(self, observer: PromptObserver) -> None:
+        """Tell an observer of prompts that are taken away, as long as the run lasts."""
+        with self.lock:
+            self._observers.append(observer)
+
     def on_prompted(self, event: Prompted) -> None:
         """Handle that a rank waits for the user, or goes on without an answer."""
         if event.kind == "over":
@@ -67,7 +82,8 @@ class Prompts:
         with self.lock:
             if self._open.pop(rank, None) is None:
                 return
-            self.on_removed(rank)
+            for observer in self._observers:
+                observer.on_removed(rank)
         self._changed()
 
     def take(self, rank: int) -> Prompted | None:

@@ -9,6 +9,8 @@ from jupyter_sky.formatting import format_duration, format_list, format_ranks
 from jupyter_sky.transport.protocol.inspection import SeenCollective, SeenFrame, SeenRank
 
 _MOST_LINES = 12  # of a stack
+_MOST_GROUPS = 6  # of ranks that do the same; with 64 ranks, each may do something else
+_MOST_STACKS = 16
 
 _ROOTED = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv")
 """Operations in which the tensors of ranks may differ."""
@@ -28,6 +30,8 @@ class Findings:
         For how long ranks have waited; 0 if none waits.
     stacks
         Where each rank is, in lines; equal ones once.
+    has_failed
+        Whether a rank has failed, whose error is not here yet: others no longer wait for long.
     """
 
     sentence: str
@@ -35,6 +39,7 @@ class Findings:
     key: str
     seconds: float
     stacks: tuple[str, ...]
+    has_failed: bool = False
 
     @property
     def text(self) -> str:
@@ -66,12 +71,16 @@ def findings(seen: Iterable[SeenRank], ranks: Sequence[int], silent: Mapping[int
     """
     known = {each["rank"]: each for each in seen if each["rank"] in ranks}
     waiting = _waiting(known)
+    now = _sentence(waiting, known, ranks, silent, _PRESENT)
+    if any(each.get("stopping") for each in known.values()):
+        now = f"the run is being stopped: {now}"
     return Findings(
-        _sentence(waiting, known, ranks, silent, _PRESENT),
+        now,
         _sentence(waiting, known, ranks, silent, _PAST),
         _sentence(waiting, known, ranks, silent, _TIMELESS),
         max((each.seconds for each in waiting), default=0.0),
         tuple(_stacks(known, silent)),
+        any(each.get("failing") for each in known.values()),
     )
 
 
@@ -97,7 +106,7 @@ def _waiting(known: Mapping[int, SeenRank]) -> list[_Waiting]:
     """Return who waits in what, those whom most wait with first."""
     groups: dict[tuple[str, int, str, str, str], list[int]] = {}
     for rank, each in sorted(known.items()):
-        if each["collectives"]:
+        if each["collectives"] and not each.get("failing"):
             one = each["collectives"][0]
             key = (one["group"], one["number"], one["operation"], one["shapes"], _line(each))
             groups.setdefault(key, []).append(rank)
@@ -117,11 +126,13 @@ def _sentence(
     tense: _Tense,
 ) -> str:
     parts = []
-    for each in waiting:
+    for each in waiting[:_MOST_GROUPS]:
         seconds = f" for {format_duration(each.seconds)}" if tense.has_time else ""
         where = f" ({each.place})" if each.place else ""
         what = _name(each.collective)
         parts.append(f"{tense(tense.wait, each.ranks)} in {what}{where}{seconds}")
+    if more := sum(len(each.ranks) for each in waiting[_MOST_GROUPS:]):
+        parts.append(f"{_more(more)} {tense.wait[more > 1]} in other collectives or lines")
     waits = {rank for each in waiting for rank in each.ranks}
     wanted = {rank for each in waiting for rank in each.collective["ranks"]} or set(ranks)
     runs = {each["run"] for each in known.values()}
@@ -133,11 +144,14 @@ def _sentence(
             else _escaped(silent.get(rank, ""))
         )
         others.setdefault(what or "{has} no process now", []).append(rank)
-    for what, group in others.items():
+    shown = sorted(others.items(), key=lambda each: -len(each[1]))[:_MOST_GROUPS]
+    for what, group in shown:
         several = len(group) > 1
         does = "do" if several else "does"
         verbs = {"is": tense.be[several], "has": tense.have[several], "does": does}
         parts.append(f"{format_ranks(group)} {what.format_map(verbs)}")
+    if more := sum(map(len, others.values())) - sum(len(group) for _, group in shown):
+        parts.append(f"{_more(more)} {tense.be[more > 1]} elsewhere")
     if not waiting and not others:
         return "nothing is running"
     parts += _wrong(waiting, known)
@@ -146,10 +160,10 @@ def _sentence(
 
 def _wrong(waiting: Sequence[_Waiting], known: Mapping[int, SeenRank]) -> Iterator[str]:
     """Say what cannot go well: other operations or shapes at the same number."""
-    told = set()
+    told: set[tuple[str, int]] = set()
     for each in waiting:
         group, number = each.collective["group"], each.collective["number"]
-        if not number or (group, number) in told:
+        if not number or (group, number) in told or len(told) == _MOST_GROUPS:
             continue
         told.add((group, number))
         # Also those who are through with it: gloo lets some go on where the others cannot.
@@ -174,7 +188,13 @@ def _by(said: Mapping[int, str]) -> list[str]:
     groups: dict[str, list[int]] = {}
     for rank, what in said.items():
         groups.setdefault(what, []).append(rank)
-    return [f"{what} on {format_ranks(ranks)}" for what, ranks in groups.items()]
+    shown = [f"{what} on {format_ranks(each)}" for what, each in groups.items()]
+    left = len(shown) - _MOST_GROUPS
+    return shown if left <= 0 else [*shown[:_MOST_GROUPS], f"{left} others"]
+
+
+def _more(count: int) -> str:
+    return f"{count} more ranks" if count > 1 else "one more rank"
 
 
 def _name(collective: SeenCollective) -> str:
@@ -196,6 +216,8 @@ def _doing(seen: SeenRank, runs: Collection[str | None], wanted: Sequence[SeenCo
         asked = "the debugger's prompt" if seen["prompt"] == "debugger" else "a prompt for you"
         place = f" ({_escaped(_line(seen))})" if _line(seen) else ""
         return f"{{is}} at {asked}{place}"
+    if seen.get("failing"):
+        return "{has} failed"
     own = next((at for at, frame in enumerate(stack) if frame["own"]), None)
     if own is None:
         return "{is} in no line of the cell"
@@ -236,10 +258,12 @@ def _stacks(known: Mapping[int, SeenRank], silent: Mapping[int, str]) -> Iterato
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank, each in sorted(known.items()):
         alike.setdefault(tuple(_lines(each)), []).append(rank)
-    for lines, ranks in alike.items():
-        if lines:
-            yield f"   {format_ranks(ranks)}"
-            yield from (f"      {line}" for line in lines)
+    stacks = [(lines, ranks) for lines, ranks in alike.items() if lines]
+    for lines, ranks in stacks[:_MOST_STACKS]:
+        yield f"   {format_ranks(ranks)}"
+        yield from (f"      {line}" for line in lines)
+    if more := [rank for _, ranks in stacks[_MOST_STACKS:] for rank in ranks]:
+        yield f"   {_more(len(more))} elsewhere: {format_ranks(more)}"
 
 
 def _lines(seen: SeenRank) -> Iterator[str]:

@@ -31,12 +31,15 @@ async def inspect(controller: Controller) -> Findings:
 
 
 async def inspect_waiting(controller: Controller, after: float) -> Findings | None:
-    """Return where the ranks are, if one of them has waited in a collective for so many seconds."""
+    """Return where the ranks are, if one of them has waited in a collective for so many seconds.
+
+    So it does if one has failed: then the others have not gone on.
+    """
     found = await asyncio.gather(*(_ask(each, after) for each in controller.connections))
     if not any(found):
         return None
     now = await inspect(controller)
-    return now if now.seconds else None  # it may have come to its end meanwhile
+    return now if now.seconds or now.has_failed else None  # it may have come to its end meanwhile
 
 
 async def _ask(connection: Connection, after: float) -> list[SeenRank] | None:

@@ -33,7 +33,8 @@ class RentedCluster:
         Whether it can be removed: it belongs here, and the cluster never came up, has lost an
         agent, or has no row any more; or the user has started it elsewhere, and nothing of it runs.
     strays
-        Instances of a cluster that is up, which came while it grew, and of which it does not know.
+        Instances of a cluster that is up, of which it does not know: they came while it grew, or
+        were to leave, and the kernel that saw to it is gone.
     """
 
     resources: CloudResources
@@ -120,5 +121,7 @@ def _strays(held: CloudResources, row: registry.Row | None) -> tuple[str, ...]:
     """Return the instances of a cluster that is up of which its row does not know."""
     if row is None or not held.is_ours or row.is_starting or row.may_grow or row.is_being_scaled:
         return ()
-    known = {each.get("id") for each in [*row.machines, *row.leaving]}
+    # What was about to leave when a kernel was killed is used by nobody any longer.
+    leaving = row.leaving if row.is_scaled_here else []
+    known = {each.get("id") for each in [*row.machines, *leaving]}
     return tuple(each for each in held.instances if each not in known)

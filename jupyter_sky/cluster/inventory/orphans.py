@@ -195,7 +195,7 @@ def _processes() -> Iterator[tuple[str, psutil.Process, bool]]:
             match process.cmdline():
                 case [_, "-P", "-m", "jupyter_sky.node", folder]:
                     identity, is_agent = _FOLDER.fullmatch(Path(folder).name), True
-                case [_, "-P", "-m", "jupyter_sky.node.fork_server", _, folder]:
+                case [_, "-P", "-m", "jupyter_sky.node.forking.fork_server", _, folder, *_]:
                     identity, is_agent = _FOLDER.fullmatch(Path(folder).name), False
                 case _:
                     # What ranks start inherits their variables.

@@ -8,14 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.network.connection import Connection, IgnoreEvents
+from jupyter_sky.cluster.inventory import registry, stops
+from jupyter_sky.cluster.inventory.stops import ClusterStopped
+from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
+from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Provider
-from jupyter_sky.providers.cloud import CloudProvider
+from jupyter_sky.providers.cloud import CloudProvider, Stoppable
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.protocol.events import Event
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.tasks import blocking
 
@@ -27,10 +30,33 @@ ASK_WITHIN = 10.0
 """Seconds for a provider to say whether machines that do not answer have ended."""
 
 
+class IgnoreEvents(ConnectionListener):
+    """The listener of a connection that only makes requests, and follows no events."""
+
+    def on_event(self, connection: Connection, event: Event) -> None:
+        """Ignore it."""
+
+    def on_report(self, connection: Connection, report: Report) -> None:
+        """Ignore it."""
+
+    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
+        """Ignore it."""
+
+    def on_malformed(self, connection: Connection, what: str) -> None:
+        """Ignore it."""
+
+    def on_link_changed(self, connection: Connection) -> None:
+        """Ignore it."""
+
+    def on_agent_lost(self, connection: Connection) -> None:
+        """Ignore it; requests fail with `ClusterLost`."""
+
+
 class ProbePhase(StrEnum):
     """How a cluster is, as far as a probe can tell.
 
-    ``GONE`` is one of which an agent has ended; ``UNREACHABLE`` one of which an agent does not
+    ``STOPPED`` is one whose machines are off and whose disks are there; ``GONE`` one of which an
+    agent has ended; ``UNREACHABLE`` one of which an agent does not
     answer; ``ELSEWHERE`` one on another computer that shares this registry; ``UNKNOWN`` one whose
     provider this version does not know; ``DOWN`` one that this process has ended.
     """
@@ -39,6 +65,7 @@ class ProbePhase(StrEnum):
     IDLE = "idle"
     BUSY = "busy"
     ENDING = "ending"
+    STOPPED = "stopped"
     GONE = "gone"
     UNREACHABLE = "unreachable"
     ELSEWHERE = "elsewhere"
@@ -123,14 +150,19 @@ async def _probe(row: registry.Row, providers: Mapping[str, Provider]) -> ProbeR
         return ProbeResult(ProbePhase.STARTING)
     if row.is_elsewhere:
         return ProbeResult(ProbePhase.ELSEWHERE)
-    machines = [providers[row.provider].machine(each) for each in row.machines]
+    provider = providers[row.provider]
+    machines = [provider.machine(each) for each in row.machines]
+    if row.is_stopped and isinstance(provider, Stoppable):
+        return ProbeResult(await _probe_stopped(row, provider, machines))
     answers: Sequence[Welcome | BaseException] = [TimeoutError()] * len(machines)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ANSWER_WITHIN):
             answers = await asyncio.gather(*map(_welcome, machines), return_exceptions=True)
     gone = {at for at, each in enumerate(answers) if isinstance(each, AgentGone)}
     if any(isinstance(each, BaseException) for each in answers):
-        gone |= await _ended(row, providers[row.provider], machines)
+        gone |= await _ended(row, provider, machines)
+        if phase := await _has_stopped(row, provider, machines):
+            return ProbeResult(phase)
     # Others may be about to take the place of some.
     if gone and (len(gone) == len(machines) or not row.spec.get("replace")):
         return ProbeResult(ProbePhase.GONE)
@@ -142,6 +174,38 @@ async def _probe(row: registry.Row, providers: Mapping[str, Provider]) -> ProbeR
     ranks = [rank for welcome in welcomes for rank in welcome["ranks"]]
     busy = tuple(sorted(rank["rank"] for rank in ranks if rank["run"]))
     return ProbeResult(ProbePhase.BUSY if busy else ProbePhase.IDLE, busy)
+
+
+async def _probe_stopped(
+    row: registry.Row, provider: Stoppable, machines: Sequence[Machine]
+) -> ProbePhase:
+    """Return how a stopped cluster is: machines that run are not taken for stopped."""
+    try:
+        async with asyncio.timeout(ASK_WITHIN):
+            if await stops.find_stopped(row, provider, machines):
+                return ProbePhase.STOPPED
+            if None not in await provider.ended_at(machines):
+                return ProbePhase.GONE
+    except (SkyError, TimeoutError):
+        return ProbePhase.STOPPED if row.spec.get("stopped") else ProbePhase.UNREACHABLE
+    return ProbePhase.UNREACHABLE
+
+
+async def _has_stopped(
+    row: registry.Row, provider: Provider, machines: Sequence[Machine]
+) -> ProbePhase | None:
+    """Return how a cluster is of which machines do not answer, if they are off or about to be."""
+    if not isinstance(provider, Stoppable):
+        return None
+    try:
+        async with asyncio.timeout(ASK_WITHIN):
+            await stops.refuse(row, provider)
+    except ClusterStopped:
+        [now] = [each for each in await blocking(registry.rows) if each.id == row.id] or [row]
+        return ProbePhase.STOPPED if now.is_stopped else ProbePhase.ENDING
+    except (SkyError, TimeoutError):
+        pass
+    return None
 
 
 async def _ended(row: registry.Row, provider: Provider, machines: Sequence[Machine]) -> set[int]:

@@ -18,43 +18,18 @@ from typing import Any
 import psutil
 
 from jupyter_sky.cluster.cost_meter import CostMeter, total_price
-from jupyter_sky.cluster.inventory import asked_names
+from jupyter_sky.cluster.inventory import asked_names, ledger, tables
+from jupyter_sky.cluster.inventory.ledger import Spent
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.paths import home
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS clusters (
-    id TEXT PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE,
-    provider TEXT NOT NULL,
-    spec TEXT NOT NULL,
-    machines TEXT NOT NULL DEFAULT '[]',
-    created REAL NOT NULL
-)
-"""
-
-_OWED_ENDS = """
-CREATE TABLE IF NOT EXISTS owed_ends (
-    number INTEGER PRIMARY KEY,
-    cluster TEXT NOT NULL,
-    name TEXT NOT NULL,
-    provider TEXT NOT NULL,
-    machine TEXT NOT NULL,
-    since REAL NOT NULL,
-    until REAL NOT NULL
-)
-"""
-
-
 START_WITHIN = 600.0
 """Seconds after which a cluster without machines is taken for one that never came up."""
-
 RENT_WITHIN = 3 * 3600.0
 """The same for machines that are rented from another computer: they boot, and install much."""
-
 
 WAIT = 5.0
 """Seconds for another process to let go of the registry."""
@@ -88,6 +63,23 @@ class Row:
     @property
     def price(self) -> float | None:
         """Dollars an hour; ``None`` if it costs nothing, or if that is not known."""
+        if stopped := self.spec.get("stopped"):
+            return total_price([stopped.get("price")])
+        return self.running_price
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its machines are stopped, or were when a kernel began to start them."""
+        return bool(self.spec.get("stopped") or self.spec.get("starting"))
+
+    @property
+    def started(self) -> float:
+        """When its machines were started after a stop, in seconds since the epoch, or 0."""
+        return float(self.spec.get("started") or 0)
+
+    @property
+    def running_price(self) -> float | None:
+        """Dollars an hour while its machines run, as far as it was known when they ran last."""
         return total_price(node.get("price") for node in self.nodes)
 
     @property
@@ -99,6 +91,13 @@ class Row:
     def cost(self, now: float) -> float | None:
         """Return the dollars that it has cost so far; ``None`` as with `price`."""
         return self.meter.cost(self.price, min(now, self.spec.get("ended") or now))
+
+    def spent(self, now: float) -> Spent:
+        """Return the time since its price changed last, up to now or to its end."""
+        until = min(now, self.spec.get("ended") or now)
+        place = str(self.spec.get("place") or self.provider)
+        place += ", disks of it stopped" * bool(self.spec.get("stopped"))
+        return Spent(self.name, place, self.meter.since, until, self.price or 0.0)
 
     @property
     def leaving(self) -> list[dict[str, Any]]:
@@ -113,9 +112,10 @@ class Row:
 
     @property
     def is_starting(self) -> bool:
-        """Whether a process may be starting it: it has no machines yet."""
+        """Whether a process may be starting it: it has no machines yet, or stopped ones."""
         if self.machines:
-            return False
+            process = self.spec.get("starting") or {}
+            return _is_there(process, process.get("since", 0.0))
         starter = self.spec.get("starter") or {}
         if starter.get("computer") != socket.gethostname():
             within = RENT_WITHIN if self.spec.get("place") else START_WITHIN
@@ -139,12 +139,17 @@ class Row:
     @property
     def is_being_scaled(self) -> bool:
         """Whether another process of this computer is scaling it: machines come or leave."""
+        return self._is_scaled and not self.is_scaled_here
+
+    @property
+    def is_scaled_here(self) -> bool:
+        """Whether this process is scaling it."""
+        return self._is_scaled and self.spec["scaler"].get("pid") == os.getpid()
+
+    @property
+    def _is_scaled(self) -> bool:
         scaler = self.spec.get("scaler") or {}
-        return bool(
-            self.leaving
-            and scaler.get("pid") != os.getpid()
-            and _is_there(scaler, scaler.get("since", 0.0))
-        )
+        return bool(self.leaving) and _is_there(scaler, scaler.get("since", 0.0))
 
 
 @dataclass(frozen=True)
@@ -171,13 +176,20 @@ def starter() -> dict[str, Any]:
 
 
 def describe(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
-    """Return a spec as a row keeps it: without its image, whose variables can be secrets."""
+    """Return a spec as a row keeps it: of its image, whose variables can be secrets, the base."""
     row = {name: getattr(spec, name) for name in ("nodes", "procs_per_node", "cpus", "memory")}
     accelerator = spec.accelerator
     row["accelerator"] = str(accelerator) if accelerator is not None else None
     row["idle_timeout"], row["replace"] = spec.idle_timeout, spec.replace
     row["patience"], row["unattended"] = spec.patience, spec.unattended
+    row["autostop"] = spec.autostop
     row["plugins"] = list(plugins)
+    row["base"] = {
+        "like": spec.image.like,
+        "pins": [without_secrets(each) for each in spec.image.pins],
+        "wheels": list(spec.image.wheels),
+        "variables": list(spec.image.env),
+    }
     row["starter"] = starter()
     return row
 
@@ -240,6 +252,8 @@ def record_size(
     scaler = {**starter(), "since": now} if leaving else None
     changes = [nodes, *map(json.dumps, (leaving, meter, scaler))]
     with opened() as database:
+        if row is not None:
+            ledger.write(database, row.spent(now))
         database.execute(
             "UPDATE clusters SET machines = ?, spec = json_set(spec, '$.nodes', ?, "
             "'$.leaving', json(?), '$.meter', json(?), '$.scaler', json(?)) WHERE id = ?",
@@ -287,8 +301,11 @@ def clear_starter(identity: str) -> None:
 
 
 def remove(identity: str) -> None:
-    """Remove the row of a cluster of which nothing is left."""
+    """Remove the row of a cluster of which nothing is left; what it has cost is kept."""
+    spent = [row.spent(time.time()) for row in rows() if row.id == identity]
     with opened() as database:
+        for each in spent:
+            ledger.write(database, each)
         database.execute("DELETE FROM clusters WHERE id = ?", (identity,))
     asked_names.forget(identity)
 
@@ -306,6 +323,13 @@ def find_broken(name: str) -> Broken | None:
 def rows() -> list[Row]:
     """Return all clusters, oldest first."""
     return [row for row in read() if isinstance(row, Row)]
+
+
+def all_spent() -> list[Spent]:
+    """Return what clusters have cost that are gone, and those that are up, up to now."""
+    with opened() as database:
+        gone = ledger.read(database)
+    return [*gone, *(row.spent(time.time()) for row in rows())]
 
 
 def read() -> list[Row | Broken]:
@@ -348,8 +372,9 @@ def opened() -> Iterator[sqlite3.Connection]:
         database = sqlite3.connect(path, timeout=WAIT)
         try:
             with database:
-                database.execute(_SCHEMA)
-                database.execute(_OWED_ENDS)
+                database.execute(tables.CLUSTERS)
+                database.execute(tables.OWED_ENDS)
+                database.execute(ledger.SCHEMA)
                 yield database
         finally:
             database.close()

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from jupyter_sky.cluster.snapshot import CurveView
-from jupyter_sky.transport.metric_log import LONGEST, NAMES
+from jupyter_sky.transport.metrics.metric_log import LONGEST, NAMES
+from jupyter_sky.transport.metrics.series import Series, unpack
 from jupyter_sky.transport.protocol.events import Metrics
-from jupyter_sky.transport.series import Series, unpack
 
 KEPT = 4096
 """Buckets of a curve, each of two points: up to so many figures a table has every one."""
@@ -55,12 +55,18 @@ class Curves:
         """Whether anything was logged."""
         return bool(self._curves)
 
+    @property
+    def last_step(self) -> float | None:
+        """The last step that anything was logged for; ``None`` if nothing was."""
+        with self._lock:
+            return max((each.kept.last[0] for each in self._curves.values()), default=None)
+
     def add(self, event: Metrics) -> None:
         """Take what a rank has logged."""
         with self._lock:
             self._version += 1
             for name, data in list(event.points.items())[:NAMES]:
-                curve = self._curve(name[:LONGEST], event.rank)
+                curve = self._curve(name[:LONGEST], event.rank if event.of is None else event.of)
                 if curve is None:
                     continue
                 before = curve.kept.count

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
+from jupyter_sky.analysis.namespace_diff import identities
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
 
 BEFORE_ALL = -1
@@ -189,8 +190,7 @@ class RemoteState:
 
     def foresee(self, cell: CellNames, namespace: Mapping[str, Any]) -> RunEffects:
         """Return what the run of a cell may do."""
-        identities = {name: id(value) for name, value in dict(namespace).items()}
-        return RunEffects(next(self._numbers), cell, identities, self._time)
+        return RunEffects(next(self._numbers), cell, identities(namespace), self._time)
 
     def expect(
         self, effects: RunEffects, ranks: Iterable[int], sent: Mapping[int, Mapping[str, str]]

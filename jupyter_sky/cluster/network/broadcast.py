@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import HostTransfer, Transfer
+from jupyter_sky.cluster.network.upload import SMALL
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import Node
+from jupyter_sky.transport.tasks import cancel_all
 
 DIRECT = 1024 * 1024
 """Bytes, to all nodes together, up to which a blob goes to each from here: that is sooner."""
@@ -56,7 +58,12 @@ async def send(
         async with turns:
             await _send_one(key, data, hosts)
 
-    await asyncio.gather(*(send_in_turn(key, data) for key, data in blobs.items()))
+    small = {key: data for key, data in blobs.items() if data.nbytes <= SMALL}
+    large = {key: data for key, data in blobs.items() if key not in small}
+    await asyncio.gather(
+        *(each.uploads.put(small, hosts[each]) for each in connections),
+        *(send_in_turn(key, data) for key, data in large.items()),
+    )
 
 
 async def _send_one(key: str, data: memoryview, hosts: _Hosts) -> None:
@@ -86,9 +93,7 @@ async def _send_through_relay(
     except SkyError:
         return others
     finally:
-        passing_on.cancel()
-        for task in watching:
-            task.cancel()
+        await cancel_all([passing_on, *watching])
     failed = {int(node) for node in answer["failed"]}
     for each in others:
         if _node(each).node not in failed:

@@ -1,8 +1,7 @@
 """The connection to the agent of a machine: requests and answers, events, blobs.
 
-The links under it come and go. A request without an answer is sent again on the next link, where
-the agent knows it by its number and does nothing twice; events and blobs go on where they broke
-off.
+The links under it come and go. A request without an answer is sent again on the next one, where the
+agent knows it by its number and does nothing twice; events and blobs go on where they broke off.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import Any, Protocol
 
 import jupyter_sky
 from jupyter_sky.cluster.network import incoming
-from jupyter_sky.cluster.network.download import Downloads
+from jupyter_sky.cluster.network.blobs.download import Downloads
+from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.node_faults import foreign_ranks
 from jupyter_sky.cluster.network.pending import PendingRequests
 from jupyter_sky.cluster.network.upload import Uploads
@@ -54,8 +54,8 @@ class ConnectionListener(Protocol):
     def on_event(self, connection: Connection, event: Event) -> None:
         """Handle an event of the agent's journal; each comes once, in order."""
 
-    def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
-        """Handle what ranks use, as `node.agent.metrics` measures it while something runs."""
+    def on_report(self, connection: Connection, report: Report) -> None:
+        """Handle what ranks use, as `node.agent.usage` measures it."""
 
     def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
         """Handle that the node spoke for ranks that are not its own; what it said was dropped."""
@@ -68,28 +68,6 @@ class ConnectionListener(Protocol):
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Handle that the agent is gone for good, once; ``trouble`` says why."""
-
-
-class IgnoreEvents(ConnectionListener):
-    """The listener of a connection that only makes requests, and follows no events."""
-
-    def on_event(self, connection: Connection, event: Event) -> None:
-        """Ignore it."""
-
-    def on_report(self, connection: Connection, usage: list[dict[str, Any]]) -> None:
-        """Ignore it."""
-
-    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
-        """Ignore it."""
-
-    def on_malformed(self, connection: Connection, what: str) -> None:
-        """Ignore it."""
-
-    def on_link_changed(self, connection: Connection) -> None:
-        """Ignore it."""
-
-    def on_agent_lost(self, connection: Connection) -> None:
-        """Ignore it; requests fail with `ClusterLost`."""
 
 
 class Connection:
@@ -106,6 +84,8 @@ class Connection:
 
     Attributes
     ----------
+    ranks
+        The ranks of the machine.
     last
         Number of the last event that came.
     broken_since
@@ -134,12 +114,18 @@ class Connection:
         self._requests = PendingRequests(lambda: self._up, self._no_connection)
         self._downloads = Downloads()
         self._acknowledges, self._sent_before = False, 0
-        self.uploads = Uploads(self.request, self._current_link)
+        self.uploads = Uploads(self.request, self._current_link, machine.blobs_here)
 
     @property
-    def ranks(self) -> frozenset[int]:
-        """The ranks of this machine."""
-        return frozenset(rank for node in self.machine.nodes for rank in node.ranks)
+    def machine(self) -> Machine:
+        """The machine that it leads to, with its nodes."""
+        return self._machine
+
+    @machine.setter
+    def machine(self, machine: Machine) -> None:
+        self._machine = machine
+        # Asked for with each event.
+        self.ranks = frozenset(rank for node in machine.nodes for rank in node.ranks)
 
     @property
     def name(self) -> str:
@@ -159,7 +145,8 @@ class Connection:
     @property
     def sent_bytes(self) -> int:
         """Bytes sent so far."""
-        return self._sent_before + (self._link.sent_bytes if self._link else 0)
+        link = self._link.sent_bytes if self._link else 0
+        return self._sent_before + link + self.uploads.shared.written
 
     def _current_link(self) -> Link | None:
         return self._link if self._up else None
@@ -268,13 +255,12 @@ class Connection:
             await asyncio.sleep(pause)
             try:
                 welcome = await self._greet(self.last)
-            except MachineGone as gone:
-                self.declare_lost(f"ended: {gone}")
+            except AgentGone as gone:
+                self.declare_lost(f"ended: {gone}" if isinstance(gone, MachineGone) else "ended")
                 return
-            except AgentGone:
-                self.declare_lost("ended")
-                return
-            except OSError as error:
+            except Exception as error:  # whatever it is, runs would wait for a link for ever
+                if self._over:
+                    return
                 self.trouble, self.is_shut_out = str(error), isinstance(error, NotLetIn)
                 continue
             if welcome["ending"]:
@@ -341,17 +327,18 @@ class Connection:
         return answered
 
     def _no_connection(self) -> str:
-        why = f" ({self.trouble})" if self.trouble else ""
-        return f"there is no connection to {self.name}{why}"
+        return f"there is no connection to {self.name}{self.trouble and f' ({self.trouble})'}"
 
     # Blobs
 
     async def fetch(self, key: str, size: int) -> memoryview:
         """Return a blob of the node, as memory that can be written to."""
+        if mapped := self.uploads.shared.read(key, size):
+            return mapped
         number = self._requests.new_number()
         try:
-            message = self._downloads.begin(number, key, size)
-            await self._ask(number, message, None, FETCH_LINK_WITHIN)
+            wanted = self._downloads.begin(number, key, size)
+            await self._ask(number, wanted, None, FETCH_LINK_WITHIN)
             return self._downloads.end(number)
         finally:
             self._downloads.give_up(number)
@@ -368,7 +355,7 @@ class Connection:
         elif "piece" in message:
             self._downloads.on_piece(message, payload.nbytes)
         elif "report" in message:
-            self._receive_report(incoming.report(message["report"]))
+            self._receive_report(incoming.report(message))
         elif "event" in message and incoming.is_next(message, self.last):
             self.last = message["n"]
             event = decode_event(message)
@@ -393,8 +380,7 @@ class Connection:
         if self._link:
             self._link.send({"op": "seen", "n": self.last})
 
-    def _receive_report(self, usage: list[dict[str, Any]]) -> None:
-        own = [entry for entry in usage if entry["rank"] in self.ranks]
-        if foreign := frozenset(entry["rank"] for entry in usage).difference(self.ranks):
+    def _receive_report(self, report: Report) -> None:
+        if foreign := report.speaks_for.difference(self.ranks):
             self._listener.on_foreign_ranks(self, foreign)
-        self._listener.on_report(self, own)
+        self._listener.on_report(self, report.of(self.ranks))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ _TELL_EVERY = 0.25  # seconds
 _ASK_WITHIN = 8.0  # seconds
 _TRY_WITHIN = 60.0  # seconds
 _MOST = 4  # unreachable nodes that an error names
+_EVERYONE = 32  # nodes up to which each tries to reach each
 _WITNESSES = 3  # nodes that are asked
 _OPINIONS = 2  # one time after the other, before a node is taken to be out of reach
 
@@ -165,23 +167,28 @@ async def check_network(connections: Sequence[Connection]) -> None:
     if len(connections) < 2:
         return
     nodes = [each.machine.nodes[0] for each in connections]
+    tried = pairs(len(nodes))
+    callers = Counter(index for others in tried for index in others)
 
-    async def open_port(connection: Connection, node: Node) -> tuple[int, str, int]:
-        callers = len(connections) - 1
-        answer = await connection.request("listen_on_test_port", addr=node.addr, callers=callers)
+    async def open_port(index: int) -> tuple[int, str, int]:
+        node = nodes[index]
+        answer = await connections[index].request(
+            "listen_on_test_port", addr=node.addr, callers=callers[index]
+        )
         return node.node, node.addr, answer["port"]
 
-    async def try_ports(connection: Connection, node: Node) -> dict[int, str]:
-        others = [each for each in ports if each[0] != node.node]
-        answer = await connection.request(
-            "connect_to_test_ports", listeners=others, within=_TRY_WITHIN
+    async def try_ports(index: int) -> dict[int, str]:
+        answer = await connections[index].request(
+            "connect_to_test_ports",
+            listeners=[ports[other] for other in tried[index]],
+            within=_TRY_WITHIN,
         )
         failed: dict[int, str] = answer["failed"]
         return failed
 
-    ports = await asyncio.gather(*map(open_port, connections, nodes))
-    found = await asyncio.gather(*map(try_ports, connections, nodes))
-    if trouble := list(_unreachable(nodes, found)):
+    ports = await asyncio.gather(*map(open_port, range(len(nodes))))
+    found = await asyncio.gather(*map(try_ports, range(len(nodes))))
+    if trouble := list(_unreachable(nodes, callers, found)):
         more = f", and {len(trouble) - _MOST} more" if len(trouble) > _MOST else ""
         raise SkyError(
             f"nodes cannot connect to each other: {'; '.join(trouble[:_MOST])}{more}. Allow TCP on "
@@ -190,15 +197,32 @@ async def check_network(connections: Sequence[Connection]) -> None:
         )
 
 
-def _unreachable(nodes: Sequence[Node], found: Sequence[Mapping[int, str]]) -> Iterator[str]:
-    """Say of each node who does not reach it, and why."""
-    for node in nodes:
+def pairs(count: int) -> list[list[int]]:
+    """Return for each of ``count`` nodes, by their indices, those that it tries to reach.
+
+    With few nodes that is everyone. With many it is the head, and those at distances of a power of
+    two: a firewall that closes a node is found, and so is one between two halves, by a number of
+    connections in proportion to the nodes and not to their square.
+    """
+    powers = [1 << power for power in range((count - 1).bit_length())]
+    steps = range(1, count) if count <= _EVERYONE else powers
+    chosen = [[(index + step) % count for step in steps] for index in range(count)]
+    return [
+        others if 0 in (index, *others) else [0, *others] for index, others in enumerate(chosen)
+    ]
+
+
+def _unreachable(
+    nodes: Sequence[Node], callers: Mapping[int, int], found: Sequence[Mapping[int, str]]
+) -> Iterator[str]:
+    """Say of each node who of so many callers does not reach it, and why."""
+    for index, node in enumerate(nodes):
         reasons: dict[str, list[str]] = {}
         for other, failed in zip(nodes, found, strict=True):
             if node.node in failed:
                 reasons.setdefault(failed[node.node], []).append(other.host)
         for why, hosts in reasons.items():
-            everyone = len(hosts) == len(nodes) - 1 > 2
+            everyone = len(hosts) == callers[index] > 2
             if everyone:
                 yield f"no other node reaches {node.host} at {node.addr} ({why})"
             else:

@@ -5,40 +5,132 @@ Each function raises a `ProtocolError` for what is none; the link is closed then
 
 from __future__ import annotations
 
-from typing import Any, cast
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict, cast
 
 import jupyter_sky
 from jupyter_sky.transport.frames import Message, ProtocolError
+from jupyter_sky.transport.metrics.usage_history import KEPT
+from jupyter_sky.transport.protocol.agent_requests import (
+    FindAnswer,
+    InstallAnswer,
+    ReadAnswer,
+    ReadShellAnswer,
+    WrittenAnswer,
+)
 from jupyter_sky.transport.protocol.inspection import (
     InspectAnswer,
     LookAnswer,
     LookedRank,
+    RankUsage,
     SeenRank,
+    UsageHistory,
 )
-from jupyter_sky.transport.protocol.messages import RankUsage, Welcome
+from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.protocol.profiling import ProfileAnswer, RecordedAnswer
 from jupyter_sky.transport.protocol.shape import check_for
+from jupyter_sky.transport.volumes.requests import MountAnswer, VolumesAnswer, WriteBackAnswer
+
+_MOST = 2**53  # pages know whole numbers up to there
+
+
+class _AnyWelcome(TypedDict):
+    """What the welcome of another version has to have, so that the user can be told of it."""
+
+    version: str
+    cluster: str
+    missing: list[str]
+    ending: bool
+
 
 _is_welcome = check_for(Welcome)
+_is_any_welcome = check_for(_AnyWelcome)
 _is_report = check_for(list[RankUsage])
+_is_history = check_for(UsageHistory)
 _is_inspected = check_for(InspectAnswer)
 _is_recorded = check_for(RecordedAnswer)
 _is_profile = check_for(ProfileAnswer)
 _is_looked = check_for(LookAnswer)
+_is_installed = check_for(InstallAnswer)
+_is_found = check_for(FindAnswer)
+_is_read = check_for(ReadAnswer)
+_is_written = check_for(WrittenAnswer)
+_is_mounted = check_for(MountAnswer)
+_is_written_back = check_for(WriteBackAnswer)
+_is_volumes = check_for(VolumesAnswer)
+_is_read_shell = check_for(ReadShellAnswer)
 
 
 def welcome(message: Message) -> Welcome:
     """Return a welcome; that of another version is shown to the user, and not looked into."""
-    if message.get("version") == jupyter_sky.__version__ and not _is_welcome(message):
+    ours = message.get("version") == jupyter_sky.__version__
+    # The first version did not say which one it was.
+    if not (_is_welcome(message) if ours else _is_any_welcome({"version": "", **message})):
         raise ProtocolError("this is no welcome")
     return cast(Welcome, message)
 
 
-def report(usage: Any) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Report:
+    """What a machine and its ranks use.
+
+    Attributes
+    ----------
+    ranks
+        What each rank uses now, as a `RankUsage`.
+    history
+        What was used in the last minutes, as far as it was not sent before.
+    """
+
+    ranks: Sequence[dict[str, Any]]
+    history: UsageHistory | None
+
+    @property
+    def speaks_for(self) -> frozenset[int]:
+        """The ranks that it is about."""
+        return frozenset(entry["rank"] for entry in (*self.ranks, *self._historic))
+
+    def of(self, ranks: Collection[int]) -> Report:
+        """Return what it says of these ranks."""
+        kept = [entry for entry in self.ranks if entry["rank"] in ranks]
+        historic = [entry for entry in self._historic if entry["rank"] in ranks]
+        history = self.history and cast(UsageHistory, {**self.history, "ranks": historic})
+        return Report(kept, history)
+
+    @property
+    def _historic(self) -> Sequence[Any]:
+        return self.history["ranks"] if self.history else ()
+
+
+def report(message: Message) -> Report:
     """Return what ranks use."""
-    if not _is_report(usage):
+    usage, history = message["report"], message.get("history")
+    if not _is_report(usage) or not (history is None or _is_history_of_use(history)):
         raise ProtocolError("this is no report")
-    return cast("list[dict[str, Any]]", usage)
+    return Report(cast("list[dict[str, Any]]", usage), cast("UsageHistory | None", history))
+
+
+def _is_history_of_use(history: Any) -> bool:
+    """Return whether this is a history that a page can be given."""
+    if not _is_history(history):
+        return False
+    times = history["times"]
+    columns = [history[name] for name in ("processor", "memory", "network")]
+    for rank in history["ranks"]:
+        columns += [rank[name] for name in ("processor", "memory", "gpu", "gpu_memory")]
+    sizes = [history["processors"], history["memory_total"]]
+    sizes += [rank["gpu_total"] or 0 for rank in history["ranks"]]
+    return (
+        0 < len(times) <= KEPT
+        and all(len(column) in (0, len(times)) for column in columns)
+        and all(_is_amount(each) for column in (times, sizes, *columns) for each in column)
+    )
+
+
+def _is_amount(value: float | None) -> bool:
+    return value is None or (0 <= value < _MOST and math.isfinite(value))
 
 
 def inspected(answer: Message) -> list[SeenRank]:
@@ -59,6 +151,48 @@ def recorded(answer: Message) -> RecordedAnswer | None:
 def looked(answer: Message) -> list[LookedRank]:
     """Return what names stand for on the ranks of a node; nothing where that cannot be read."""
     return cast("list[LookedRank]", answer["looked"]) if _is_looked(answer) else []
+
+
+def installed(answer: Message) -> InstallAnswer | None:
+    """Return what came of an installation; ``None`` where that cannot be read."""
+    return cast(InstallAnswer, answer) if _is_installed(answer) else None
+
+
+def found_files(answer: Message) -> FindAnswer | None:
+    """Return which files a node has; ``None`` where that cannot be read."""
+    return cast(FindAnswer, answer) if _is_found(answer) else None
+
+
+def read_parts(answer: Message) -> list[bytes | None] | None:
+    """Return parts of files; ``None`` where they cannot be read."""
+    return cast(ReadAnswer, answer)["data"] if _is_read(answer) else None
+
+
+def read_shell(answer: Message) -> ReadShellAnswer | None:
+    """Return what a shell has printed; ``None`` where that cannot be read."""
+    return cast(ReadShellAnswer, answer) if _is_read_shell(answer) else None
+
+
+def written(answer: Message) -> list[str]:
+    """Return what a run has written on a node; nothing where that cannot be read."""
+    return cast(WrittenAnswer, answer)["names"] if _is_written(answer) else []
+
+
+def mounted(answer: Message) -> MountAnswer:
+    """Return what became of volumes on a node."""
+    if not _is_mounted(answer):
+        return {"trouble": "it says of its volumes what cannot be read"}
+    return cast(MountAnswer, answer)
+
+
+def written_back(answer: Message) -> WriteBackAnswer:
+    """Return what a node has written back; nothing where that cannot be read."""
+    return cast(WriteBackAnswer, answer) if _is_written_back(answer) else {"volumes": []}
+
+
+def volumes(answer: Message) -> VolumesAnswer:
+    """Return what the volumes of a node are made of; nothing where that cannot be read."""
+    return cast(VolumesAnswer, answer) if _is_volumes(answer) else {"volumes": []}
 
 
 def is_next(event: Message, last: int) -> bool:

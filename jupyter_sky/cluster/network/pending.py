@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -50,7 +51,9 @@ class PendingRequests:
         self._is_up = is_up
         self._trouble = trouble
         self._numbers = itertools.count(1)
-        self._pending: dict[int, _Pending] = {}
+        # In the order of their numbers, and not a dict: from that, the first is slow to find where
+        # many were removed before it.
+        self._pending: OrderedDict[int, _Pending] = OrderedDict()
 
     def new_number(self) -> int:
         """Return a number that no other request of the connection has."""
@@ -71,7 +74,7 @@ class PendingRequests:
             As of `Connection.request`.
         """
         # The agent need not remember answers that have arrived.
-        message = {**message, "id": number, "settled": min(self._pending, default=number)}
+        message = {**message, "id": number, "settled": next(iter(self._pending), number)}
         answer = asyncio.get_running_loop().create_future()
         pending = self._pending[number] = _Pending(message, answer, within, link_within)
         self._limit(pending)

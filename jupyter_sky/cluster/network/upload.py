@@ -8,9 +8,11 @@ behind megabytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
+from jupyter_sky.cluster.network.blobs.shared_memory import Request, SharedMemory
 from jupyter_sky.cluster.network.transfer import HostTransfer
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.blobs import PIECE
@@ -23,18 +25,10 @@ _MOMENT = 0.5  # seconds of what a link carries that are in flight at most
 _LEAST, _MOST = 2 * PIECE, 32 * PIECE
 
 
-class Request(Protocol):
-    """Asks the agent for something, as `Connection.request` does."""
+SMALL = 32 * 1024
+"""Bytes up to which blobs go together: a message for each would take longer than they do."""
 
-    async def __call__(
-        self,
-        op: str,
-        *,
-        within: float | None = ...,
-        link_within: float | None = ...,
-        **fields: Any,
-    ) -> Message:
-        """Return the agent's answer."""
+_TOGETHER = 1024  # blobs
 
 
 class Uploads:
@@ -46,11 +40,21 @@ class Uploads:
         Asks the agent how much has arrived.
     link
         Returns the present link; ``None`` while there is none.
+    folder
+        The folder of the node's blobs, if this process may write into it.
+
+    Attributes
+    ----------
+    shared
+        The shared memory of the node, where that is this computer.
     """
 
-    def __init__(self, request: Request, link: Callable[[], Link | None]) -> None:
+    def __init__(
+        self, request: Request, link: Callable[[], Link | None], folder: Path | None = None
+    ) -> None:
         self._request = request
         self._link = link
+        self.shared = SharedMemory(folder, request)
         self._known: set[str] = set()
         self._begun: set[str] = set()
         self._rate = Rate()
@@ -75,7 +79,10 @@ class Uploads:
 
     def note_missing(self, keys: Iterable[str]) -> None:
         """Record that the node does not have these blobs."""
-        self._known.difference_update(keys)
+        for key in keys:
+            self._known.discard(key)
+            # All of it has left, perhaps, and the link broke before its end had arrived.
+            self._begun.add(key)
 
     async def put(
         self, blobs: Mapping[str, memoryview], transfer: HostTransfer | None = None
@@ -91,10 +98,34 @@ class Uploads:
         """
         transfer = transfer or HostTransfer()
         for key, data in blobs.items():
-            if key not in self._known:
+            if key not in self._known and (key in self._begun or data.nbytes > SMALL):
+                arrived = partial(transfer.on_arrived, key)
+                if not await self.shared.write(key, data, arrived):
+                    await self._put(key, data, transfer)
+                self._note_sent([key])
+        rest = {key: data for key, data in blobs.items() if key not in self._known}
+        for batch in _batches(rest):
+            await self._put_together({key: rest[key] for key in batch}, transfer)
+            self._note_sent(batch)
+
+    def _note_sent(self, keys: Iterable[str]) -> None:
+        self._known.update(keys)
+        self._begun.difference_update(keys)
+
+    async def _put_together(self, blobs: Mapping[str, memoryview], transfer: HostTransfer) -> None:
+        """Send small blobs at once; where the link breaks, one after the other."""
+        link = self._link()
+        self._begun.update(blobs)
+        if link is not None:
+            data = memoryview(b"".join(blobs.values()))
+            header = {"op": "pieces", "blobs": [(key, blobs[key].nbytes) for key in blobs]}
+            await self._send_piece(
+                link, header, data, Compressor(self._rate), list(blobs), transfer
+            )
+            self._ask_for_acknowledgement(list(blobs), transfer)
+        if link is None or link is not self._link():
+            for key, data in blobs.items():
                 await self._put(key, data, transfer)
-                self._known.add(key)
-                self._begun.discard(key)
 
     async def _put(self, key: str, data: memoryview, transfer: HostTransfer) -> None:
         """Send a blob, over one link after the other if they break."""
@@ -120,48 +151,66 @@ class Uploads:
         transfer: HostTransfer,
     ) -> int:
         """Send a blob from an offset on, until all has left or the link breaks; return how far."""
-        loop = asyncio.get_running_loop()
         compressor = Compressor(self._rate)
         while not link.closed and offset < data.nbytes:
             piece = data[offset : offset + PIECE]
-            about, packed = await compressor.pack(piece)
-            size = memoryview(packed).nbytes
-            while self._in_flight and self._in_flight + size > self._room and not link.closed:
-                # Where the link got slower, no acknowledgement would come otherwise.
-                self._ask_for_acknowledgement(key, transfer)
-                self._acknowledged.clear()
-                await self._acknowledged.wait()
-            if link.closed:
-                break
-            if not self._in_flight:
-                self._since, self._was_idle = loop.time(), True
             header = {"op": "piece", "blob": key, "offset": offset, "size": data.nbytes}
-            link.send({**header, **about}, packed)
-            await link.drain()
+            if not await self._send_piece(link, header, piece, compressor, [key], transfer):
+                break
             offset += piece.nbytes
-            self._in_flight += size
-            self._unacknowledged += size
-            transfer.on_left(piece.nbytes, size, self._rate.value)
-            if self._unacknowledged >= self._room // 2:
-                self._ask_for_acknowledgement(key, transfer)
-                await asyncio.sleep(0)  # so that it leaves now, and not behind the next piece
-        self._ask_for_acknowledgement(key, transfer)
+        self._ask_for_acknowledgement([key], transfer)
         return offset
+
+    async def _send_piece(
+        self,
+        link: Link,
+        header: Message,
+        piece: memoryview,
+        compressor: Compressor,
+        keys: Sequence[str],
+        transfer: HostTransfer,
+    ) -> bool:
+        """Send a piece as soon as the link has room for it; return whether there was a link."""
+        about, packed = await compressor.pack(piece)
+        size = memoryview(packed).nbytes
+        while self._in_flight and self._in_flight + size > self._room and not link.closed:
+            # Where the link got slower, no acknowledgement would come otherwise.
+            self._ask_for_acknowledgement(keys, transfer)
+            self._acknowledged.clear()
+            await self._acknowledged.wait()
+        if link.closed:
+            return False
+        if not self._in_flight:
+            self._since, self._was_idle = asyncio.get_running_loop().time(), True
+        link.send({**header, **about}, packed)
+        await link.drain()
+        self._in_flight += size
+        self._unacknowledged += size
+        transfer.on_left(piece.nbytes, size, self._rate.value)
+        if self._unacknowledged >= self._room // 2:
+            self._ask_for_acknowledgement(keys, transfer)
+            await asyncio.sleep(0)  # so that it leaves now, and not behind the next piece
+        return True
 
     @property
     def _room(self) -> int:
         return int(min(max(_LEAST, _MOMENT * (self._rate.value or 0)), _MOST))
 
-    def _ask_for_acknowledgement(self, key: str, transfer: HostTransfer) -> None:
+    def _ask_for_acknowledgement(self, keys: Sequence[str], transfer: HostTransfer) -> None:
         count, self._unacknowledged = self._unacknowledged, 0
         if count:
-            self._tasks.spawn(self._wait_for_acknowledgement(key, count, transfer))
+            self._tasks.spawn(self._wait_for_acknowledgement(keys, count, transfer))
 
-    async def _wait_for_acknowledgement(self, key: str, count: int, transfer: HostTransfer) -> None:
+    async def _wait_for_acknowledgement(
+        self, keys: Sequence[str], count: int, transfer: HostTransfer
+    ) -> None:
         """Wait until so many bytes have arrived: the agent answers in order."""
+        *before, last = keys
         try:
-            answer = await self._request("arrived", blob=key, within=None, link_within=None)
-            transfer.on_arrived(key, answer["size"])
+            answer = await self._request("arrived", blob=last, within=None, link_within=None)
+            for key in before:
+                transfer.on_arrived(key)
+            transfer.on_arrived(last, answer["size"])
         except SkyError:
             return  # whoever sends the blob is told too
         finally:
@@ -171,3 +220,17 @@ class Uploads:
         # For what began on an idle link, the time includes the way there and back.
         self._rate.measured(count, now - self._since, full=not self._was_idle)
         self._since, self._was_idle = now, False
+
+
+def _batches(blobs: Mapping[str, memoryview]) -> Iterator[list[str]]:
+    """Yield the keys of small blobs that go together."""
+    batch: list[str] = []
+    size = 0
+    for key, data in blobs.items():
+        if batch and (size + data.nbytes > PIECE or len(batch) >= _TOGETHER):
+            yield batch
+            batch, size = [], 0
+        batch.append(key)
+        size += data.nbytes
+    if batch:
+        yield batch

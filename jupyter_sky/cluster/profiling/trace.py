@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from jupyter_sky.cluster.profiling.profile import Alike, alike, told
 from jupyter_sky.cluster.profiling.records import Fetched
 from jupyter_sky.formatting import format_count, format_ranks
-from jupyter_sky.transport.protocol.profiling import TorchRecord
+from jupyter_sky.transport.protocol.profiling import TorchRecord, TraceEvent
 
 PARTS = ("data", "compute", "communication")
 """What the numbers in `TorchRecord.bins` mean."""
@@ -112,7 +112,13 @@ class Trace:
         OSError
             When that is not possible.
         """
-        begin = self.span[0]
+        # What went on when the record began has begun before, and no time may be below 0.
+        starts = (
+            each["start"] - self.ahead[rank]
+            for rank, record in self.records.items()
+            for each in record["events"]
+        )
+        begin = min(self.span[0], min(starts, default=self.span[0]))
         with file.open("w", encoding="utf-8") as stream:
             stream.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
             for number, event in enumerate(self._events(begin)):
@@ -128,18 +134,18 @@ class Trace:
         for rank, record in self.records.items():
             yield _named("process_name", rank, 0, name=f"rank {rank}")
             yield _named("process_sort_index", rank, 0, sort_index=rank)
-            threads: dict[str, int] = {}
             longest = sorted(record["events"], key=lambda each: -each["duration"])[: self._most]
-            for each in sorted(longest, key=lambda each: each["start"]):
-                if each["thread"] not in threads:
-                    threads[each["thread"]] = len(threads)
-                    yield _named("thread_name", rank, len(threads) - 1, name=each["thread"])
+            rows: dict[str, int] = {}
+            for row, each in _in_rows(longest):
+                if row not in rows:
+                    rows[row] = len(rows)
+                    yield _named("thread_name", rank, rows[row], name=row)
                 yield {
                     "ph": "X",
                     "name": each["name"],
                     "cat": each["cat"],
                     "pid": rank,
-                    "tid": threads[each["thread"]],
+                    "tid": rows[row],
                     "ts": (each["start"] - self.ahead[rank] - begin) / 1000,
                     "dur": each["duration"] / 1000,
                 }
@@ -161,6 +167,27 @@ def missing_text(missing: Mapping[int, str]) -> list[str]:
     for rank, why in missing.items():
         by_reason[why].append(rank)
     return [f"{format_ranks(ranks)}: {why}." for why, ranks in by_reason.items()]
+
+
+def _in_rows(events: Iterable[TraceEvent]) -> Iterator[tuple[str, TraceEvent]]:
+    """Yield events in order, each with the row that it is drawn in.
+
+    In a row, what overlaps has to lie within what it overlaps with. Where a thread has begun what
+    another one ends, like a collective, it need not: that is drawn in a further row.
+    """
+    open_until: defaultdict[str, list[list[int]]] = defaultdict(list)
+    for each in sorted(events, key=lambda each: (each["start"], -each["duration"])):
+        start, end = each["start"], each["start"] + each["duration"]
+        rows = open_until[each["thread"]]
+        for ends in rows:
+            while ends and ends[-1] <= start:
+                ends.pop()
+        fits = (at for at, ends in enumerate(rows) if not ends or end <= ends[-1])
+        number = next(fits, len(rows))
+        if number == len(rows):
+            rows.append([])
+        rows[number].append(end)
+        yield f"{each['thread']} ({number + 1})" if number else each["thread"], each
 
 
 def _named(what: str, rank: int, thread: int, **given: Any) -> dict[str, Any]:

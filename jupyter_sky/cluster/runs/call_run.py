@@ -367,10 +367,11 @@ class CallRun:
 
     def _on_output(self, event: Output | Display) -> None:
         """Pass on what a rank prints, to whose call it is busy with."""
-        for (batch, _), rank in self._given.values():
-            if rank == event.rank:
-                batch.sink(event)
-                return
+        call, rank = self._given.get(event.call, (None, None))
+        if rank != event.rank:  # nobody knows whose it is: it is the oldest's
+            call = next((each for each, at in self._given.values() if at == event.rank), None)
+        if call:
+            call[0].sink(event)
 
     def _on_over(self) -> None:
         """Say of each call that is left why it is, or begin anew where all ranks were lost."""

@@ -16,6 +16,7 @@ from jupyter_sky.cluster.state import not_begun, running
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_bytes, format_ranks
 from jupyter_sky.transport.protocol.messages import RunRequest, Script
+from jupyter_sky.transport.rank_ranges import to_ranges
 
 
 def check_ranks(controller: Controller, task: Task) -> None:
@@ -66,22 +67,28 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         "watched": sorted(task.update.watched | asked),
         "outdated": task.update.outdated,
         "names": names,
-        "show": list(task.show),
+        "show": to_ranges(task.show),
         "title": task.title,
-        "everyone": list(task.ranks),
-        "ranks": list(ranks),
+        "everyone": to_ranges(task.ranks),
+        "ranks": [],
         "together": fail_together(controller, task),
         "serves": task.serves,
         "talks": task.talks,
         "records": list(task.records),
         "deadline": controller.timeouts.stop,
         "debugging": task.debugging,
+        "checkpoint": task.attempt.checkpoint,
+        "program": None if task.program is None else list(task.program),
     }
     blobs = {**update.blobs, **task.blobs}
     if task.values:
         await _record_asked(controller.id, run)
     await asyncio.gather(
-        *(_send_request(controller, each, run, request, blobs) for each in controller.connections)
+        *(
+            _send_request(controller, connection, run, {**request, "ranks": here}, blobs)
+            for connection in controller.connections
+            if (here := sorted(connection.ranks.intersection(ranks)))
+        )
     )
 
 
@@ -110,19 +117,21 @@ async def _send_request(
     request: RunRequest,
     blobs: Mapping[str, memoryview],
 ) -> None:
-    """Send the request of a run to one agent, for its ranks."""
+    """Send the request of a run to one agent, for ranks of its own."""
     here = connection.ranks
-    if not (ranks := [rank for rank in request["ranks"] if rank in here]):
-        return
-    names = [group for group in request["names"] if not here.isdisjoint(group["ranks"])]
-    request = {**request, "ranks": ranks, "names": names}
+    names: list[Any] = [
+        {**group, "ranks": sorted(own)}
+        for group in request["names"]
+        if (own := here.intersection(group["ranks"]))
+    ]
+    request = {**request, "names": names}
     run.sent = True
     try:
         await _send_until_taken(connection, request, blobs)
     except (ClusterLost, NoConnection):
         raise  # whether it has begun there is not known
     except SkyError:
-        controller.state = not_begun(controller.state, run.id, ranks)
+        controller.state = not_begun(controller.state, run.id, request["ranks"])
         raise
 
 

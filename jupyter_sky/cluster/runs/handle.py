@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jupyter_sky.cluster.debugging.answers import Answers
-from jupyter_sky.cluster.errors import Interrupted, TimedOut, remote_error
+from jupyter_sky.cluster.errors import Interrupted, TimedOut, heard_interrupts, remote_error
 from jupyter_sky.cluster.inspection.findings import Findings
+from jupyter_sky.cluster.loss import Loss, find_loss
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.run import Callbacks, Run, Sink
@@ -190,12 +191,14 @@ class RunHandle:
         try:
             self.begin()
             event_loop.call(redirect)
-            while not run.left.wait(_SLICE):
-                pass
+            with heard_interrupts():
+                while not run.left.wait(_SLICE):
+                    pass
         except KeyboardInterrupt:
             self.stop()
             raise
 
+    @heard_interrupts()
     def wait_until_told(self) -> None:
         """Wait until all nodes were told of the run, or it is over."""
         while not self._run.told.wait(_SLICE):
@@ -244,6 +247,15 @@ class RunHandle:
             error = remote_error(self._run.failures, before, reformed)
             error.origin = (self.cluster, self.id)
             raise error
+
+    def renew_ranks(self) -> None:
+        """Put new processes in the place of its ranks, so that it can be begun again."""
+        event_loop.wait(self._scheduler.renew(self.task.ranks))
+
+    @property
+    def loss(self) -> Loss | None:
+        """What it has lost, if it ended because of a lost rank or node, and nothing else."""
+        return find_loss(self._run, self._scheduler.controller)
 
     @property
     def id(self) -> str:
@@ -310,6 +322,7 @@ class RunHandle:
         """Of the names that were asked for, or that a cell can bind, those that each rank has."""
         return {rank: frozenset(done.bound) for rank, done in self._run.done.items()}
 
+    @heard_interrupts()
     def _show_queued(self, callbacks: Callbacks, until: float | None = None) -> None:
         """Show what comes, until the run is over or the monotonic clock says ``until``."""
         prompts = self._run.prompts
@@ -350,9 +363,10 @@ class RunHandle:
     def _raise_if_stopped(self) -> None:
         if self._run.stopped_by_user:
             raise Interrupted(self._what_stopped()) from None
-        if self._run.time_limit is not None:
+        if (limit := self._run.time_limit) is not None:
+            limit = self.task.attempt.timeout or limit
             raise TimedOut(
-                f"the time limit of {self._run.time_limit:g} s is over: {self._what_stopped()}"
+                f"the time limit of {limit:g} s is over: {self._what_stopped()}"
             ) from None
 
     def _what_stopped(self) -> str:
@@ -360,10 +374,16 @@ class RunHandle:
         waiting = self._run.waiting
         if waiting and not self._run.finished:
             limit = self._scheduler.controller.timeouts.stop
-            text += (
-                f"; {format_ranks(waiting)} did not react yet: a rank that has not within "
-                f"{limit:g} s is ended, and its variables are lost"
-            )
+            if self.task.script is not None:
+                text += (
+                    f"; the script of {format_ranks(waiting)} has not ended yet: what is left of "
+                    f"it within {limit:g} s is killed, and the ranks keep their variables"
+                )
+            else:
+                text += (
+                    f"; {format_ranks(waiting)} did not react yet: a rank that has not within "
+                    f"{limit:g} s is ended, and its variables are lost"
+                )
         return f"{text}. {_before(self._run.findings)}".rstrip()
 
 

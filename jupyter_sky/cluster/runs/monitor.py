@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inspection.findings import Findings
@@ -68,7 +67,7 @@ class Monitor:
             self.add(run)
         ranks = self._restarted.intersection(run.task.ranks)
         self._recorders[run.id].begin(ranks)
-        self._controller.forget_lines(run.task.ranks)
+        self._controller.usage.forget_lines(run.task.ranks)
         self._restarted -= ranks
         self._current = run.id
         if len(run.task.ranks) > 1 and not run.task.script and not run.task.serves:
@@ -169,7 +168,7 @@ class Monitor:
 
     def _snapshot(self, record: RunRecord | None, is_of_run: bool) -> Snapshot:
         state = self._controller.state
-        chosen = record.view["ranks"] if record and is_of_run else self._controller.ranks
+        chosen = set(record.view["ranks"] if record and is_of_run else self._controller.ranks)
         return {
             "version": 1,
             "cluster": self._cluster_view(),
@@ -206,8 +205,8 @@ class Monitor:
 
     def _rank_view(self, rank: RankState, record: RunRecord | None) -> RankView:
         number = rank.rank
-        usage: dict[str, Any] = self._controller.reports.get(number, {})
-        node = self._controller.node(number)
+        usage = self._controller.usage.of(number)
+        node = self._controller.state.node_of(number)
         line, progress = usage.get("line", ""), None
         ended = record.ranks.get(number) if record else None
         if record and number in record.lines:
@@ -223,7 +222,7 @@ class Monitor:
             "phase": RankPhase.GONE if rank.phase is RankPhase.DEAD else rank.phase,
             "utilisation": usage.get("utilisation"),
             "memory": usage.get("memory"),
-            "gpu": node.ranks.index(number) if node.accelerators else None,
+            "gpu": node.ranks.index(number) % node.accelerators if node.accelerators else None,
             "line": line,
             "trouble": rank.trouble,
             "outcome": ended.outcome if ended else None,

@@ -42,7 +42,7 @@ class OutputTail:
         if isinstance(event, Display):
             piece = str(event.data.get("text/plain", "")).encode(errors="replace") + b"\n"
         else:
-            piece = self._joiner.between(event.stream, event.data) + event.data
+            piece = self._joiner.between((event.stream, event.call), event.data) + event.data
         self._pieces.append(piece)
         self._size += len(piece)
         while self._size > self._limit and len(self._pieces) > 1:

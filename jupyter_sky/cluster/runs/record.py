@@ -229,7 +229,7 @@ class RunRecorder:
         return time.monotonic() - self._counted_from
 
     def _view(self, progress: ProgressView | None) -> RunView:
-        run = self.run
+        run, attempt = self.run, self.run.task.attempt
         seconds = self._elapsed() if self._seconds is None else self._seconds
         return {
             "id": run.id,
@@ -245,6 +245,7 @@ class RunRecorder:
             "cost": None if self.price is None else self.price * seconds / 3600,
             "trouble": str(run.trouble) if run.trouble else None,
             "where": run.where,
+            "attempt": (attempt.number, attempt.limit) if attempt.number > 1 else None,
         }
 
     def _state(self) -> RunState:

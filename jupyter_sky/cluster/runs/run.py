@@ -30,10 +30,12 @@ from jupyter_sky.transport.protocol.events import (
     Prompted,
     RankDone,
     RankExited,
+    Saved,
     Told,
 )
 
 _JUST_BEFORE = 6.0  # seconds
+_LONGEST = 1000  # characters of the path of a checkpoint
 
 Queued = Output | Display | Told | Prompted | TransferProgress | RunNotice | HangNotice | None
 """What the user's thread gets; ``None`` is the end."""
@@ -105,6 +107,8 @@ class Run:
     stopped_by_user, time_limit
         Whether the user stopped it; the seconds after which it was stopped. The user's thread sets
         them too, before it asks the loop to stop the run.
+    is_unwanted
+        Whether somebody has stopped it, whatever came of that.
     in_background
         Whether the kernel does not wait for it.
     left
@@ -123,6 +127,8 @@ class Run:
         The same in words, where the user should know or has asked.
     metrics
         What its ranks have logged.
+    saved
+        The last checkpoint that its ranks have saved, and when, by the monotonic clock.
     """
 
     def __init__(
@@ -145,6 +151,7 @@ class Run:
         self.trouble: SkyError | None = None
         self.stopped_by_user = False
         self.time_limit: float | None = None
+        self.is_unwanted = False
         self.in_background = False
         self.left = threading.Event()
         self.sent = False
@@ -153,8 +160,10 @@ class Run:
         self.findings: Findings | None = None
         self.where: str | None = None
         self.metrics = Curves()
+        self.saved: tuple[Saved, float] | None = None
         self.prompts = Prompts(self._on_prompts_changed)
         self._last_found: tuple[Findings, float] | None = None
+        self._failed_at: float | None = None
         self._shows_stacks = False
         self._told_hang = ("", 0.0)
         self._host_of = host_of
@@ -213,10 +222,11 @@ class Run:
 
         An error comes some time after the wait that ended with it.
         """
-        if self._last_found is None or self._ended is None:
+        over = self._failed_at or self._ended
+        if self._last_found is None or over is None:
             return None
         found, at = self._last_found
-        return found if self._ended - at < _JUST_BEFORE else None
+        return found if over - at < _JUST_BEFORE else None
 
     def redirect(self, sink: Sink, on_end: Callable[[], None]) -> None:
         """Give output to ``sink`` instead of the queue, and call ``on_end`` when the run ends."""
@@ -235,9 +245,12 @@ class Run:
         else:
             self.queue.put(event)
 
-    def on_told(self, event: Told | Prompted) -> None:
+    def on_told(self, event: Told | Prompted | Saved) -> None:
         """Handle what a rank says in the middle of its part, or asks the user."""
-        if isinstance(event, Prompted):
+        if isinstance(event, Saved):
+            if event.path.isprintable() and len(event.path) <= _LONGEST:
+                self.saved = event, time.monotonic()
+        elif isinstance(event, Prompted):
             self.prompts.on_prompted(event)
             self.queue.put(event)
         elif self.talk:
@@ -291,6 +304,11 @@ class Run:
 
     def on_where(self, found: Findings | None, is_long: bool) -> None:
         """Handle where its ranks are while some wait for others; the cell shows long waits."""
+        if found and found.has_failed:
+            # Until its error is here, what was seen before says who waited for whom.
+            if self.findings:
+                self._last_found = (self.findings, time.monotonic())
+            return
         before, self.findings = self.findings, found
         if found:
             self._last_found = (found, time.monotonic())
@@ -327,6 +345,7 @@ class Run:
         self._finish()
 
     def _fail(self, rank: int, error: ErrorReport) -> None:
+        self._failed_at = self._failed_at or time.monotonic()
         self.failures.append(Failure(rank, self._host_of(rank), error))
 
     def _settle(self, rank: int) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster.control import recovery, scaling
@@ -36,8 +37,10 @@ from jupyter_sky.transport.protocol.events import (
     RankDone,
     RankExited,
     RunBegan,
+    Saved,
     Told,
 )
+from jupyter_sky.transport.rank_ranges import among
 from jupyter_sky.transport.tasks import BackgroundTasks, either
 
 _SETTLED_WITHIN = 1.0
@@ -83,9 +86,8 @@ class Scheduler(ClusterListener):
         return run
 
     def _make_run(self, task: Task, identity: str | None = None, talk: Talk | None = None) -> Run:
-        controller = self.controller
-        reforms = controller.runtime_env.reforms
-        return Run(task, controller.host, self._on_finish, identity, reforms, talk)
+        reforms = self.controller.runtime_env.reforms
+        return Run(task, self.controller.host, self._on_finish, identity, reforms, talk)
 
     def pop_unseen_run(self) -> Run | None:
         """Return the run that another kernel began; it is this kernel's from now on."""
@@ -111,9 +113,10 @@ class Scheduler(ClusterListener):
     def interrupt(self, run: str) -> None:
         """Interrupt a run, whoever started it; one that waits for its turn does not begin."""
         self._interrupted.add(run)
-        own = self._runs.get(run)
-        if own and not own.sent:
-            self._fail(own, SkyError("the run was stopped before it began."))
+        if own := self._runs.get(run):
+            own.is_unwanted = True
+            if not own.sent:
+                self._fail(own, SkyError("the run was stopped before it began."))
         self._request_interrupt(run)
 
     def kill(self, ranks: Iterable[int]) -> None:
@@ -145,6 +148,11 @@ class Scheduler(ClusterListener):
             finally:
                 controller.activity = ""
                 controller.wake()
+
+    async def renew(self, ranks: Sequence[int]) -> None:
+        """Put new processes in the place of ranks when it is their turn; see `recovery.renew`."""
+        async with self._turn:
+            await recovery.renew(self.controller, ranks)
 
     # The steps of a run
 
@@ -262,8 +270,10 @@ class Scheduler(ClusterListener):
             case Metrics():
                 run = self._runs.get(event.run)
                 if run and event.rank in run.task.ranks:
-                    run.metrics.add(event)
-            case Told() | Prompted():
+                    # What runs beside ranks has numbers of its own; a rank speaks for itself alone.
+                    is_script = run.task.code is None and run.task.call is None
+                    run.metrics.add(event if is_script else replace(event, of=None))
+            case Told() | Prompted() | Saved():
                 run = self._runs.get(event.run)
                 if run and event.rank in run.waiting:
                     run.on_told(event)
@@ -300,12 +310,7 @@ class Scheduler(ClusterListener):
         """End the runs whose end may be among what a node did not keep."""
         for run in list(self._runs.values()):
             if run.sent:
-                run.end(
-                    SkyError(
-                        f"{connection.name} did not keep the outcome of this run while the "
-                        "notebook was not connected, because its disk was full: run it again."
-                    )
-                )
+                run.end(recovery.outcome_not_kept(connection))
 
     def on_notice(self, text: str) -> None:
         """Tell every run, whose cell shows it."""
@@ -316,7 +321,8 @@ class Scheduler(ClusterListener):
         self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
     ) -> None:
         """Make a run of this kernel from one that another began, before its events come."""
-        ranks, show = tuple(began.ranks), tuple(began.show)
+        known = self.controller.ranks
+        ranks, show = tuple(among(began.ranks, known)), tuple(among(began.show, known))
         task = Task(ranks, values=asked, show=show, title=began.title)
         run = self._unseen = self._runs[began.run] = self._make_run(task, began.run)
         run.sent = True
@@ -383,8 +389,7 @@ class Scheduler(ClusterListener):
 
     def _request_interrupt(self, run: str, connections: Sequence[Connection] | None = None) -> None:
         connections = self.controller.connections if connections is None else connections
-        deadline = self.controller.timeouts.stop
-        self._request("interrupt", connections, run=run, deadline=deadline)
+        self._request("interrupt", connections, run=run, deadline=self.controller.timeouts.stop)
 
     def _request(self, op: str, connections: Sequence[Connection], **fields: Any) -> None:
         for connection in connections:

@@ -44,6 +44,27 @@ class CellPlace:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """Which of several attempts a task is; those before it have lost a rank or a node.
+
+    Attributes
+    ----------
+    number, limit
+        Which it is, counted from 1, and how many there can be.
+    checkpoint, step
+        The last checkpoint that the earlier ones have saved, and the step that it is of.
+    timeout
+        Seconds that all of them have together; ``None`` for as long as they take.
+    """
+
+    number: int = 1
+    limit: int = 1
+    checkpoint: str | None = None
+    step: float | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
 class Task:
     """What ranks should do: a cell's ``code``, a packed ``call``, a ``script``, or calls to come.
 
@@ -75,6 +96,10 @@ class Task:
         Seconds that ranks wait for others before it is said where all of them are.
     debugging
         Whether somebody answers prompts, and what the debugger is to do.
+    attempt
+        Which attempt at it this is.
+    program
+        The name and arguments of the program that ``code`` is part of; ``None`` in a notebook.
     """
 
     ranks: tuple[int, ...]
@@ -93,6 +118,8 @@ class Task:
     records: tuple[RecordKind, ...] = ()
     hang_after: float = HANG_AFTER
     debugging: Debugging = field(default_factory=no_debugging)
+    attempt: Attempt = Attempt()
+    program: tuple[str, ...] | None = None
 
     def asks(self, rank: int) -> bool:
         """Return whether a rank is asked for a value: only that of such a rank is unpickled."""

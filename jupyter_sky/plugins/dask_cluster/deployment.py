@@ -101,6 +101,7 @@ class Deployment:
         self._over = False
         self._forward: Forward | None = None
         self._client: Any = None
+        self._is_connected = False
         self.progress = DaskProgress(cluster.work, self._stop_tasks)
 
     def start(self) -> None:
@@ -118,12 +119,14 @@ class Deployment:
             raise SkyError("Dask is not connected while a run goes on: type `%sky dask` after it.")
         try:
             self._complete()
+            # From here on, as workers take their time to come.
+            threading.Thread(target=self._keep_whole, name="sky-dask", daemon=True).start()
             self._connect()
         except BaseException:
             self.close()
             raise
+        self._is_connected = True
         self._cluster.listen(self._on_change)
-        threading.Thread(target=self._keep_whole, name="sky-dask", daemon=True).start()
 
     @property
     def client(self) -> Client:
@@ -176,7 +179,8 @@ class Deployment:
     def _keep_whole(self) -> None:
         """Start what is missing on ranks that came later, or in the place of others.
 
-        A cluster that ends itself after a time without a run has one while tasks wait or run.
+        A cluster that ends itself after a time without a run has one while workers are waited for,
+        and while tasks wait or run.
         """
         idle = self._cluster.spec.idle_timeout
         pause = None if idle is None else idle / _SIGNS
@@ -197,6 +201,8 @@ class Deployment:
                 logging.getLogger(__name__).info("Dask was not completed: %s", error)
 
     def _is_busy(self) -> bool:
+        if not self._is_connected:
+            return True
         return any(each.status == "pending" for each in list(self._client.futures.values()))
 
     def _stop_tasks(self) -> None:

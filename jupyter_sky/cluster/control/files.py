@@ -1,0 +1,74 @@
+"""Files of the nodes of a cluster; for the user's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.files import bring
+from jupyter_sky.cluster.network import incoming
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.event_loop import wait, wait_with_cleanup
+from jupyter_sky.transport.protocol.agent_requests import FindAnswer
+
+_SAID_WITHIN, _LINK_WITHIN = 8.0, 2.0
+"""Seconds in which a node says what a run has written; more is not worth the wait."""
+
+
+class Files:
+    """The files of the nodes of a cluster.
+
+    Parameters
+    ----------
+    controller
+        The controller of the cluster.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def find(self, rank: int, patterns: Sequence[str]) -> FindAnswer:
+        """Return which files patterns stand for on the node of a rank.
+
+        Raises
+        ------
+        SkyError
+            When the node does not say.
+        """
+        return wait(bring.find(self._controller.connection(rank), patterns))
+
+    def bring(
+        self, rank: int, places: Sequence[bring.Place], arrived: Callable[[int], object]
+    ) -> None:
+        """Bring files from the node of a rank; ``arrived`` is called in another thread.
+
+        Raises
+        ------
+        SkyError
+            When one of them is gone, or there is no room here.
+        """
+        connection = self._controller.connection(rank)
+        try:
+            wait_with_cleanup(bring.bring(connection, places, arrived))
+        except OSError as error:
+            raise SkyError(f"{error.filename or 'a file'}: {error.strerror or error}.") from None
+
+    def written(self, ranks: Sequence[int]) -> dict[int, list[str]]:
+        """Return what the last run has written where ranks begin, on the node of each rank."""
+
+        async def ask(rank: int) -> list[str]:
+            with contextlib.suppress(SkyError):
+                connection = self._controller.connection(rank)
+                answer = await connection.request(
+                    "written", within=_SAID_WITHIN, link_within=_LINK_WITHIN
+                )
+                return incoming.written(answer)
+            return []
+
+        async def ask_all() -> dict[int, list[str]]:
+            answers = await asyncio.gather(*map(ask, ranks))
+            return dict(zip(ranks, answers, strict=True))
+
+        return wait(ask_all())

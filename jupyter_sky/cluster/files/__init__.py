@@ -1,0 +1,1 @@
+"""Files that come from the nodes of a cluster to this computer."""

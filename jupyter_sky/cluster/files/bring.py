@@ -1,0 +1,208 @@
+"""Brings files from a node, in parts, into a folder of this computer.
+
+What a node says is not trusted: no name that it gives leads out of the folder, nothing is written
+through a link, and a file never becomes larger than the node has said that it is. A file comes
+beside its place and is renamed when all of it is there. What a broken link or a Stop has left goes
+on where it ended, if the file on the node is still the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from jupyter_sky.cluster.network import incoming
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.protocol.agent_requests import FindAnswer, FoundFile
+from jupyter_sky.transport.tasks import cancel_all
+
+PART = 512 * 1024
+"""Bytes of a part: what else is sent meanwhile, as Stop is, does not wait long."""
+
+MOST = 100_000
+"""Files that are brought at once."""
+
+_AT_ONCE = 8  # requests
+_MOST_IN_ONE = 256  # small files
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file of a node, and where it is to be here."""
+
+    file: FoundFile
+    path: Path
+
+
+async def find(connection: Connection, patterns: Sequence[str]) -> FindAnswer:
+    """Ask a node which files patterns stand for.
+
+    Raises
+    ------
+    SkyError
+        When its answer cannot be read.
+    """
+    answer = await connection.request("find", patterns=list(patterns), most=MOST, within=None)
+    found = incoming.found_files(answer)
+    if found is None:
+        raise SkyError(f"{connection.name} says of its files what cannot be read.")
+    return found
+
+
+def place_in(folder: Path, name: str, inside: set[Path] | None = None) -> Path:
+    """Return where a file of this name is to be in a folder of this computer.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    name
+        The name, as a node has given it.
+    inside
+        Folders of which is known that they do not lead out of it; others are added.
+
+    Raises
+    ------
+    SkyError
+        When the name, which a node has given, leads out of the folder.
+    """
+    parts = PurePosixPath(name).parts
+    place = folder.joinpath(*parts)
+    is_name = bool(parts) and "\0" not in name and not any(each in ("..", "/") for each in parts)
+    windows = any("\\" in each or ":" in each for each in parts) and os.name == "nt"
+    if not is_name or windows or not place.is_relative_to(folder):
+        raise SkyError(f"a node has given {name!r} as the name of a file, which is none.")
+    inside = set() if inside is None else inside
+    leads_out = place.parent not in inside and not place.parent.resolve().is_relative_to(
+        folder.resolve()
+    )
+    if leads_out or place.is_symlink():
+        raise SkyError(f"{place} is a link, or is behind one: nothing is written through it.")
+    inside.add(place.parent)
+    return place
+
+
+async def bring(
+    connection: Connection, places: Sequence[Place], arrived: Callable[[int], object]
+) -> None:
+    """Bring files; ``arrived`` is told how many bytes have come, also those of former tries.
+
+    Raises
+    ------
+    SkyError
+        When one of them is gone, or there is no room.
+    """
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def in_turn(batch: Sequence[Place]) -> None:
+        async with turns:
+            await _bring_batch(connection, batch, arrived)
+
+    tasks = [asyncio.ensure_future(in_turn(batch)) for batch in _batches(places)]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        await cancel_all(tasks)
+        raise
+
+
+def _batches(places: Sequence[Place]) -> Iterator[list[Place]]:
+    """Yield files that are asked for together: several small ones, or a large one."""
+    batch: list[Place] = []
+    size = 0
+    for place in places:
+        if batch and (size + place.file["size"] > PART or len(batch) >= _MOST_IN_ONE):
+            yield batch
+            batch, size = [], 0
+        batch.append(place)
+        size += place.file["size"]
+    if batch:
+        yield batch
+
+
+async def _bring_batch(
+    connection: Connection, batch: Sequence[Place], arrived: Callable[[int], object]
+) -> None:
+    for folder in {place.path.parent for place in batch}:
+        folder.mkdir(parents=True, exist_ok=True)
+    if len(batch) == 1:
+        await _bring_large(connection, batch[0], arrived)
+        return
+    parts = [(each.file["path"], 0, each.file["size"]) for each in batch]
+    read = await _read(connection, parts)
+
+    def write() -> None:
+        for place, data in zip(batch, read, strict=True):
+            part = _part(place)
+            part.write_bytes(_whole(connection, place, data, place.file["size"]))
+            _finish(place, part)
+
+    # In a thread: files of a folder take long to make, and links have to be served meanwhile.
+    await asyncio.to_thread(write)
+    arrived(sum(place.file["size"] for place in batch))
+
+
+async def _bring_large(
+    connection: Connection, place: Place, arrived: Callable[[int], object]
+) -> None:
+    file, part = place.file, _part(place)
+    with part.open("ab") as target:
+        offset = target.tell()
+        if offset > file["size"]:
+            target.truncate(offset := 0)
+        arrived(offset)
+        asked: list[tuple[int, asyncio.Task[list[bytes | None]]]] = []
+        try:
+            next_offset = offset
+            while offset < file["size"]:
+                while next_offset < file["size"] and len(asked) < _AT_ONCE:
+                    count = min(PART, file["size"] - next_offset)
+                    request = _read(connection, [(file["path"], next_offset, count)])
+                    asked.append((count, asyncio.ensure_future(request)))
+                    next_offset += count
+                count, task = asked.pop(0)
+                [data] = await task
+                await asyncio.to_thread(target.write, _whole(connection, place, data, count))
+                offset += count
+                arrived(count)
+        finally:
+            await cancel_all(task for _, task in asked)
+    _finish(place, part)
+
+
+async def _read(
+    connection: Connection, parts: Sequence[tuple[str, int, int]]
+) -> list[bytes | None]:
+    answer = await connection.request("read", parts=parts, within=None, link_within=None)
+    data = incoming.read_parts(answer)
+    if data is None or len(data) != len(parts):
+        raise SkyError(f"{connection.name} sends of its files what cannot be read.")
+    return data
+
+
+def _whole(connection: Connection, place: Place, data: bytes | None, size: int) -> bytes:
+    if data is None or len(data) != size:
+        raise SkyError(
+            f"{place.file['name']} was removed or changed on {connection.name} while it was "
+            "brought: bring it again when nothing writes it."
+        )
+    return data
+
+
+def _part(place: Place) -> Path:
+    """Return where a file is until all of it has come; another version of it has another name."""
+    version = f"{place.file['changed']:x}-{place.file['size']:x}"
+    return place.path.with_name(f".{place.path.name[:100]}.{version}.sky-part")
+
+
+def _finish(place: Place, part: Path) -> None:
+    if place.file["executable"]:
+        part.chmod(part.stat().st_mode | 0o100)
+    with contextlib.suppress(OSError, OverflowError, ValueError):
+        os.utime(part, ns=(place.file["changed"], place.file["changed"]))
+    part.replace(place.path)

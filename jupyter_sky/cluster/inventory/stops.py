@@ -1,0 +1,195 @@
+"""Clusters that are stopped: their machines are off, their disks are there and cost something."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_sky.cluster.cost_meter import CostMeter
+from jupyter_sky.cluster.inventory import ledger, registry
+from jupyter_sky.cluster.inventory.registry import Row
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.base import Machine, Provider
+from jupyter_sky.providers.cloud import Stoppable
+from jupyter_sky.transport.tasks import blocking
+
+
+@dataclass(frozen=True)
+class DiskCost:
+    """What the disks of stopped machines cost.
+
+    Attributes
+    ----------
+    price
+        Dollars an hour; ``None`` if that is not known.
+    left
+        Dollars that are left of ``--max-cost``, less than none once it is spent; ``None`` without.
+    """
+
+    price: float | None
+    left: float | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """For how long the rest of ``--max-cost`` pays the disks, if both are known."""
+        if self.left is None or not self.price:
+            return None
+        return max(0.0, 3600 * self.left / self.price)
+
+
+class ClusterStopped(SkyError):
+    """A cluster is stopped: it can be started again."""
+
+
+def sentence(name: str) -> str:
+    """Return what is said of a stopped cluster where it was to be used."""
+    return (
+        f"cluster {name} is stopped: `%sky start {name}` starts it again, and `%sky down {name}` "
+        "ends it with its disks."
+    )
+
+
+async def refuse(row: Row, provider: Provider) -> None:
+    """Refuse to take a cluster for lost, and to end it, whose machines are only stopped.
+
+    Raises
+    ------
+    ClusterStopped
+        When one of them is, or is about to be.
+    """
+    if row.is_stopped:
+        raise ClusterStopped(sentence(row.name))
+    if not isinstance(provider, Stoppable) or row.provider != provider.name:
+        return
+    machines = [provider.machine(each) for each in row.machines]
+    if not machines:
+        return
+    if any(await provider.stopped_at(machines)):
+        await find_stopped(row, provider, machines)
+        raise ClusterStopped(sentence(row.name))
+    if row.spec.get("autostop") and None in await provider.ended_at(machines):
+        raise ClusterStopped(
+            f"cluster {row.name} is about to stop by itself: `%sky start {row.name}` starts it "
+            f"again then, and `%sky down {row.name}` ends it with its disks."
+        )
+
+
+async def find_stopped(row: Row, provider: Stoppable, machines: Sequence[Machine]) -> bool:
+    """Return whether all machines of a cluster are stopped, and record it if that is new."""
+    times = [each for each in await provider.stopped_at(machines) if each is not None]
+    if not machines or len(times) < len(machines):
+        return False
+    if not row.spec.get("stopped"):
+        price = await provider.storage_price(machines)
+        with contextlib.suppress(registry.RegistryError):
+            await blocking(record_stop, row.id, max(times), DiskCost(price))
+    return True
+
+
+def are_possible(provider: Provider, machines: Sequence[Machine]) -> bool:
+    """Return whether a provider can stop machines and start them again."""
+    if not isinstance(provider, Stoppable):
+        return False
+    try:
+        provider.check_stop(machines)
+    except UsageError:
+        return False
+    return True
+
+
+def record_possible(identity: str) -> None:
+    """Record that the machines of a cluster can be stopped, for who does not ask its provider."""
+    with registry.opened() as database:
+        database.execute(
+            "UPDATE clusters SET spec = json_set(spec, '$.stoppable', json('true')) WHERE id = ?",
+            (identity,),
+        )
+
+
+def disk_cost(row: Row, now: float) -> DiskCost:
+    """Return what the disks of a stopped cluster cost, and what is left of its ``--max-cost``."""
+    return DiskCost(row.price, money_left(row, now))
+
+
+def money_left(row: Row, now: float) -> float | None:
+    """Return the dollars that a cluster may cost yet which was stopped; ``None`` without a limit.
+
+    Its disks count as far as their price is known. If it was never stopped, its machines know.
+    """
+    limit = row.spec.get("limit")
+    if limit is None:
+        return None
+    return float(limit) - (row.cost(now) or row.meter.spent)
+
+
+def record_stop(identity: str, when: float, cost: DiskCost) -> None:
+    """Record that the machines of a cluster are stopped.
+
+    Parameters
+    ----------
+    when
+        Since when, in seconds since the epoch.
+    cost
+        What their disks cost; without ``left``, the limit stays the one that is known.
+    """
+    row = _row(identity)
+    if row is None or row.spec.get("stopped"):
+        return
+    when = max(when, row.meter.since)
+    changes: dict[str, Any] = {"stopped": {"since": when, "price": cost.price}, "starting": None}
+    if cost.left is not None:
+        # All that it may cost in its life, so that disks count, and starts that fail.
+        changes["limit"] = (row.cost(when) or row.meter.spent) + cost.left
+    _write(row, when, changes)
+
+
+def record_begin(row: Row, money: float | None = None) -> CostMeter:
+    """Record that this process is about to start the machines of a stopped cluster.
+
+    Parameters
+    ----------
+    money
+        A new limit: dollars that it may cost from now on.
+
+    Returns
+    -------
+    CostMeter
+        What it has cost until now.
+    """
+    row, now = _row(row.id) or row, time.time()
+    changes: dict[str, Any] = {"stopped": None, "starting": {**registry.starter(), "since": now}}
+    spent = row.cost(now) or row.meter.spent
+    if money is not None:
+        changes["limit"] = spent + money
+    _write(row, now, changes)
+    return CostMeter(spent, now)
+
+
+def record_start(identity: str, machines: Sequence[dict[str, Any]]) -> None:
+    """Record that a cluster is up again, and where its machines are reached now."""
+    with registry.opened() as database:
+        database.execute(
+            "UPDATE clusters SET machines = ?, spec = json_set(spec, '$.starting', NULL, "
+            "'$.stopped', NULL, '$.started', ?) WHERE id = ?",
+            (json.dumps(machines), time.time(), identity),
+        )
+
+
+def _row(identity: str) -> Row | None:
+    return next((row for row in registry.rows() if row.id == identity), None)
+
+
+def _write(row: Row, when: float, changes: dict[str, Any]) -> None:
+    """Write changes after which a cluster has another price."""
+    changes = {**changes, "meter": [row.cost(when) or row.meter.spent, when]}
+    places = ", ".join(f"'$.{name}', json(?)" for name in changes)
+    with registry.opened() as database:
+        ledger.write(database, row.spent(when))
+        database.execute(
+            f"UPDATE clusters SET spec = json_set(spec, {places}) WHERE id = ?",
+            (*map(json.dumps, changes.values()), row.id),
+        )

@@ -1,0 +1,115 @@
+"""What a run has lost with a rank or a node: whether it is tried again, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.errors import Failure, GroupBroken, RankLost
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.task import Attempt
+from jupyter_sky.cluster.state import ClusterPhase
+from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
+from jupyter_sky.formatting import (
+    format_count,
+    format_duration,
+    format_elapsed,
+    format_list,
+    format_ranks,
+)
+from jupyter_sky.transport.protocol.error_report import is_consequence
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a run has lost.
+
+    Attributes
+    ----------
+    what
+        The rank or node, and why, in words.
+    checkpoint, step
+        The last checkpoint of this or an earlier attempt, and the step that it is of.
+    seconds
+        How long ranks have worked since, or since the attempt began.
+    steps
+        How many steps they have logged since; ``None`` if that is not known.
+    nodes
+        The nodes whose loss was the end of the cluster.
+    """
+
+    what: str
+    checkpoint: str | None
+    step: float | None
+    seconds: float
+    steps: float | None
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What was lost, and since when; without a full stop."""
+        steps = "" if self.steps is None else format_count(int(self.steps), "step")
+        time = format_elapsed(self.seconds) if self.seconds < 60 else format_duration(self.seconds)
+        lost = format_list([*filter(None, [steps]), time])
+        if self.checkpoint is None:
+            return f"{self.what}. Lost: {lost}, as no checkpoint was saved (`sky.save`)"
+        at = "" if self.step is None else f" of step {self.step:.12g}"
+        return f"{self.what}. Lost: {lost}, since the checkpoint {self.checkpoint}{at}"
+
+
+def find_loss(run: Run, controller: Controller) -> Loss | None:
+    """Return what a run has lost; ``None`` if it ended otherwise, as with an error of its own."""
+    if not run.finished or run.stopped or run.is_unwanted:
+        return None
+    if controller.state.phase is ClusterPhase.LOST:
+        what = _describe(controller.loss)
+        return _measured(run, what, controller.loss.nodes) if what else None
+    what = _lost_ranks(run.failures) or _describe(run.trouble)
+    return _measured(run, what) if what else None
+
+
+def loss_of_trouble(trouble: SkyError, attempt: Attempt) -> Loss | None:
+    """Return what was lost before an attempt could begin; ``None`` if that is not the trouble."""
+    what = _describe(trouble)
+    nodes = trouble.nodes if isinstance(trouble, ClusterLost) else ()
+    return Loss(what, attempt.checkpoint, attempt.step, 0.0, None, nodes) if what else None
+
+
+def _describe(trouble: SkyError | None) -> str | None:
+    """Return which node or rank the cluster has lost; ``None`` if it is something else."""
+    match trouble:
+        case ClusterLost(nodes=nodes) if nodes:
+            return str(trouble).partition(". ")[0]
+        case NoConnection() | GroupBroken():
+            return str(trouble).partition(". ")[0].rstrip(".")
+    return None
+
+
+def _lost_ranks(failures: Sequence[Failure]) -> str | None:
+    """Return which ranks were lost, if that is why the others have failed."""
+    lost: list[Failure] = []
+    for failure in failures:
+        if failure.error["type"] == RankLost.__qualname__:
+            lost.append(failure)
+        elif not lost and not is_consequence(failure.error["text"]):
+            return None  # the code's own error: a rank that is lost then did not react to Stop
+    if not lost:
+        return None
+    reason = lost[0].error["text"].partition(" lost: ")[2].partition(". ")[0]
+    ranks = [failure.rank for failure in lost]
+    return f"{format_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} lost: {reason}"
+
+
+def _measured(run: Run, what: str, nodes: tuple[str, ...] = ()) -> Loss:
+    attempt = run.task.attempt
+    checkpoint, step, since = attempt.checkpoint, attempt.step, run.began
+    if run.saved:
+        saved, since = run.saved
+        checkpoint, step = saved.path, saved.step
+    last, steps = run.metrics.last_step, None
+    # What is logged without a step counts from 0 in each attempt, and says nothing here.
+    if last is not None and last >= (step or 0) and (checkpoint is None or step is not None):
+        steps = last - (step or 0)
+    seconds = max(0.0, run.started + run.seconds - since)
+    return Loss(what, checkpoint, step, seconds, steps, nodes)

@@ -1,0 +1,159 @@
+"""What the ranks of a cluster use: now, and in the last ten minutes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_sky.cluster.network.incoming import Report
+from jupyter_sky.cluster.snapshot import History, NodeHistory
+from jupyter_sky.providers.base import Node
+from jupyter_sky.transport.metrics.usage_history import (
+    RankSample,
+    Sample,
+    Samples,
+    Sizes,
+    column,
+    rank_columns,
+    rounded,
+)
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """A machine.
+
+    Attributes
+    ----------
+    samples
+        What it has told.
+    nodes
+        The nodes that it stands for.
+    shift
+        Milliseconds by which its clock is behind the notebook's: curves of several machines stand
+        below each other.
+    """
+
+    samples: Samples
+    nodes: tuple[Node, ...]
+    shift: int
+
+
+class Usage:
+    """What the ranks of a cluster use."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, dict[str, Any]] = {}
+        self._machines: dict[int, _Machine] = {}
+        self._arrived = 0
+
+    def add(self, nodes: Sequence[Node], report: Report) -> bool:
+        """Keep what a machine has reported of itself and its ranks.
+
+        Parameters
+        ----------
+        nodes
+            The nodes that the machine stands for.
+        report
+            What it has reported.
+
+        Returns
+        -------
+        bool
+            Whether it says what ranks use now.
+        """
+        self._latest.update({entry["rank"]: entry for entry in report.ranks})
+        if report.history and nodes:
+            # No two samples that a page may have come at the same moment.
+            self._arrived = max(self._arrived + 1, int(1000 * time.time()))
+            known = self._machines.get(nodes[0].node)
+            samples = known.samples if known else Samples()
+            samples.add_part(report.history, self._arrived)
+            shift = known.shift if known else self._arrived - samples.last
+            self._machines[nodes[0].node] = _Machine(samples, tuple(nodes), shift)
+        return bool(report.ranks)
+
+    def of(self, rank: int) -> Mapping[str, Any]:
+        """Return what a rank uses now, as a `RankUsage`; nothing where that is not known."""
+        return self._latest.get(rank, {})
+
+    def forget(self, rank: int) -> None:
+        """Forget a rank that is gone."""
+        self._latest.pop(rank, None)
+
+    def forget_lines(self, ranks: Iterable[int]) -> None:
+        """Forget the last lines of ranks, because they begin with something else."""
+        for rank in ranks:
+            if rank in self._latest:
+                self._latest[rank] = {**self._latest[rank], "line": ""}
+
+    def history(self, nodes: Sequence[Node], since: int) -> History:
+        """Return what was used in the last ten minutes.
+
+        Parameters
+        ----------
+        nodes
+            The nodes of the cluster.
+        since
+            The ``at`` of what is known already; 0 for all there is.
+        """
+        there = {node.node: node for node in nodes}
+        # A kernel that was restarted has another clock: what a page has of the former one is old.
+        since = since if since <= self._arrived else 0
+        found = [
+            view
+            for machine in list(self._machines.values())
+            if (samples := machine.samples.arrived_after(since))
+            for view in _views(machine, samples, there)
+        ]
+        return {"at": self._arrived, "nodes": sorted(found, key=lambda each: each["node"])}
+
+
+def _views(
+    machine: _Machine, samples: Sequence[Sample], there: Mapping[int, Node]
+) -> Iterable[NodeHistory]:
+    sizes = machine.samples.sizes
+    nodes = [there[node.node] for node in machine.nodes if node.node in there]
+    for node in nodes:
+        own = samples if len(machine.nodes) == 1 else [_share(each, node) for each in samples]
+        yield _view(node, own, sizes, machine.shift)
+
+
+def _view(node: Node, samples: Sequence[Sample], sizes: Sizes, shift: int) -> NodeHistory:
+    ranks = [rank for rank in node.ranks if any(rank in each.ranks for each in samples)]
+    return {
+        "node": node.node,
+        "times": [each.time + shift for each in samples],
+        "processors": sizes.processors,
+        "memory_total": sizes.memory,
+        "processor": column((each.processor for each in samples), lambda value: round(value, 2)),
+        "memory": column((each.memory for each in samples), rounded),
+        "network": column((each.network for each in samples), rounded),
+        "ranks": [
+            rank_columns(rank, [each.ranks.get(rank, _NOTHING) for each in samples], sizes)
+            for rank in ranks
+        ],
+    }
+
+
+_NOTHING = RankSample()
+
+
+def _share(sample: Sample, node: Node) -> Sample:
+    """Return the part of a node that shares its machine: what its ranks use, in all."""
+    ranks = {rank: sample.ranks[rank] for rank in node.ranks if rank in sample.ranks}
+    return Sample(
+        sample.time,
+        _total([each.processor for each in ranks.values()]),
+        _total([each.memory for each in ranks.values()]),
+        None,  # nobody counts what single processes send
+        ranks,
+        sample.arrived,
+    )
+
+
+def _total(values: Sequence[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,74 @@
+"""The volumes of a cluster; for the user's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.volumes import mount, renewal
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.buckets.volume import Volume, check_volumes
+from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
+from jupyter_sky.transport.volumes.requests import VolumeState
+
+
+class Mounts:
+    """The volumes of a cluster.
+
+    Parameters
+    ----------
+    controller
+        The controller of the cluster.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    @property
+    def volumes(self) -> tuple[Volume, ...]:
+        """The volumes, as they were asked for."""
+        return self._controller.spec.volumes
+
+    def remember(self, volumes: Sequence[Volume]) -> None:
+        """Say what another kernel has made: new credentials are for this one to send."""
+        self._controller.spec = replace(self._controller.spec, volumes=tuple(volumes))
+        if volumes:
+            call(renewal.begin, self._controller, 0.0)
+
+    def add(self, volumes: Sequence[Volume]) -> None:
+        """Make further volumes on all nodes, and on those that join from now on.
+
+        Raises
+        ------
+        UsageError
+            When one is at a path of another.
+        SkyError
+            When a node cannot make one.
+        """
+        every = check_volumes([*self.volumes, *volumes])
+        at = wait_with_cleanup(
+            mount.mount(self._controller.connections, every, self._controller.provider)
+        )
+        self._controller.spec = replace(self._controller.spec, volumes=every)
+        call(renewal.begin, self._controller, at)
+
+    def write_back(self) -> tuple[list[str], list[str]]:
+        """Write back what ranks have written.
+
+        Returns
+        -------
+        tuple
+            What was written, and what was not and is on a node alone: sentences.
+        """
+        if not self.volumes or not self._controller.alive:
+            return [], []
+        try:
+            said = wait_with_cleanup(mount.write_back(self._controller.connections))
+        except SkyError as error:
+            return [], [f"what ranks have written to volumes may not be there: {error}"]
+        return mount.sentences(said)
+
+    def states(self) -> dict[str, list[VolumeState]]:
+        """Return what volumes are made of at this moment, by the names of the nodes."""
+        return wait(mount.states(self._controller.connections)) if self.volumes else {}

@@ -1,0 +1,128 @@
+"""Blobs in the shared memory of a node on this computer: written and mapped by the notebook itself.
+
+What goes over a link is copied into the link, out of it, and into shared memory; this is one copy.
+The agent makes the file and gives it its name when it is written, so that its limits hold and all
+that happens to a blob is known in one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import blake3
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.serialization.blobs import file_name, map_privately
+from jupyter_sky.transport.frames import Message
+
+LEAST = 1024 * 1024
+"""Bytes from which on a blob is written here: less is as fast over the link."""
+
+_AT_ONCE = 64 * 1024 * 1024  # bytes between two looks at whether it is still wanted
+
+
+Arrived = Callable[[int], None]
+
+
+class Request(Protocol):
+    """Asks the agent for something, as `Connection.request` does."""
+
+    async def __call__(
+        self,
+        op: str,
+        *,
+        within: float | None = ...,
+        link_within: float | None = ...,
+        **fields: Any,
+    ) -> Message:
+        """Return the agent's answer."""
+
+
+class SharedMemory:
+    """The folder of a node's blobs, where this process may use it.
+
+    Parameters
+    ----------
+    folder
+        The folder; ``None`` where it is on another computer.
+    request
+        Asks the agent for something.
+
+    Attributes
+    ----------
+    written
+        Bytes that were written there.
+    """
+
+    def __init__(self, folder: Path | None, request: Request) -> None:
+        self._folder = folder
+        self._request = request
+        self.written = 0
+
+    async def write(self, key: str, data: memoryview, arrived: Arrived) -> bool:
+        """Write a blob; return whether the node has it now, and otherwise it has to be sent.
+
+        Parameters
+        ----------
+        key, data
+            Its digest, and the blob.
+        arrived
+            Told how many bytes are there, now and then.
+        """
+        if self._folder is None or data.nbytes < LEAST:
+            return False
+        with contextlib.suppress(SkyError, OSError):
+            room = await self._request("make_room", blob=key, size=data.nbytes, writer=os.getpid())
+            if not room["part"]:
+                return bool(room["here"])
+            part = self._folder / Path(room["part"]).name
+            digest = ""
+            with contextlib.suppress(OSError):
+                digest = await self._fill(part, data, arrived)
+            size = data.nbytes if digest == key else -1
+            answer = await self._request("fill_room", blob=key, part=part.name, size=size)
+            return bool(answer["filled"])
+        return False
+
+    async def _fill(self, part: Path, data: memoryview, arrived: Arrived) -> str:
+        """Write a blob into a file that is there, and return the digest of what was written.
+
+        It is hashed once more, in another thread: what another thread of the notebook changes
+        meanwhile must not get the name of what it was before.
+        """
+        loop = asyncio.get_running_loop()
+        hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
+        descriptor = os.open(part, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            with ThreadPoolExecutor(2, "sky-write") as threads:
+                for offset in range(0, data.nbytes, _AT_ONCE):
+                    piece = data[offset : offset + _AT_ONCE]
+                    await asyncio.gather(
+                        loop.run_in_executor(threads, _write, descriptor, piece, offset),
+                        loop.run_in_executor(threads, hasher.update, piece),
+                    )
+                    self.written += piece.nbytes
+                    arrived(offset + piece.nbytes)
+            os.ftruncate(descriptor, data.nbytes)
+        finally:
+            os.close(descriptor)
+        return hasher.hexdigest()
+
+    def read(self, key: str, size: int) -> memoryview | None:
+        """Return a blob as memory that can be written to; ``None`` where it is not to be had."""
+        if self._folder is not None and size >= LEAST:
+            with contextlib.suppress(OSError, ValueError):
+                return memoryview(map_privately(self._folder / file_name(key), size))
+        return None
+
+
+def _write(descriptor: int, data: memoryview, offset: int) -> None:
+    while data.nbytes:
+        count = os.pwrite(descriptor, data, offset)
+        data, offset = data[count:], offset + count

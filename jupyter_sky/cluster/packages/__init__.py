@@ -1,0 +1,1 @@
+"""Packages that are installed while a cluster is up."""

@@ -1,0 +1,219 @@
+"""Installs packages on the nodes of a cluster that is up, on all of them side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.cluster.network import broadcast, incoming
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_list, without_secrets
+from jupyter_sky.providers.base import Progress
+from jupyter_sky.providers.packages import check_secrets, sources
+from jupyter_sky.providers.progress import Preparation, Step
+from jupyter_sky.providers.spec import Image
+from jupyter_sky.providers.ssh.setup import git_logins
+from jupyter_sky.providers.ssh.setup.uv import uv_program
+from jupyter_sky.serialization import blobs
+from jupyter_sky.transport.protocol.agent_requests import InstallAnswer, WheelBlob
+from jupyter_sky.transport.tasks import blocking
+
+_ASK_EVERY = 0.5  # seconds
+_ONGOING = 0.5  # how much of its bar a node has while it installs
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Files that nodes need, as they are sent."""
+
+    by_name: Mapping[str, WheelBlob]
+    blobs: Mapping[str, memoryview]
+
+
+async def install(
+    connections: Sequence[Connection],
+    requirements: Sequence[str],
+    image: Image,
+    progress: Progress,
+    before: Sequence[str] = (),
+    asked: Sequence[str] = (),
+) -> list[str]:
+    """Install packages on these nodes, beside what the environment of their ranks has.
+
+    Parameters
+    ----------
+    connections
+        The connections to the nodes' agents.
+    requirements
+        All that was added to the cluster, as pip writes it.
+    image
+        Says where packages come from.
+    progress
+        Called with what is going on on each node.
+    before
+        What was added until now, which nodes have again where others fail.
+    asked
+        What an error is about; by default all of them.
+
+    Returns
+    -------
+    list of str
+        Name and version of each package that is new on some node.
+
+    Raises
+    ------
+    SkyError
+        When they cannot be installed on some node; all have what they had then.
+    """
+    installation = _Installation(connections, progress)
+    try:
+        request, files = await _request(requirements, image)
+        await broadcast.send(files, connections)
+        answers = await installation.carry_out(request)
+        _check(answers, asked or requirements)
+    except BaseException:
+        await asyncio.shield(installation.undo(before, image))
+        raise
+    return sorted({each for answer in answers.values() for each in answer["installed"]})
+
+
+async def _request(
+    requirements: Sequence[str], image: Image
+) -> tuple[dict[str, Any], Mapping[str, memoryview]]:
+    """Return what nodes are asked for, and the files that they need for it."""
+    check_secrets(requirements)
+    logins: dict[str, str] = {}
+    wanted = [git_logins.without_logins(each, logins) for each in requirements]
+    found = await blocking(sources, image)
+    wheels = await blocking(_read, {path.name: path for path in found.wheels})
+    request = {
+        "requirements": wanted,
+        "settings": found.settings,
+        "options": ["--no-index"] if found.no_index else [],
+        "wheels": wheels.by_name,
+        "env": git_logins.variables(logins),
+        "uv": None,
+    }
+    return request, wheels.blobs
+
+
+def _check(answers: Mapping[Connection, InstallAnswer], wanted: Sequence[str]) -> None:
+    """Raise what went wrong on some nodes, once."""
+    troubles: dict[str, list[str]] = {}
+    for connection, answer in answers.items():
+        if trouble := answer["trouble"]:
+            troubles.setdefault(trouble, []).append(connection.name)
+    if not troubles:
+        return
+    trouble, names = next(iter(troubles.items()))
+    what = without_secrets(", ".join(wanted))
+    where = "" if len(names) == len(answers) else f" on {format_list(names)}"
+    raise SkyError(
+        f"{what} could not be installed{where}, and nothing was changed: "
+        f"{without_secrets(trouble)}."
+    )
+
+
+class _Installation:
+    """An installation on several nodes."""
+
+    def __init__(self, connections: Sequence[Connection], progress: Progress) -> None:
+        self._connections = connections
+        self._steps = {each: Step(each.name, "resolving") for each in connections}
+        self._progress = progress
+        self._changed: list[Connection] = []
+
+    async def carry_out(self, request: dict[str, Any]) -> dict[Connection, InstallAnswer]:
+        """Install on all of them, and return what came of it on each."""
+        answers = await self._install(self._connections, request)
+        machines: dict[str, list[Connection]] = {}
+        for connection, answer in answers.items():
+            if kind := answer["lacks"]:
+                machines.setdefault(kind, []).append(connection)
+        for kind, lacking in machines.items():
+            uv = await _uv(lacking, kind)
+            answers |= await self._install(lacking, {**request, "uv": uv})
+        return answers
+
+    async def undo(self, before: Sequence[str], image: Image) -> None:
+        """End what goes on, and give nodes back what they had."""
+        ended = [each for each in self._connections if each not in self._changed]
+        await asyncio.gather(*(_quietly(each.request("stop_install")) for each in ended))
+        if self._changed:
+            request, _ = await _request(before, image)
+            await asyncio.gather(
+                *(_quietly(each.request("install", **request)) for each in self._changed)
+            )
+
+    async def _install(
+        self, connections: Sequence[Connection], request: dict[str, Any]
+    ) -> dict[Connection, InstallAnswer]:
+        answers = await asyncio.gather(*(self._install_on(each, request) for each in connections))
+        return dict(zip(connections, answers, strict=True))
+
+    async def _install_on(self, connection: Connection, request: dict[str, Any]) -> InstallAnswer:
+        watching = asyncio.ensure_future(self._watch(connection))
+        try:
+            said = await connection.request("install", within=None, link_within=None, **request)
+        finally:
+            watching.cancel()
+        if (answer := incoming.installed(said)) is None:
+            raise SkyError(f"{connection.name} says of the installation what cannot be read.")
+        if answer["trouble"]:
+            self._say(connection, answer["trouble"], _ONGOING, failed=True)
+        elif not answer["lacks"]:
+            self._changed.append(connection)
+            self._say(connection, "installed", 1.0)
+        return answer
+
+    async def _watch(self, connection: Connection) -> None:
+        """Show what uv says on a node, until this is cancelled."""
+        while True:
+            await asyncio.sleep(_ASK_EVERY)
+            with contextlib.suppress(SkyError):
+                line = (await connection.request("installing"))["line"]
+                if isinstance(line, str) and line:
+                    self._say(connection, line, _ONGOING)
+
+    def _say(self, connection: Connection, text: str, share: float, failed: bool = False) -> None:
+        step = Step(connection.name, without_secrets(text), share, failed)
+        if self._steps[connection] != step:
+            self._steps[connection] = step
+            several = len(self._steps) > 1
+            self._progress(Preparation(tuple(self._steps.values())) if several else step.text)
+
+
+async def _uv(connections: Sequence[Connection], machine: str) -> WheelBlob:
+    """Send uv to nodes that have none: it leaves here once, and they give it to each other."""
+    try:
+        program = await blocking(uv_program, machine)
+    except SkyError as error:
+        raise SkyError(f"{connections[0].name}: {error}.") from None
+    uv = await blocking(_read, {"uv": program})
+    await broadcast.send(uv.blobs, connections)
+    return uv.by_name["uv"]
+
+
+async def _quietly(request: Coroutine[Any, Any, object]) -> None:
+    """Ask a node for something that it need not do: it may be gone."""
+    with contextlib.suppress(SkyError):
+        await request
+
+
+def _read(paths: Mapping[str, Path]) -> _Files:
+    """Map files into memory, which is not taken up by them then."""
+    by_name: dict[str, WheelBlob] = {}
+    found: dict[str, memoryview] = {}
+    for name, path in paths.items():
+        with path.open("rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        key = blobs.digest(content)
+        by_name[name] = {"blob": key, "size": content.nbytes}
+        found[key] = content
+    return _Files(by_name, found)

@@ -1,0 +1,196 @@
+"""Stopping a cluster so that its disks stay, and starting it again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jupyter_sky.cluster.control import lifecycle
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.control.signals import as_interrupt
+from jupyter_sky.cluster.inventory import registry, stops
+from jupyter_sky.cluster.inventory.stops import DiskCost
+from jupyter_sky.cluster.state import ClusterPhase
+from jupyter_sky.errors import ClusterLost, SkyError, UsageError
+from jupyter_sky.providers.base import Machine, Progress, Provider
+from jupyter_sky.providers.cloud import Stoppable
+from jupyter_sky.transport.event_loop import wait, wait_with_cleanup
+from jupyter_sky.transport.tasks import blocking
+
+
+class Power:
+    """The power of a cluster's machines: off and on again, with the disks that they have."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._known_since = time.time()
+
+    def check_stop(self) -> DiskCost:
+        """Refuse a cluster that cannot be stopped now; else return what its disks cost.
+
+        Raises
+        ------
+        UsageError
+            Why it cannot, and what to do instead.
+        """
+        controller = self._controller
+        if any(rank.run for rank in controller.state.ranks):
+            raise UsageError(
+                f"cluster {controller.spec.name} is busy: stop it when the run is over, or end "
+                "that first with `%sky interrupt`."
+            )
+        provider = _stoppable(controller.provider)
+        machines = _machines(controller)
+        provider.check_stop(machines)
+
+        async def ask() -> DiskCost:
+            price = await provider.storage_price(machines)
+            return DiskCost(price, await provider.money_left(machines))
+
+        return wait(ask())
+
+    def stop(self, cost: DiskCost) -> None:
+        """Stop the machines; what ranks have in memory is lost. Ctrl-C does not end it half-way.
+
+        Parameters
+        ----------
+        cost
+            What `check_stop` has returned.
+
+        Raises
+        ------
+        SkyError
+            When they are not stopped; the cluster goes on then.
+        """
+
+        async def stop() -> None:
+            await asyncio.shield(asyncio.ensure_future(_stop(self._controller, cost)))
+
+        wait(stop())
+
+    @as_interrupt()
+    def start(self, row: registry.Row, progress: Progress, money: float | None = None) -> None:
+        """Start the machines of a registry row, and wait until the ranks are ready.
+
+        Parameters
+        ----------
+        money
+            Dollars that the cluster may cost from now on; by default what is left of its limit.
+
+        Raises
+        ------
+        SkyError
+            When it does not come up; it stays stopped then.
+        """
+        controller = self._controller
+        try:
+            wait_with_cleanup(_start(controller, row, progress, money))
+            self._known_since = time.time()
+        except SkyError as error:
+            if isinstance(error, UsageError):
+                raise
+            raise SkyError(f"cluster {row.name} stays stopped: {error}") from None
+
+    def end_lost(self) -> bool:
+        """End what is left of a cluster that is lost, unless another process has started it again.
+
+        Returns
+        -------
+        bool
+            Whether it is ended; else it is up, and this process may attach it.
+
+        Raises
+        ------
+        ClusterStopped
+            When its machines are only stopped; nothing is done then.
+        """
+
+        async def end() -> bool:
+            controller = self._controller
+            rows = await blocking(registry.rows)
+            for row in rows:
+                if row.id == controller.id:
+                    if row.started > self._known_since and not row.is_stopped:
+                        return False
+                    await stops.refuse(row, controller.provider)
+            await lifecycle.down(controller)
+            return True
+
+        return wait(end())
+
+
+async def _stop(controller: Controller, cost: DiskCost) -> None:
+    provider, before = _stoppable(controller.provider), controller.state.phase
+    # What is cut off now is not lost.
+    controller.state = replace(controller.state, phase=ClusterPhase.DOWN)
+    try:
+        await provider.stop_machines(_machines(controller))
+    except BaseException:
+        controller.state = replace(controller.state, phase=before)
+        raise
+    name = controller.spec.name
+    controller.loss = ClusterLost(stops.sentence(name))
+    controller.listener.on_end(controller.loss)
+    controller.close()
+    controller.wake()
+    # Where it cannot be written, a look at the machines shows it as well.
+    with contextlib.suppress(registry.RegistryError):
+        await blocking(stops.record_stop, controller.id, time.time(), cost)
+
+
+async def _start(
+    controller: Controller, row: registry.Row, progress: Progress, money: float | None
+) -> None:
+    provider = _stoppable(controller.provider)
+    if row.is_starting:
+        raise UsageError(f"cluster {row.name} is being started by another notebook: wait for it.")
+    machines = [provider.machine(each) for each in row.machines]
+    is_off = await stops.find_stopped(row, provider, machines) or row.is_stopped
+    if not is_off and not any(await provider.stopped_at(machines)):
+        raise UsageError(f"cluster {row.name} is not stopped: `%sky status` shows how it is.")
+    left = stops.money_left(row, time.time()) if money is None else money
+    controller.meter = await blocking(stops.record_begin, row, money)
+    spec = controller.spec
+    launch = provider.start_machines(
+        spec, row.id, machines, controller.runtime_env.preload, progress, left
+    )
+    controller.launch = asyncio.ensure_future(launch)
+    try:
+        started = await asyncio.shield(controller.launch)
+        rows = [each.row() for each in started]
+        await blocking(stops.record_start, row.id, rows)
+        await lifecycle.get_ready(controller, started, progress)
+    except BaseException:
+        await asyncio.shield(_leave_stopped(controller, provider, machines))
+        raise
+
+
+async def _leave_stopped(
+    controller: Controller, provider: Stoppable, machines: Sequence[Machine]
+) -> None:
+    """Stop what was started of a cluster that has not come up."""
+    assert controller.launch
+    controller.state = replace(controller.state, phase=ClusterPhase.DOWN)
+    controller.launch.cancel()
+    with contextlib.suppress(Exception, asyncio.CancelledError):
+        await provider.stop_machines(await controller.launch)
+    controller.close()
+    cost = DiskCost(await provider.storage_price(machines))
+    await blocking(stops.record_stop, controller.id, time.time(), cost)
+
+
+def _machines(controller: Controller) -> Sequence[Machine]:
+    return [each.machine for each in controller.connections]
+
+
+def _stoppable(provider: Provider) -> Stoppable:
+    if isinstance(provider, Stoppable):
+        return provider
+    if provider.name == "ssh":
+        instead = "its hosts are yours: `%sky down` ends it, and what is on their disks stays"
+    else:
+        instead = "it costs nothing: `%sky down` ends it, and files of this computer stay"
+    raise UsageError(f"{provider.name} nodes are not stopped. {instead.capitalize()}.")

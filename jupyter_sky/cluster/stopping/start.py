@@ -1,0 +1,43 @@
+"""A stopped cluster, started again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jupyter_sky.cluster.cluster import USUAL, Cluster
+from jupyter_sky.cluster.control import lifecycle
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
+from jupyter_sky.providers.base import Progress, Provider
+from jupyter_sky.providers.spec import ClusterSpec
+
+
+def start_stopped(
+    row: registry.Row,
+    spec: ClusterSpec,
+    provider: Provider,
+    runtime_env: RuntimeEnv,
+    progress: Progress = lambda text: None,
+    timeouts: Timeouts = USUAL,
+    money: float | None = None,
+) -> Cluster:
+    """Start a stopped cluster again, and return it when its ranks are ready.
+
+    Parameters
+    ----------
+    row
+        Its row in the registry.
+    spec, provider, runtime_env
+        As a new cluster would be started with; nodes are as many as it had.
+    money
+        Dollars that it may cost from now on; by default what is left of its limit, if it has one.
+
+    Raises
+    ------
+    SkyError
+        When it does not come up; it stays stopped then.
+    """
+    config = lifecycle.config_of(row, provider, runtime_env, timeouts)
+    cluster = Cluster(replace(config, spec=replace(spec, nodes=config.spec.nodes)))
+    cluster.power.start(row, progress, money)
+    return cluster

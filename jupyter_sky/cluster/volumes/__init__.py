@@ -1,0 +1,1 @@
+"""Data in buckets on the nodes of a cluster."""

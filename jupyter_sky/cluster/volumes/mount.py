@@ -1,0 +1,110 @@
+"""Has nodes make volumes, and write back what their ranks have written."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+
+from jupyter_sky.cluster.network import incoming
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_bytes, format_count, format_list
+from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.buckets.credentials import order_of
+from jupyter_sky.providers.buckets.volume import Volume
+from jupyter_sky.transport.tasks import blocking
+from jupyter_sky.transport.volumes.requests import VolumeState, WrittenVolume
+
+_RENEW_BEFORE = 0.5
+"""The share of their time that credentials have left when others are sent."""
+
+_NAMED = 3  # files in a sentence
+
+
+async def mount(
+    connections: Sequence[Connection], volumes: Sequence[Volume], provider: Provider
+) -> float | None:
+    """Make volumes on nodes, or send new credentials for those that are there.
+
+    Returns
+    -------
+    float or None
+        When credentials have to be sent again, in seconds since the epoch; ``None`` for never.
+
+    Raises
+    ------
+    SkyError
+        When a node cannot make one, with what to do.
+    """
+    if not volumes:
+        return None
+    orders = [await blocking(order_of, each, provider) for each in volumes]
+
+    async def mount_on(connection: Connection) -> str:
+        answer = await connection.request("mount", within=None, volumes=orders)
+        return incoming.mounted(answer)["trouble"]
+
+    troubles = await asyncio.gather(*map(mount_on, connections))
+    for connection, trouble in zip(connections, troubles, strict=True):
+        if trouble:
+            raise SkyError(f"{connection.name}: {trouble}.")
+    expire = [each["token"]["expires"] for each in orders if each["token"]]
+    first = min((each for each in expire if each is not None), default=None)
+    now = time.time()
+    return None if first is None else now + (first - now) * _RENEW_BEFORE
+
+
+async def write_back(connections: Iterable[Connection]) -> dict[str, list[WrittenVolume]]:
+    """Write back what ranks have written; return what became of it, by the names of the nodes.
+
+    Raises
+    ------
+    SkyError
+        When a node does not answer.
+    """
+
+    async def ask(connection: Connection) -> list[WrittenVolume]:
+        answer = await connection.request("write_back", within=None)
+        return incoming.written_back(answer)["volumes"]
+
+    every = list(connections)
+    answers = await asyncio.gather(*map(ask, every))
+    return {each.name: answer for each, answer in zip(every, answers, strict=True)}
+
+
+async def states(connections: Iterable[Connection]) -> dict[str, list[VolumeState]]:
+    """Return what volumes are made of at this moment, by the names of the nodes."""
+
+    async def ask(connection: Connection) -> list[VolumeState]:
+        return incoming.volumes(await connection.request("volumes", within=None))["volumes"]
+
+    every = list(connections)
+    answers = await asyncio.gather(*map(ask, every))
+    return {each.name: answer for each, answer in zip(every, answers, strict=True)}
+
+
+def sentences(said: dict[str, list[WrittenVolume]]) -> tuple[list[str], list[str]]:
+    """Return what was written back, and what was not, in words."""
+    done: dict[str, list[int]] = {}
+    troubles = []
+    for node, volumes in said.items():
+        for each in volumes:
+            if each["files"]:
+                counts = done.setdefault(each["url"], [0, 0])
+                counts[0] += each["files"]
+                counts[1] += each["size"]
+            if each["left"]:
+                names = [f"{each['path']}/{name}" for name in each["left"][:_NAMED]]
+                more = len(each["left"]) - len(names)
+                named = format_list([*names, *([f"{more} more"] if more > 0 else [])])
+                troubles.append(
+                    f"not written to {each['url']}: {named}, on {node} alone ({each['trouble']})"
+                )
+            elif each["trouble"]:
+                troubles.append(f"{each['trouble']} ({node})")
+    written = [
+        f"wrote {format_count(files, 'file')}, {format_bytes(size)}, to {url}"
+        for url, (files, size) in done.items()
+    ]
+    return written, list(dict.fromkeys(troubles))

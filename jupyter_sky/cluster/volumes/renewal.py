@@ -1,0 +1,71 @@
+"""Sends nodes new credentials for their volumes before the former ones end, also during a run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.runtime_env import RuntimeEnv
+from jupyter_sky.cluster.volumes.mount import mount
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.spec import ClusterSpec
+
+_LOOK_EVERY = 60.0
+_AGAIN_AFTER = 60.0
+"""Seconds after which another attempt is made, where nodes or the cloud did not answer."""
+
+
+class VolumesOwner(Protocol):
+    """A cluster, as far as its volumes need it: the controller of one."""
+
+    spec: ClusterSpec
+    runtime_env: RuntimeEnv
+    provider: Provider
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """The connections to its agents."""
+
+
+_tasks: WeakKeyDictionary[VolumesOwner, asyncio.Task[None]] = WeakKeyDictionary()
+
+
+def begin(controller: VolumesOwner, at: float | None) -> None:
+    """Renew the credentials of a cluster from now on; for the background thread.
+
+    Parameters
+    ----------
+    controller
+        The cluster.
+    at
+        When that is first due, in seconds since the epoch; ``None`` for never.
+    """
+    controller.runtime_env = replace(controller.runtime_env, renew_at=at)
+    former = _tasks.pop(controller, None)
+    if former:
+        former.cancel()
+    if at is not None:
+        _tasks[controller] = asyncio.get_running_loop().create_task(_renew(controller))
+
+
+async def _renew(controller: VolumesOwner) -> None:
+    while _is_used(controller) and (at := controller.runtime_env.renew_at) is not None:
+        if (left := at - time.time()) > 0:
+            await asyncio.sleep(min(left, _LOOK_EVERY))
+            continue
+        try:
+            at = await mount(controller.connections, controller.spec.volumes, controller.provider)
+        except SkyError:
+            at = time.time() + _AGAIN_AFTER
+        controller.runtime_env = replace(controller.runtime_env, renew_at=at)
+
+
+def _is_used(controller: VolumesOwner) -> bool:
+    """Return whether this process still has a connection to the cluster, or looks for one."""
+    return any(not each.is_over for each in controller.connections)
