@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from jupyter_sky.api.plugin import Plugin, check_plugins, transform_image
 from jupyter_sky.api.plugin_lifecycle import ClientLifecycle, PluginLifecycle
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
+from jupyter_sky.providers.buckets.volume import packages_for
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization import blobs, pickling
 
@@ -46,7 +47,8 @@ def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec,
         When something is no plugin, or two have the same name.
     """
     plugins = check_plugins(plugins)
-    image = transform_image(plugins, spec.image, PlannedCluster(spec))
+    image = replace(spec.image, pip=(*spec.image.pip, *packages_for(spec.volumes)))
+    image = transform_image(plugins, image, PlannedCluster(spec))
     # What a plugin does in the notebook stays there: it may refer to what cannot be sent.
     lifecycle = PluginLifecycle(replace(each, around_client=None) for each in plugins)
     packed, parts = blobs.pack(pickled := pickling.dump(lifecycle, "the plugins"))

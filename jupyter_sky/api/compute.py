@@ -334,10 +334,14 @@ def _checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _check_limits(timeout: float | None, retries: int | None) -> None:
-    if timeout is not None and not timeout > 0:
+    if timeout is not None and not (_is_number(timeout, float) and timeout > 0):
         raise UsageError(f"timeout={timeout!r}: give the seconds that a call may take.")
-    if retries is not None and retries < 0:
+    if retries is not None and not (_is_number(retries) and retries >= 0):
         raise UsageError(f"retries={retries!r}: give 0 for a call that is never tried again.")
+
+
+def _is_number(value: object, *types: type) -> bool:
+    return isinstance(value, (int, *types)) and not isinstance(value, bool)
 
 
 def _method(pool: object, name: str, operator: str) -> Callable[..., Any]:

@@ -70,10 +70,23 @@ class PluginLifecycle:
         """Leave `app`, if it was entered."""
         self._app.close()
 
+    def enter_further(self, other: PluginLifecycle) -> None:
+        """Enter the process of those plugins of another lifecycle that this one does not have.
+
+        The next `enter_app` enters theirs too, in the order of the other.
+        """
+        known = {plugin.name: plugin for plugin in self.plugins}
+        new = [plugin for plugin in other.plugins if plugin.name not in known]
+        if new:
+            self._process.enter_context(self._all("around_process", _here(), new))
+            self.plugins = tuple(known.get(each.name, each) for each in other.plugins)
+
     @contextmanager
-    def _all(self, hook: str, info: InstanceInfo) -> Iterator[None]:
+    def _all(
+        self, hook: str, info: InstanceInfo, plugins: Iterable[Plugin] | None = None
+    ) -> Iterator[None]:
         with ExitStack() as stack:
-            for plugin in self.plugins:
+            for plugin in self.plugins if plugins is None else plugins:
                 around = getattr(plugin, hook)
                 if around is not None:
                     stack.enter_context(_Hook(plugin.name, hook, around, info))
@@ -101,6 +114,14 @@ class ClientLifecycle:
                 hook = _Hook(plugin.name, "around_client", plugin.around_client, pool, cluster)
                 self._given[plugin.name] = stack.enter_context(hook)
             self._stack = stack.pop_all()
+
+    def enter_further(self, plugins: Iterable[Plugin], cluster: Any) -> None:
+        """Enter more of them, which are left before those that were entered."""
+        for plugin in plugins:
+            if plugin.around_client:
+                hook = _Hook(plugin.name, "around_client", plugin.around_client, None, cluster)
+                self._given[plugin.name] = self._stack.enter_context(hook)
+                self._plugins.append(plugin)
 
     def add(self, context: AbstractContextManager[T]) -> T:
         """Enter one thing more, which is left before all others, and return what it gives."""

@@ -4,36 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import sys
 import uuid
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from weakref import WeakSet
 
 from jupyter_sky.api import accelerators, pools_up
-from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.calls import streams
 from jupyter_sky.api.calls.batches import Batches
 from jupyter_sky.api.calls.feeds import Feeder, with_feeds
 from jupyter_sky.api.calls.futures import Futures
 from jupyter_sky.api.calls.streams import Stream
+from jupyter_sky.api.calls.terminal import debugging, write
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, compute, gather
+from jupyter_sky.api.display.start import start
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.api.plugin import Plugin, check_plugins, decorators_of
+from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import owed_ends
-from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.runs.task import Task, no_debugging
 from jupyter_sky.cluster.runtime_env import ClientHooks
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.providers.choice import Candidate, Selection, Spec, in_order
+from jupyter_sky.providers.buckets.volume import Volume, check_volumes
+from jupyter_sky.providers.choice import Candidate, Selection, Spec, check_places, in_order
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
 from jupyter_sky.serialization import blobs, pickling
-from jupyter_sky.transport.protocol.events import Display, Output
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -78,6 +79,8 @@ class ComputePool:
         Whether another node takes the place of one that is lost.
     patience
         Seconds for which a node is waited for that nobody reaches.
+    volumes
+        Data in buckets at paths of each node: ``["s3://bucket/prefix:/data:ro"]``, or `Volume`.
     worker
         How each rank carries out the calls of ``gather``, ``&``, ``map`` and ``>``: one at a time,
         if it is not given.
@@ -111,14 +114,10 @@ class ComputePool:
         idle_timeout: float | None = None,
         replace: bool = False,
         patience: float | None = None,
+        volumes: Sequence[Volume | str] = (),
         worker: Worker | None = None,
     ) -> None:
-        if isinstance(provider, type) or not hasattr(provider or Local(), "launch"):
-            raise UsageError(
-                f"provider={provider!r} is not a provider: write provider=sky.Local()."
-            )
-        if specs and provider is not None:
-            raise UsageError("give a pool provider= or several sky.Spec(provider), not both.")
+        check_places(provider, specs, selection)
         specs = tuple(
             dataclasses.replace(each, accelerator=_accelerator(each.accelerator)) for each in specs
         )
@@ -136,12 +135,15 @@ class ComputePool:
             idle_timeout=idle_timeout,
             replace=replace,
             patience=patience,
+            volumes=check_volumes(volumes),
         )
         self._candidates = [each for spec in specs for each in spec.candidates(self.spec)]
         self._selection: Selection = selection
         self._cluster: Cluster | None = None
         self._client: ClientHooks | None = None
         self._turns = itertools.count()
+        if not isinstance(worker, Worker | None):
+            raise UsageError(f"worker={worker!r}: write worker=sky.Worker(concurrency=4).")
         self.worker = worker or Worker()
         self._batches: Batches | None = None
         self._futures: Futures | None = None
@@ -152,7 +154,7 @@ class ComputePool:
             raise SkyError("this pool is already up.")
         self._cluster = self._start()
         pools_up.begin(self._cluster)
-        self._batches = Batches(self._cluster, self.plugins, self.worker, _write, self._talking)
+        self._batches = Batches(self._cluster, self.plugins, self.worker, write, self._talking)
         self._futures = Futures(self._batches)
         for sentence in self._cluster.warnings:
             warnings.warn(sentence, stacklevel=2)
@@ -174,19 +176,18 @@ class ComputePool:
             tried = [each for each, _ in found]
         for each in tried:
             self.provider, self.spec = each.provider, each.spec
-            spec, runtime_env = assemble(each.spec, self.plugins)
             try:
-                cluster = Cluster.start(spec, each.provider, runtime_env)
+                cluster = start(each, self.plugins)
             except SkyError as error:
                 if len(self._candidates) < 2:
                     raise
-                refused.append(f"{each.name}: {error}")
+                refused.append(f"{each.name}: {error}".rstrip("."))
                 continue
             if refused:
-                sentence = f"{cluster.name} is on {each.name}, because of {'; '.join(refused)}"
+                sentence = f"{cluster.name} is on {each.name}, because of {'; '.join(refused)}."
                 warnings.warn(sentence, stacklevel=3)
             return cluster
-        raise SkyError(f"no nodes at any of {len(tried)} places: {'; '.join(refused)}")
+        raise SkyError(f"no nodes at any of {len(tried)} places: {'; '.join(refused)}.")
 
     def __exit__(
         self,
@@ -208,6 +209,8 @@ class ComputePool:
         if cluster is None:
             return
         pools_up.end(cluster)
+        for sentence in cluster.mounts.write_back()[1]:
+            warnings.warn(f"{cluster.name}: {sentence}", stacklevel=3)
         if untold := cluster.down():
             sentence = owed_ends.sentence(untold, cluster.spec.unattended)
             warnings.warn(f"{cluster.name} was ended, but {sentence}", stacklevel=3)
@@ -367,16 +370,18 @@ class ComputePool:
             blobs=parts,
             show=ranks,
             talks=is_stream or bool(feeds),
+            debugging=no_debugging() if is_stream else debugging(),
         )
         run = cluster.run(task)
         feeder = Feeder(cluster, run, feeds, ranks)
         if is_stream:
-            stream = Stream(run, feeder, cluster.calls.load, _write, with_ranks, pending.timeout)
+            stream = Stream(run, feeder, cluster.calls.load, write, with_ranks, pending.timeout)
             self._talking.add(stream)
             return stream
         self._talking.add(feeder)
         try:
-            run.follow(_write, timeout=pending.timeout, told=feeder.on_ask)
+            ask = Prompter(run)
+            run.follow(write, timeout=pending.timeout, told=feeder.on_ask, ask=ask)
         except Exception:
             run.stop()  # an iterator of the user's has failed
             raise
@@ -387,14 +392,6 @@ class ComputePool:
 
 def _accelerator(value: Accelerator | str | None) -> Accelerator | None:
     return accelerators.parse(value) if isinstance(value, str) else value
-
-
-def _write(event: Output | Display) -> None:
-    if not isinstance(event, Output):
-        return
-    stream = sys.stderr if event.stream == "stderr" else sys.stdout
-    stream.write(event.data.decode(errors="replace"))
-    stream.flush()
 
 
 Compute = ComputePool

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import threading
 import time
 import warnings
 from collections.abc import Mapping
@@ -19,9 +18,10 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.api.checkpoints.folder import CheckpointFolder
+from jupyter_sky.api.checkpoints.saving import Saving, explained
 from jupyter_sky.api.checkpoints.together import Together
-from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import format_duration
+from jupyter_sky.errors import UsageError
+from jupyter_sky.transport import present_run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,67 +30,6 @@ if TYPE_CHECKING:
 _VALUES = "_values"  # the entry of what is neither a model nor an optimizer
 
 _latest: Saving | None = None
-
-
-class Saving:
-    """A checkpoint that is being saved, or was.
-
-    Attributes
-    ----------
-    path
-        Where it is.
-    """
-
-    def __init__(self, folder: CheckpointFolder, future: Future[Any], began: float) -> None:
-        self.path = folder.path
-        self._folder = folder
-        self._began = began
-        self._seconds = 0.0
-        self._error: BaseException | None = None
-        self._over = threading.Event()
-        self._was_told = False
-        future.add_done_callback(self._end)
-
-    def _end(self, future: Future[Any]) -> None:
-        self._seconds = time.monotonic() - self._began
-        self._error = future.exception()
-        if self._error:
-            self._folder.discard()
-        else:
-            self._folder.settle()
-        self._over.set()
-
-    @property
-    def done(self) -> bool:
-        """Whether it is saved, or has failed."""
-        return self._over.is_set()
-
-    def wait(self) -> None:
-        """Wait until it is saved on all ranks.
-
-        Raises
-        ------
-        SkyError
-            When it could not be saved; the checkpoint before it is there, whole.
-        """
-        self._over.wait()
-        self._was_told = True
-        if self._error:
-            raise _explained(self._error, f"the checkpoint {self.path} was not saved")
-
-    def warn(self) -> None:
-        """Wait, and say that it could not be saved, if nobody was told that."""
-        self._over.wait()
-        if self._error and not self._was_told:
-            told = _explained(self._error, f"the checkpoint {self.path} was not saved")
-            warnings.warn(str(told), stacklevel=4)
-
-    def __repr__(self) -> str:
-        if not self.done:
-            return f"<checkpoint {self.path}: being saved>"
-        if self._error:
-            return f"<checkpoint {self.path}: not saved>"
-        return f"<checkpoint {self.path}: saved in {format_duration(self._seconds)}>"
 
 
 def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Saving:
@@ -142,9 +81,32 @@ def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Savi
     except BaseException as error:
         folder.discard()
         _raise_interrupt(error)
-        raise _explained(error, f"the checkpoint {folder.path} was not saved") from error
-    _latest = Saving(folder, future, began)
+        raise explained(error, f"the checkpoint {folder.path} was not saved") from error
+    _latest = Saving(folder, future, began, values.get("step"))
+    if wait:
+        _latest.wait()
     return _latest
+
+
+def restored() -> str | None:
+    """Return the checkpoint that this run goes on from, if it is one that ``--retry`` runs again.
+
+    Returns
+    -------
+    str or None
+        The path that an earlier attempt at the cell has saved last, on every rank the same. None
+        in the first attempt, where none was saved, and outside of a cluster: then the cell begins
+        from the start, whatever lies there from other days.
+
+    Examples
+    --------
+    In a cell that begins with ``%%sky --retry 3``:
+
+    >>> step = 0
+    >>> if path := sky.restored():
+    ...     step = sky.load(path, model=model, optimizer=optimizer)["step"]
+    """
+    return present_run.checkpoint()
 
 
 def load(path: str | PathLike[str], **values: Any) -> dict[str, Any]:
@@ -188,7 +150,7 @@ def load(path: str | PathLike[str], **values: Any) -> dict[str, Any]:
             checkpoint.load(state, storage_reader=folder.reader(), no_dist=not together)
         except BaseException as error:
             _raise_interrupt(error)
-            raise _explained(error, f"the checkpoint {folder.path} was not loaded") from error
+            raise explained(error, f"the checkpoint {folder.path} was not loaded") from error
         _restore(values, state)
     others = pickle.loads(state[_VALUES])
     for name, value in values.items():
@@ -366,16 +328,3 @@ def _raise_interrupt(error: BaseException) -> None:
     for each in (error, *(cause for cause, *_ in failures.values())):
         if isinstance(each, KeyboardInterrupt | SystemExit):
             raise each
-
-
-def _explained(error: BaseException, what: str) -> SkyError:
-    """Return the error as one sentence, which says what went wrong on which rank."""
-    failures: Mapping[int, Any] = getattr(error, "failures", {})
-    for rank, (cause, *_) in failures.items():
-        return SkyError(f"{what}: {_first_line(cause)} (rank {rank}).")
-    return SkyError(f"{what}: {_first_line(error)}.")
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0].rstrip(".")

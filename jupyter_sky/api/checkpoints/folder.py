@@ -42,6 +42,8 @@ class CheckpointFolder:
         As the user gave it.
     names
         What it holds, by name: ``"sharded"``, ``"state"`` or ``"value"``.
+    is_first
+        Whether this is rank 0, which does for all what one has to.
     is_own
         Whether it is on another disk than that of rank 0.
     parts, together
@@ -52,7 +54,7 @@ class CheckpointFolder:
     names: Mapping[str, str]
     _place: _Place
     _save: str
-    _is_first: bool
+    is_first: bool
     is_own: bool = False
     parts: Parts | None = None
     together: Together | None = None
@@ -169,7 +171,7 @@ class CheckpointFolder:
         On other disks it stays until the next save: rank 0 alone knows whether it is in force.
         """
         with suppress(Exception):
-            if not self._is_first:
+            if not self.is_first:
                 return
             marker = self._place.read_marker()
             if marker is None or marker["save"] != self._save:

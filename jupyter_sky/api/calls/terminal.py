@@ -1,0 +1,23 @@
+"""Where the user of a pool is: what ranks print goes there, and questions come from there."""
+
+from __future__ import annotations
+
+import sys
+
+from jupyter_sky.api.prompts.keyboard import has_keyboard
+from jupyter_sky.transport.protocol.debugging import Debugging
+from jupyter_sky.transport.protocol.events import Display, Output
+
+
+def write(event: Output | Display) -> None:
+    """Write what a rank has printed."""
+    if not isinstance(event, Output):
+        return
+    stream = sys.stderr if event.stream == "stderr" else sys.stdout
+    stream.write(event.data.decode(errors="replace"))
+    stream.flush()
+
+
+def debugging() -> Debugging:
+    """Return what the debugger has in a call that is waited for here."""
+    return {"keyboard": has_keyboard(), "stops": False, "looks_at": None}

@@ -1,0 +1,107 @@
+"""A checkpoint on its way: waited for, and told to the notebook when it holds."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from jupyter_sky.api.checkpoints.folder import CheckpointFolder
+from jupyter_sky.api.volumes.mounted import volume
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_duration
+from jupyter_sky.transport import present_run
+from jupyter_sky.transport.volumes.asking import find_volume
+
+
+class Saving:
+    """A checkpoint that is being saved, or was.
+
+    Attributes
+    ----------
+    path
+        Where it is.
+    """
+
+    def __init__(
+        self, folder: CheckpointFolder, future: Future[Any], began: float, step: object = None
+    ) -> None:
+        self.path = folder.path
+        self._step = float(step) if isinstance(step, int | float) else None
+        self._folder = folder
+        self._began = began
+        self._seconds = 0.0
+        self._error: BaseException | None = None
+        self._over = threading.Event()
+        self._was_told = False
+        future.add_done_callback(self._end)
+
+    def _end(self, future: Future[Any]) -> None:
+        self._seconds = time.monotonic() - self._began
+        self._error = future.exception() or _not_written(self.path)
+        if future.exception():
+            self._folder.discard()
+        else:
+            self._folder.settle()
+            if self._folder.is_first and not self._error:
+                present_run.report_saved(self.path, self._step)
+        self._over.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is saved, or has failed."""
+        return self._over.is_set()
+
+    def wait(self) -> None:
+        """Wait until it is saved on all ranks.
+
+        Raises
+        ------
+        SkyError
+            When it could not be saved; the checkpoint before it is there, whole.
+        """
+        self._over.wait()
+        self._was_told = True
+        if self._error:
+            raise explained(self._error, f"the checkpoint {self.path} was not saved")
+
+    def warn(self) -> None:
+        """Wait, and say that it could not be saved, if nobody was told that."""
+        self._over.wait()
+        if self._error and not self._was_told:
+            told = explained(self._error, f"the checkpoint {self.path} was not saved")
+            warnings.warn(str(told), stacklevel=4)
+
+    def __repr__(self) -> str:
+        if not self.done:
+            return f"<checkpoint {self.path}: being saved>"
+        if self._error:
+            return f"<checkpoint {self.path}: not saved>"
+        return f"<checkpoint {self.path}: saved in {format_duration(self._seconds)}>"
+
+
+def _not_written(path: str) -> SkyError | None:
+    """Write a checkpoint in a volume into its bucket; return why it is not there."""
+    if "://" in path or find_volume(path) is None:
+        return None
+    try:
+        volume(path).write_back()
+    except SkyError as error:
+        return error
+    return None
+
+
+def explained(error: BaseException, what: str) -> SkyError:
+    """Return the error as one sentence, which says what went wrong on which rank."""
+    failures: Mapping[int, Any] = getattr(error, "failures", {})
+    for rank, (cause, *_) in failures.items():
+        return SkyError(f"{what}: {_first_line(cause)} (rank {rank}).")
+    return SkyError(f"{what}: {_first_line(error)}.")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].rstrip(".")

@@ -1,0 +1,1 @@
+"""What is shown of a cluster while it starts, in notebooks and elsewhere."""

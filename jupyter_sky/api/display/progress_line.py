@@ -1,0 +1,151 @@
+"""A line that says what is going on while a cluster starts, in a notebook, a terminal or a file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+from jupyter_sky.providers.progress import Preparation
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+_REDRAW_INTERVAL = 1.0  # seconds; a step that takes long shows that it goes on
+
+
+class ProgressLine:
+    """Shows what is going on while a cluster starts; a context manager around that.
+
+    It is a line, and while nodes are prepared a bar for each of them below it. A notebook has one
+    output for it that is replaced, a terminal draws the bars again and again at one place, and a
+    file gets a line whenever a node has got on. What is installed stays to be seen below it.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook; ``None`` in a script.
+    title
+        What every line begins with.
+    file
+        Where lines go outside of a notebook; by default the standard output.
+    """
+
+    def __init__(
+        self, shell: InteractiveShell | None, title: str, file: TextIO | None = None
+    ) -> None:
+        self._title = title
+        self._started = time.monotonic()
+        in_notebook = hasattr(shell, "kernel")
+        self._display = _NotebookDisplay() if in_notebook else _TerminalDisplay(file)
+        self._lock = threading.Lock()
+        self._progress: str | Preparation = ""
+        self._plans: tuple[str, ...] = ()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> ProgressLine:
+        threading.Thread(target=self._redraw, daemon=True, name="sky-progress").start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        if error is None:
+            return
+        word = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        with self._lock:
+            progress = self._progress
+            bars = [*progress.bars()][1:] if isinstance(progress, Preparation) else []
+            self._display.show([f"{self._title}: {word}", *bars], f"{self._title}: {word}")
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._started
+
+    def update(self, progress: str | Preparation) -> None:
+        """Replace what is shown; from any thread."""
+        with self._lock:
+            self._progress = progress
+            self._show()
+
+    def _show(self) -> None:
+        progress = self._progress
+        if isinstance(progress, Preparation):
+            for plan in progress.plans[len(self._plans) :]:
+                self._display.note(f"{self._title}: {plan}")
+            self._plans = progress.plans
+        bars = progress.bars() if isinstance(progress, Preparation) else [progress]
+        first, *others = bars
+        self._display.show([f"{self._title}: {first}", *others], f"{self._title}: {progress}")
+
+    def _redraw(self) -> None:
+        """Show bars again while there is no news: they have the seconds that a step has taken."""
+        while not self._ended.wait(_REDRAW_INTERVAL):
+            with self._lock:
+                if isinstance(self._progress, Preparation) and not self._ended.is_set():
+                    self._show()
+
+
+class _NotebookDisplay:
+    """One output of a cell, which is replaced; the single line is not used."""
+
+    def __init__(self) -> None:
+        from IPython.display import DisplayHandle
+
+        self._handle = DisplayHandle()
+        self._shown: list[str] = []
+        self._notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Add a line that stays, behind all others."""
+        self._notes.append(text)
+
+    def show(self, lines: list[str], line: str) -> None:
+        lines = [*lines, *self._notes]
+        if lines == self._shown:
+            return
+        bundle = {"text/plain": "\n".join(lines)}
+        if self._shown:
+            self._handle.update(bundle, raw=True)
+        else:
+            self._handle.display(bundle, raw=True)
+        self._shown = lines
+
+
+class _TerminalDisplay:
+    """Bars that are drawn over on a screen; in a file, each single line that is new."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self._file = file
+        self._drawn = 0
+        self._line = ""
+
+    def note(self, text: str) -> None:
+        """Print a line that stays, above what is drawn."""
+        over = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
+        print(over + text, file=self._file, flush=True)
+        self._drawn = 0
+
+    def show(self, lines: list[str], line: str) -> None:
+        is_new, self._line = line != self._line, line
+        if not (self._file or sys.stdout).isatty():
+            if is_new:
+                print(line, file=self._file, flush=True)
+            return
+        if len(lines) == 1 and not is_new:
+            return
+        # Up to the first line of the bars, and erase all below. A single line stays: something else
+        # may have been printed below it.
+        over = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
+        columns = shutil.get_terminal_size().columns
+        text = "\n".join(each[: columns - 1] for each in lines)
+        print(over + text, file=self._file, flush=True)
+        self._drawn = len(lines) if len(lines) > 1 else 0

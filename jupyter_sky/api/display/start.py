@@ -1,0 +1,70 @@
+"""Starts the cluster of a pool, and shows how that goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.api.display.description import describe
+from jupyter_sky.api.display.progress_line import ProgressLine
+from jupyter_sky.api.environment.imports import modules_in, modules_typed
+from jupyter_sky.api.environment.resolve import makes_environments, resolve
+from jupyter_sky.api.plugin import Plugin
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.providers.choice import Candidate
+from jupyter_sky.serialization import pickling
+
+
+def start(place: Candidate, plugins: Sequence[Plugin]) -> Cluster:
+    """Start a cluster at a place.
+
+    A notebook shows what goes on, as for a cell; a terminal too, and a script for machines that
+    have to be prepared.
+
+    Raises
+    ------
+    UsageError
+        When it is not possible.
+    SkyError
+        When it does not come up.
+    """
+    image = place.spec.image
+    if makes_environments(place.provider):
+        image, left_out = resolve(image, plugins, _modules())
+        for sentence in left_out:
+            warnings.warn(sentence, stacklevel=5)
+    spec, runtime_env = assemble(replace(place.spec, image=image), plugins)
+    shell = _shell()
+    is_shown = hasattr(shell, "kernel") or makes_environments(place.provider)
+    if not is_shown and not sys.stderr.isatty():
+        return Cluster.start(spec, place.provider, runtime_env)
+    with ProgressLine(shell, spec.name, sys.stderr) as line:
+        cluster = Cluster.start(spec, place.provider, runtime_env, line.update)
+        line.update(f"{describe(cluster)}, ready in {line.seconds:.1f} s")
+    return cluster
+
+
+def _modules() -> frozenset[str]:
+    """Return the modules that this notebook or script imports."""
+    return modules_in(pickling.main_namespace()) | modules_typed(_sources())
+
+
+def _sources() -> Iterator[str]:
+    """Yield the cells of this notebook, or the script that runs."""
+    if shell := _shell():
+        yield from getattr(shell.history_manager, "input_hist_raw", ())
+    elif file := getattr(sys.modules.get("__main__"), "__file__", None):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            yield Path(file).read_text()
+
+
+def _shell() -> Any:
+    """Return IPython's shell, if this is a notebook or its terminal."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython else None

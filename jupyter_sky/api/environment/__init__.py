@@ -1,0 +1,1 @@
+"""What nodes get beside what was named: what the notebook imports, or what a file says."""

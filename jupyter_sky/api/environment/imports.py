@@ -1,0 +1,157 @@
+"""Which packages a notebook or script imports: their names here, and where they came from."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from jupyter_sky.providers.packages import package_name
+from jupyter_sky.serialization.user_modules import imports_of
+
+# What a notebook is made of, and what nodes have in any case.
+_OURS = frozenset({"ipykernel", "ipython", "jupyter-sky", "pip", "setuptools"})
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that is installed here.
+
+    Attributes
+    ----------
+    name, version
+        As pip knows them; the version without the kind of its build, like ``+cpu``.
+    build
+        That kind: ``"cpu"``, ``"cu128"``; empty if it has none.
+    is_from_index
+        Whether it came from an index: another machine can have it from there too.
+    distribution
+        Its files, and what it says of itself.
+    """
+
+    name: str
+    version: str
+    build: str
+    is_from_index: bool
+    distribution: Distribution
+
+    @property
+    def requirement(self) -> str:
+        """It in this version, as pip writes it."""
+        return f"{self.name}=={self.version}"
+
+
+def modules_in(namespace: Mapping[str, Any]) -> frozenset[str]:
+    """Return the modules that a namespace has, or whose classes and functions it has."""
+    found = set()
+    for name, value in namespace.items():
+        if name.startswith("_"):
+            continue
+        if isinstance(value, ModuleType):
+            found.add(value.__name__)
+            continue
+        made = value if isinstance(value, type) or inspect.isroutine(value) else type(value)
+        if isinstance(module := getattr(made, "__module__", None), str):
+            found.add(module)
+    return frozenset(found)
+
+
+_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([\w., \t]+))", re.M)
+
+
+def modules_typed(sources: Iterable[str]) -> frozenset[str]:
+    """Return the modules that code imports, also within functions and in what did not run."""
+    found: set[str] = set()
+    for source in sources:
+        for one, several in _IMPORT.findall(source):
+            names = (
+                [one] if one else [each.split()[0] for each in several.split(",") if each.strip()]
+            )
+            found.update(name for name in names if not name.startswith("."))
+    return frozenset(found - {""})
+
+
+def packages(modules: Iterable[str]) -> list[Package]:
+    """Return the packages that modules belong to, and those that the user's own modules import.
+
+    Editable packages are among the user's own modules, which travel as they are.
+
+    Parameters
+    ----------
+    modules
+        Names of modules, like ``package.module``.
+    """
+    every = {each for each in imports_of(modules) if _is_installed(each)}
+    if not every:
+        return []
+    known = importlib.metadata.packages_distributions()
+    names = {name for each in every for name in _names(each, known)}
+    found = {}
+    for name in sorted(names, key=package_name):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            if package_name(name) not in _OURS:
+                found[package_name(name)] = installed(name)
+    return [each for each in found.values() if not _is_editable(each.distribution)]
+
+
+def installed(name: str) -> Package:
+    """Return a package by its name.
+
+    Raises
+    ------
+    importlib.metadata.PackageNotFoundError
+        When it is not installed here.
+    """
+    distribution = importlib.metadata.distribution(name)
+    version, _, build = distribution.version.partition("+")
+    from_index = _origin(distribution) is None
+    return Package(distribution.metadata["Name"], version, build, from_index, distribution)
+
+
+def _is_installed(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top not in sys.stdlib_module_names and top not in ("__main__", "builtins")
+
+
+def _names(module: str, known: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield the packages of a module: one, or those that share its first name and have it."""
+    top = module.partition(".")[0]
+    names = list(dict.fromkeys(known.get(top, ())))
+    if len(names) < 2:
+        yield from names
+        return
+    path = module.replace(".", "/")
+    for name in names:
+        # Of a first name alone, which several share, nothing says which of them is meant.
+        files = importlib.metadata.files(name) or ()
+        if module != top and any(f"{each}".startswith((f"{path}/", f"{path}.")) for each in files):
+            yield name
+
+
+def _origin(distribution: Distribution) -> dict[str, Any] | None:
+    """Return where a package came from, if that was no index."""
+    text = distribution.read_text("direct_url.json")
+    return dict(json.loads(text)) if text else None
+
+
+def is_editable_folder(folder: Path) -> bool:
+    """Return whether a package is installed here as the source in a folder."""
+    address = folder.resolve().as_uri()
+    for distribution in importlib.metadata.distributions():
+        if _is_editable(distribution) and (_origin(distribution) or {}).get("url") == address:
+            return True
+    return False
+
+
+def _is_editable(distribution: Distribution) -> bool:
+    origin = _origin(distribution) or {}
+    return bool(origin.get("dir_info", {}).get("editable"))

@@ -1,0 +1,60 @@
+"""Wheels of packages that are installed here and that no index has, packed again from their files.
+
+A package that was installed from a local folder, a repository or a file is taken along as it is
+installed: a node needs neither its source nor what builds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zipfile
+from importlib.metadata import Distribution
+from pathlib import Path
+
+from jupyter_sky.paths import home
+
+
+def wheel_of(distribution: Distribution) -> Path | None:
+    """Return a wheel of what is installed; ``None`` where nodes could not use one.
+
+    That is where its files are not known, or where it was built for a system that nodes do not run.
+    """
+    record, about = distribution.read_text("RECORD"), distribution.read_text("WHEEL")
+    if not record or not about or not re.search(r"^Tag: \S+-(any|\S*linux\S*)$", about, re.M):
+        return None
+    mark = hashlib.sha256(record.encode()).hexdigest()[:16]
+    path = home() / "wheels" / mark / _file_name(distribution, about)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        _pack(distribution, part)
+        part.replace(path)
+    return path
+
+
+def _file_name(distribution: Distribution, about: str) -> str:
+    tags = [line.split("-") for line in re.findall(r"^Tag: (\S+)$", about, re.MULTILINE)]
+    parts = (".".join(dict.fromkeys(tag[part] for tag in tags)) for part in range(3))
+    name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"])
+    return f"{name}-{distribution.version}-{'-'.join(parts)}.whl"
+
+
+def _pack(distribution: Distribution, path: Path) -> None:
+    files = distribution.files or ()
+    about = next(str(each.parent) for each in files if each.parent.suffix == ".dist-info")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for file in files:
+            # What an installer has put elsewhere, or made itself, is in no wheel.
+            if ".." in file.parts or "__pycache__" in file.parts:
+                continue
+            if str(file.parent) == about and file.name in _MADE_BY_INSTALLERS:
+                continue
+            if Path(str(file.locate())).is_file():
+                wheel.write(str(file.locate()), str(file))
+        record = f"{about}/RECORD"
+        names = [*wheel.namelist(), record]
+        wheel.writestr(record, "".join(f"{each},,\n" for each in names))
+
+
+_MADE_BY_INSTALLERS = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")

@@ -1,0 +1,107 @@
+"""What `Image.like` comes to when a cluster starts: requirements, wheels, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+
+from jupyter_sky.api.environment.files import read_file
+from jupyter_sky.api.environment.imports import Package, packages
+from jupyter_sky.api.environment.repack import wheel_of
+from jupyter_sky.api.plugin import Plugin
+from jupyter_sky.formatting import format_list
+from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.packages import package_name, sources
+from jupyter_sky.providers.spec import Image
+
+
+def makes_environments(provider: Provider) -> bool:
+    """Return whether nodes of a provider get an environment of their own."""
+    return provider.name != "local" and getattr(provider, "python", None) is None
+
+
+def resolve(
+    image: Image, plugins: Iterable[Plugin], modules: Iterable[str]
+) -> tuple[Image, tuple[str, ...]]:
+    """Return an image with all that `Image.like` comes to here, and sentences about the rest.
+
+    Parameters
+    ----------
+    image
+        What the user asked for.
+    plugins
+        Those of the cluster, whose frameworks nodes get in the notebook's version too.
+    modules
+        Modules that the notebook has imported, or that a cell is about to.
+
+    Raises
+    ------
+    UsageError
+        When a file cannot be read.
+    """
+    if image.like is None:
+        return image, ()
+    frameworks = {name for plugin in plugins for name in plugin.preload}
+    if image.like == "imports":
+        return _as_here(image, packages([*modules, *frameworks]), frameworks)
+    found = read_file(Path(image.like).expanduser())
+    image = replace(
+        image,
+        pins=found.requirements,
+        pip_indexes=(*image.pip_indexes, *found.indexes),
+        wheels=tuple(map(str, found.wheels)),
+    )
+    named = {package_name(each) for each in found.requirements}
+    there = [each for each in packages(frameworks) if package_name(each.name) not in named]
+    image, said = _as_here(image, there, frameworks)
+    return image, (*found.left_out, *said)
+
+
+def _as_here(
+    image: Image, found: Sequence[Package], frameworks: Set[str]
+) -> tuple[Image, tuple[str, ...]]:
+    """Return an image with packages in the versions that are installed here.
+
+    Frameworks come from indexes that their plugins name.
+    """
+    at_hand = sources(image)
+    sent = {package_name(each.name) for each in at_hand.wheels}
+    pins, wheels, lacking, bound = [], [], [], []
+    for each in found:
+        if package_name(each.name) in sent:
+            continue  # a wheel of the user's own choice
+        if not each.is_from_index:
+            if wheel := wheel_of(each.distribution):
+                pins.append(f"{each.name}=={each.distribution.version}")
+                wheels.append(str(wheel))
+            else:
+                bound.append(each)
+        elif at_hand.no_index and each.name not in frameworks:
+            lacking.append(each)
+        else:
+            pins.append(each.requirement)
+    made = replace(image, pins=(*image.pins, *pins), wheels=(*image.wheels, *wheels))
+    return made, (*_not_along(image, lacking), *_bound_to_here(bound))
+
+
+def _not_along(image: Image, lacking: Sequence[Package]) -> list[str]:
+    if not lacking:
+        return []
+    names = format_list([f"{each.name} {each.version}" for each in lacking])
+    words = " ".join(each.requirement for each in lacking)
+    folder = next(each.url for each in sources(image).folders)
+    return [
+        f"nodes do without {names}, which the notebook has, and {folder} has not: "
+        f"`%pip download -d {folder} {words}` gets {'it' if len(lacking) == 1 else 'them'}."
+    ]
+
+
+def _bound_to_here(found: Sequence[Package]) -> list[str]:
+    if not found:
+        return []
+    names = format_list([f"{each.name} {each.version}" for each in found])
+    return [
+        f"nodes do without {names}, which no index has, and which cannot be taken along as it is "
+        "here: `--wheels FOLDER` takes wheels for Linux along."
+    ]

@@ -1,0 +1,83 @@
+"""uv on this computer: what a lock file comes to, and wheels of local folders."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import without_secrets
+from jupyter_sky.paths import home
+
+_WITHIN = 600.0  # seconds; a build may compile
+
+
+def export(project: Path) -> str:
+    """Return the packages of a project's ``uv.lock``, as lines of a requirements file.
+
+    Raises
+    ------
+    UsageError
+        When uv cannot read it.
+    """
+    words = ["--frozen", "--no-dev", "--no-hashes", "--no-header", "--no-annotate"]
+    return _uv(["export", *words, "--no-emit-project"], project, f"{project / 'uv.lock'}")
+
+
+def build(folder: Path) -> Path:
+    """Build the wheel of a local folder.
+
+    Raises
+    ------
+    UsageError
+        When there is no such folder, or it cannot be built.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder} to take along: correct its name.")
+    parent = home() / "wheels"
+    parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(dir=parent))
+    _uv(["build", "--wheel", "--out-dir", str(place), str(folder)], folder, f"{folder}")
+    [wheel] = place.glob("*.whl")
+    return wheel
+
+
+def is_python_package(name: str) -> bool:
+    """Return whether something of this name is installed here as a package of Python."""
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _uv(words: Sequence[str], folder: Path, what: str) -> str:
+    program = _program()
+    if program is None:
+        raise UsageError(f"{what} is read by uv: run `%pip install uv` first.")
+    try:
+        done = subprocess.run(
+            [program, *words], cwd=folder, capture_output=True, text=True, timeout=_WITHIN
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"uv has not done with {what} within {_WITHIN:.0f} s.") from None
+    if done.returncode:
+        lines = [each.strip() for each in done.stderr.splitlines() if each.strip()]
+        first, last = (lines or ["it says nothing of why"])[0], lines[-1:]
+        said = ": ".join(dict.fromkeys([first.removeprefix("error: "), *last]))
+        raise UsageError(f"uv cannot use {what}: {without_secrets(said)}.")
+    return done.stdout
+
+
+def _program() -> str | None:
+    """Return where uv is on this computer."""
+    with contextlib.suppress(ImportError, FileNotFoundError):
+        from uv import find_uv_bin
+
+        return str(find_uv_bin())
+    return shutil.which("uv")

@@ -1,0 +1,1 @@
+"""The prompts of ranks where the user is: commands of the debugger, lines, passwords."""

@@ -1,0 +1,84 @@
+"""The user's keyboard, as far as there is one, and a question that can be taken back."""
+
+from __future__ import annotations
+
+import _thread
+import getpass
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+def has_keyboard() -> bool:
+    """Return whether somebody can be asked in this thread: papermill and nbconvert take no input.
+
+    Only the main thread can take a question back, whose answer is not needed any more.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    ipython: Any = sys.modules.get("IPython")
+    kernel = getattr(ipython and ipython.get_ipython(), "kernel", None)
+    if kernel is not None:
+        return bool(getattr(kernel, "_allow_stdin", False))
+    try:
+        return sys.stdin is not None and sys.stdin.isatty()
+    except ValueError:  # it is closed, as by what runs in the background
+        return False
+
+
+class TakenBack(Exception):
+    """Nobody needs the answer any more."""
+
+
+class Question:
+    """Asks in the main thread, where another thread can take the question back.
+
+    Parameters
+    ----------
+    lock
+        Held by the thread that takes it back.
+    """
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+        self._is_open = self._was_taken_back = False
+
+    def ask(self, prompt: str, is_hidden: bool, is_wanted: Callable[[], bool]) -> str:
+        """Return what the user types.
+
+        Raises
+        ------
+        TakenBack
+            When the answer is not needed any more.
+        EOFError
+            When the user ended the input.
+        KeyboardInterrupt
+            When the user stopped the cell.
+        """
+        try:
+            with self._lock:
+                if not is_wanted():
+                    raise TakenBack
+                self._is_open, self._was_taken_back = True, False
+            try:
+                return getpass.getpass(prompt) if is_hidden else input(prompt)
+            finally:
+                with self._lock:
+                    self._is_open = False
+        except KeyboardInterrupt:
+            if self._was_taken_back:
+                raise TakenBack from None
+            raise
+
+    def take_back(self) -> None:
+        """Take the question back, if it is open; called with the lock held."""
+        if not self._is_open or self._was_taken_back:
+            return
+        self._was_taken_back = True
+        if hasattr(signal, "pthread_kill"):
+            # Only a signal wakes from the system call in which a terminal is read.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        else:
+            _thread.interrupt_main()

@@ -1,0 +1,1 @@
+"""What ranks can ask of the volumes of their node."""

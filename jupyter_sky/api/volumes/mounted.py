@@ -1,0 +1,120 @@
+"""`sky.volume`: what a rank can ask of a volume of its node."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_bytes, format_list
+from jupyter_sky.transport.volumes.asking import ask, find_volume
+
+
+class MountedVolume:
+    """A volume on this node.
+
+    Attributes
+    ----------
+    url, path
+        Where the data is, and where it is seen.
+    read_only
+        Whether nothing is written back.
+    """
+
+    def __init__(self, note: dict[str, Any]) -> None:
+        self.url: str = note["url"]
+        self.path: str = note["path"]
+        self.read_only: bool = note["read_only"]
+        self._socket: str = note["socket"]
+
+    def fetch(self, *patterns: str) -> None:
+        """Fetch files before they are opened, and wait for them, however long that takes.
+
+        Parameters
+        ----------
+        *patterns
+            Names below the volume, of files or folders, or patterns like ``"*.bin"``; all files if
+            none is given.
+
+        Raises
+        ------
+        SkyError
+            When one cannot be had.
+        """
+        trouble = self._ask(op="fetch", path=self.path, patterns=list(patterns))["trouble"]
+        if trouble:
+            raise SkyError(f"{self.url}: {trouble}.")
+
+    def refresh(self) -> None:
+        """Show what others have written to the bucket meanwhile.
+
+        Raises
+        ------
+        SkyError
+            When it cannot be listed.
+        """
+        if trouble := self._ask(op="refresh", path=self.path)["trouble"]:
+            raise SkyError(f"{trouble}.")
+
+    def write_back(self) -> None:
+        """Write what ranks of this node have written into the bucket, and wait for that.
+
+        Raises
+        ------
+        SkyError
+            When some of it cannot be; it stays on the node.
+        """
+        for each in self._ask(op="write_back", path=self.path)["volumes"]:
+            if each["left"]:
+                names = format_list([f"{self.path}/{name}" for name in each["left"][:3]])
+                more = " and others" if len(each["left"]) > 3 else ""
+                raise SkyError(
+                    f"not written to {self.url}: {names}{more}, on this node alone "
+                    f"({each['trouble']})."
+                )
+
+    def __repr__(self) -> str:
+        for each in self._ask(op="state")["volumes"]:
+            if each["path"] == self.path:
+                here, size = format_bytes(each["here"]), format_bytes(each["size"])
+                unwritten = len(each["unwritten"])
+                waiting = f", {unwritten} files to write back" if unwritten else ""
+                return (
+                    f"<volume {self.url} at {self.path}: {each['files']} files, {here} of {size} "
+                    f"on this node{waiting}>"
+                )
+        return f"<volume {self.url} at {self.path}>"
+
+    def _ask(self, **request: Any) -> dict[str, Any]:
+        try:
+            return ask(self._socket, request)
+        except OSError:
+            raise SkyError(f"the volume {self.path} is gone: its cluster has ended.") from None
+
+
+def volume(path: str | PathLike[str]) -> MountedVolume:
+    """Return the volume of this node that a path is in; for cells and functions on ranks.
+
+    Parameters
+    ----------
+    path
+        Where it is, as in ``--volume s3://bucket/prefix:/data``, or a path below.
+
+    Raises
+    ------
+    UsageError
+        When there is none.
+
+    Examples
+    --------
+    In a cell that begins with ``%%sky``:
+
+    >>> sky.volume("/data").fetch("large.bin")
+    """
+    note = find_volume(path)
+    if note is None:
+        raise UsageError(
+            f"{path} is in no volume of this node: start the cluster with "
+            f"`--volume s3://bucket/prefix:{path}`."
+        )
+    return MountedVolume(note)
