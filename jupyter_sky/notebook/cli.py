@@ -29,17 +29,20 @@ from jupyter_sky.notebook.commands.dispatch import HANDLERS, Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.ipython.auto_cells import AutoCells
 from jupyter_sky.notebook.options import types
-from jupyter_sky.notebook.options.definitions import COMMANDS, SCRIPT_COMMANDS
+from jupyter_sky.notebook.options.commands import COMMANDS, SCRIPT_COMMANDS
 from jupyter_sky.notebook.options.lines import parse_words
 from jupyter_sky.notebook.options.parser import Argument, HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
+from jupyter_sky.notebook.programs.run import run_program
+from jupyter_sky.notebook.scripts import terminal
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.notebook.validation import choose_ranks
 
-_NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask", "debug")
+_NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask", "debug", "forward")
 """Commands that mean nothing without a notebook."""
 
-_PRINT_OUTPUT = ("logs", "attach", *SCRIPT_COMMANDS)
+_PRINT_OUTPUT = ("logs", "attach", "shell", *SCRIPT_COMMANDS)
 """Commands that print what ranks wrote, in which nothing is replaced."""
 
 _FAILED, _MISUSED, _STOPPED = 1, 2, 130
@@ -77,13 +80,17 @@ def _run(words: Sequence[str]) -> int:
     if words[:1] == ["--version"]:
         print(__version__)
         return 0
+    options: Any
     command, options = parse_words(words)
     if command in _NOTEBOOK_COMMANDS:
         raise UsageError(f"`%sky {command}` works in a notebook only: type it in a cell.")
+    if command == "run":
+        given = options.arguments, options.options, options.keep
+        return run_program(options.file, *given, _settings())
     # Without a kernel, a shell shows as lines what a notebook shows as displays.
     shell = InteractiveShell.instance(config=_settings())
     session = Session(shell, Sky(parent=shell))
-    handlers = {**HANDLERS, "scale": _scale, "attach": _attach}
+    handlers = {**HANDLERS, "scale": _scale, "attach": _attach, "shell": _shell}
     commands = Dispatcher(CommandContext(shell, session, AutoCells(shell)), handlers)
     our_words = contextlib.redirect_stdout(_TerminalStream(sys.stdout))
     try:
@@ -95,6 +102,13 @@ def _run(words: Sequence[str]) -> int:
         sys.stdout.flush()
     finally:
         session.close()
+    return _status_of(done)
+
+
+def _status_of(done: object) -> int:
+    """Return the exit status of a command: what it did, or that of what it has run."""
+    if isinstance(done, int) and not isinstance(done, bool):
+        return done
     return _FAILED if done is False else 0
 
 
@@ -184,6 +198,22 @@ def _attach(context: CommandContext, options: Namespace) -> None:
             )
             return
         run.check()
+
+
+def _shell(context: CommandContext, options: Namespace) -> int:
+    """Open a shell on the node of a rank, and return its exit status."""
+    terminal.check_terminal()
+    try:
+        with context.session.visit(options.cluster) as cluster:
+            ranks = choose_ranks(cluster, options.ranks or "head", "jupyter sky shell")
+            if len(ranks) != 1:
+                raise UsageError("a shell is on one node: name one rank, as in `%sky shell 3`.")
+            return terminal.run_shell(cluster, ranks[0])
+    except SkyError as error:
+        if options.hold:
+            print(f"{_for_terminal(str(error))}\n\nEnter closes this terminal.")
+            sys.stdin.readline()
+        raise
 
 
 def _settings() -> Config:

@@ -5,13 +5,27 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from typing import Protocol
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runtime_env import ClientHooks
 
 
+class SessionObserver(Protocol):
+    """What is called when clusters are connected and disconnected; in the user's thread."""
+
+    def connected(self, cluster: Cluster, is_new: bool) -> None:
+        """Take notice of a cluster; ``is_new`` says that nothing has run on it yet."""
+
+    def ending(self, cluster: Cluster) -> None:
+        """Take notice that a cluster is about to be ended."""
+
+    def disconnected(self, cluster: Cluster) -> None:
+        """Take notice that the session has dropped a cluster."""
+
+
 class ClientPlugins:
-    """Enters and leaves ``around_client``; a `jupyter_sky.notebook.session.SessionObserver`.
+    """Enters and leaves ``around_client``; a `SessionObserver`.
 
     A cluster can be used without what a plugin does in the notebook: its errors are shown, and the
     cell goes on.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, fields, replace
+from itertools import product
+from pathlib import Path
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
+from jupyter_sky.api.environment.resolve import makes_environments, resolve
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import SkyError, UsageError
@@ -15,10 +18,13 @@ from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
+from jupyter_sky.notebook.project.image import image_of, with_sources
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.buckets.volume import Volume, check_volumes
 from jupyter_sky.providers.choice import Candidate
+from jupyter_sky.providers.cloud import Stoppable
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.providers.ssh import SSH
@@ -36,9 +42,9 @@ _AWS_OPTIONS = (
     "max_cost",
 )
 
-_ONLY_AWS = (*_AWS_OPTIONS, "spot_or_on_demand")
+_ONLY_AWS = (*_AWS_OPTIONS, "aws_profile", "spot_or_on_demand", "autostop")
 _MEANINGLESS = {
-    "local": ("hosts", *_ONLY_AWS),
+    "local": ("hosts", "include", *_ONLY_AWS),
     "ssh": _ONLY_AWS,
     "aws": ("hosts",),
 }
@@ -55,10 +61,19 @@ class Place(Candidate):
         What its ranks enter before the first run.
     options
         The options that lead to this place.
+    left_out
+        Sentences about what its nodes do without.
     """
 
     runtime_env: RuntimeEnv
     options: CellOptions
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        region = self.options.region if self.provider.name == "aws" else None
+        return super().name + (f" in {region}" if region else "")
 
 
 class ClusterFactory:
@@ -92,7 +107,9 @@ class ClusterFactory:
         check_provider_options(options, completed)
         return completed
 
-    def places(self, name: str, choices: Sequence[CellOptions]) -> list[Place]:
+    def places(
+        self, name: str, choices: Sequence[CellOptions], modules: Callable[[], Set[str]]
+    ) -> list[Place]:
         """Return the places where a new cluster could come from, in the order of the options.
 
         Parameters
@@ -101,15 +118,22 @@ class ClusterFactory:
             The name of the cluster.
         choices
             Completed options, of which one is enough.
+        modules
+            Returns what the notebook imports.
         """
         found = []
         for each in choices:
             for provider_name in _provider_names(each):
                 chosen = _for_provider(each, provider_name)
-                for spot in (True, False) if chosen.spot_or_on_demand else (chosen.spot,):
-                    provider = self.provider(replace(chosen, spot=spot))
-                    spec, runtime_env = self.new_spec(name, chosen, provider)
-                    found.append(Place(provider, spec, runtime_env, chosen))
+                spots = (True, False) if chosen.spot_or_on_demand else (chosen.spot,)
+                for here, spot in product(regions_of(chosen), spots):
+                    provider = self.provider(replace(here, spot=spot))
+                    image, left_out = image_of(here), tuple[str, ...]()
+                    if makes_environments(provider):
+                        plugins = make_plugins(here.plugin)
+                        image, left_out = resolve(image, plugins, modules())
+                    spec, runtime_env = self.new_spec(name, here, provider, image)
+                    found.append(Place(provider, spec, runtime_env, here, left_out))
         return found
 
     def provider(self, options: CellOptions) -> Provider:
@@ -134,6 +158,7 @@ class ClusterFactory:
             When the setting ``Sky.aws`` has a key that `sky.AWS` does not take.
         """
         options = options or self._settings.with_cluster_defaults(CellOptions())
+        options = regions_of(options)[0]
         known = {field.name for field in fields(AWS)}
         if wrong := sorted(set(self._settings.aws) - known):
             known -= set(_AWS_OPTIONS)
@@ -141,10 +166,11 @@ class ClusterFactory:
                 f"Sky.aws has no setting {wrong[0]}: it has {', '.join(sorted(known))}."
             )
         chosen = {name: value for name in _AWS_OPTIONS if (value := getattr(options, name))}
+        chosen |= {"profile": options.aws_profile} if options.aws_profile else {}
         return AWS(**{"python": self._settings.python, **self._settings.aws, **chosen})
 
     def new_spec(
-        self, name: str, options: CellOptions, provider: Provider
+        self, name: str, options: CellOptions, provider: Provider, image: Image
     ) -> tuple[ClusterSpec, RuntimeEnv]:
         """Return what a new cluster starts with, as `Cluster.start` takes it.
 
@@ -156,6 +182,8 @@ class ClusterFactory:
             Completed options.
         provider
             Where its nodes come from.
+        image
+            What is installed on them.
         """
         spec = ClusterSpec(
             name=name,
@@ -164,13 +192,21 @@ class ClusterFactory:
             accelerator=accelerators.parse(options.gpu) if options.gpu else None,
             cpus=options.cpus,
             memory=options.memory,
-            image=Image(pip=options.pip or ()),
+            image=image,
             idle_timeout=options.idle_timeout,
+            # A setting for machines that can be stopped means nothing to others.
+            autostop=options.autostop and isinstance(provider, Stoppable),
             replace=options.replace,
             patience=options.patience,
             unattended=self._settings.unattended,
+            volumes=volumes_of(options, self._settings.volume_cache),
         )
         return assemble(spec, make_plugins(options.plugin))
+
+
+def volumes_of(options: CellOptions, limit: float | None) -> tuple[Volume, ...]:
+    """Return the volumes that options name, which take up so many bytes of each node's disk."""
+    return check_volumes([replace(Volume.parse(each), limit=limit) for each in options.volumes])
 
 
 def describes_cluster(options: CellOptions) -> bool:
@@ -230,9 +266,20 @@ def attached_provider(row: registry.Row) -> Provider:
 
 def attached_spec(row: registry.Row) -> tuple[ClusterSpec, RuntimeEnv]:
     """Return image and plugins of a cluster that is up; its registry row has the rest."""
-    image = Image(pip=_line_options(row).pip)
-    spec = ClusterSpec(name=row.name, accelerator=row.spec["accelerator"], image=image)
-    return assemble(spec, make_plugins(_attached_plugins(row)))
+    typed = _line_options(row)
+    base = row.spec.get("base") or {}
+    wheels = [each for each in base.get("wheels", ()) if Path(each).is_file()]
+    image = Image(
+        pip=typed.pip, like=base.get("like"), pins=tuple(base.get("pins", ())), wheels=wheels
+    )
+    is_gone = typed.wheels and not Path(typed.wheels).expanduser().is_dir()
+    image = with_sources(image, replace(typed, wheels=None) if is_gone else typed)
+    volumes = tuple(Volume.parse(each) for each in typed.volumes)
+    spec = ClusterSpec(
+        name=row.name, accelerator=row.spec["accelerator"], image=image, volumes=volumes
+    )
+    spec, runtime_env = assemble(spec, make_plugins(_attached_plugins(row)))
+    return spec, replace(runtime_env, added=tuple(row.spec.get("added", ())))
 
 
 def attached_options(row: registry.Row) -> CellOptions:
@@ -249,8 +296,10 @@ def attached_options(row: registry.Row) -> CellOptions:
         provider=row.provider,
         hosts=typed.hosts or (attached_hosts(row) if row.provider == "ssh" else ()),
         idle_timeout=row.spec.get("idle_timeout"),
+        autostop=row.spec.get("autostop", False),
         replace=row.spec.get("replace", False),
         patience=row.spec.get("patience"),
+        variable=tuple((each, "") for each in row.spec.get("base", {}).get("variables", ())),
     )
 
 
@@ -289,6 +338,13 @@ def _for_provider(options: CellOptions, name: str) -> CellOptions:
     defaults = CellOptions()
     others = {field: getattr(defaults, field) for field in _MEANINGLESS[name]}
     return replace(options, provider=name, **others)
+
+
+def regions_of(options: CellOptions) -> list[CellOptions]:
+    """Return the same options for each of the regions that they name, in this order."""
+    if options.region is None:
+        return [options]
+    return [replace(options, region=each) for each in options.region.split(",")]
 
 
 def _provider_names(options: CellOptions) -> list[str]:

@@ -15,7 +15,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
-from jupyter_sky.notebook.options.types import InvalidValue, OptionType
+from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import UNATTENDED
 
@@ -111,6 +111,7 @@ class Sky(Configurable):
     memory = _option("--memory")
     hosts = _option("--hosts")
     region = _option("--region")
+    aws_profile = _option("--aws-profile")
     instance_type = _option("--instance-type")
     zone = _option("--zone")
     image_id = _option("--image-id")
@@ -118,8 +119,21 @@ class Sky(Configurable):
     spot_or_on_demand = _option("--spot-or-on-demand")
     plugin = _option("--plugin")
     pip = _option("--pip")
+    wheels = _option("--wheels")
+    env = _option("--env")
+    index = _option("--index")
+    include = _option("--include")
+    volumes = _option("--volume")
+    volume_cache = Setting(
+        types.SIZE,
+        '"50GB"',
+        "How much of each node's disk the files of a volume may take up; by default half of what "
+        "is free there.",
+    )
+    variable = _option("--variable")
     procs_per_node = _option("--procs-per-node")
     idle_timeout = _option("--idle-timeout")
+    autostop = _option("--autostop")
     replace = _option("--replace")
     patience = _option("--patience")
     max_price = _option("--max-price")
@@ -134,6 +148,7 @@ class Sky(Configurable):
         "rich",
     )
     timeout = _option("--timeout")
+    workdir = _option("--workdir")
     hang_after = _option("--hang-after")
 
     groups = Dict(
@@ -199,6 +214,7 @@ class Sky(Configurable):
             stdout=self.stdout,
             display=self.display,
             timeout=self.timeout,
+            workdir=self.workdir,
             hang_after=self.hang_after,
         )
 

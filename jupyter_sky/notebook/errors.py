@@ -10,9 +10,11 @@ from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.namespace.packing import is_predefined
 from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.project import missing
 
 
 class InvalidCell(UsageError):
@@ -34,7 +36,7 @@ def advise(
     namespace: Mapping[str, Any],
     asked_by: Mapping[str, str],
 ) -> None:
-    """Add to a remote NameError how the name gets to the ranks, or which name they have instead.
+    """Add to an error of a rank how it gets the name, the package or the file that it misses.
 
     A cell's names are found in its syntax tree. A name that it uses only in a text that it
     evaluates is not found, and one that ``--in`` leaves out is not sent.
@@ -51,9 +53,10 @@ def advise(
         The names that were asked for, each with its option, like ``--out``.
     """
     if not isinstance(error, NameError):
+        error.advice = error.advice or missing.advice(error, cluster)
         return
-    if missing := re.match(r"name '(\w+)' is not defined", str(error)):
-        name = missing[1]
+    if undefined := re.match(r"name '(\w+)' is not defined", str(error)):
+        name = undefined[1]
         if name in namespace and not is_predefined(name, namespace):
             error.advice = f"the notebook has {name}: `%sky push {name}` sends it to the ranks"
         elif similar := _similar_name(cluster, error.rank, name):
@@ -102,3 +105,12 @@ def _similar_name(cluster: Cluster, rank: int, name: str) -> str | None:
 # What a rank says of names that it is asked for (`jupyter_sky.node.rank.namespace`).
 _NOT_THERE = re.compile(r"(\w+)(?:, \w+)* was asked for")
 _LISTED = 8  # names of a rank
+
+
+def no_cluster(name: str | None, to: str = "") -> str:
+    """Return the sentence that there is no such cluster, and which there are."""
+    names = [row.name for row in registry.rows()]
+    running = f"running are {', '.join(names)}" if names else "none is running"
+    if names and not name:
+        running += f"; `%sky attach {names[0]}` makes one of them this notebook's"
+    return f"there is no cluster {name or 'of this notebook'}{to and f' to {to}'}: {running}."

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Mapping
+from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api import pools_up
-from jupyter_sky.notebook.client_plugins import ClientPlugins
+from jupyter_sky.notebook.client_plugins import ClientPlugins, SessionObserver
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
@@ -19,6 +21,7 @@ from jupyter_sky.notebook.ipython.post_mortem import PostMortem
 from jupyter_sky.notebook.magics import SkyMagics
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.sidebar.actions import SidebarActions
+from jupyter_sky.notebook.sidebar.answers import answer
 from jupyter_sky.notebook.sidebar.control_channel import ControlChannel
 from jupyter_sky.notebook.sidebar.state_publisher import StatePublisher
 
@@ -30,27 +33,36 @@ class Extension:
     ----------
     shell
         The shell, which everything is added to.
+    given
+        Options of cells that take the place of what is typed above them.
+
+    Attributes
+    ----------
+    session
+        The clusters of the shell.
     """
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    def __init__(self, shell: InteractiveShell, given: Mapping[str, Any]) -> None:
         self._shell = shell
         self._settings = Sky(parent=shell)
         self._publisher = StatePublisher(shell)
         pools_up.observe(self._publisher)
         self._plugins = ClientPlugins()
-        self._session = Session(shell, self._settings, [self._publisher, self._plugins])
+        observers: list[SessionObserver] = [self._publisher, self._plugins]
+        self.session = Session(shell, self._settings, observers, given)
         self._auto = AutoCells(shell)
-        self._assignments = AssignmentTracker(shell, self._session)
-        self._missing_names = MissingNames(shell, self._session)
-        self._post_mortem = PostMortem(shell, self._session)
-        self._completer = SkyCompleter(shell, self._session)
-        actions = SidebarActions(self._session, self._publisher.set_error)
+        self._assignments = AssignmentTracker(shell, self.session)
+        self._missing_names = MissingNames(shell, self.session)
+        self._post_mortem = PostMortem(shell, self.session)
+        self._completer = SkyCompleter(shell, self.session)
+        actions = SidebarActions(self.session, self._publisher.set_error)
+        self.session.panels.answer_with(answer)
         self._control_channel = ControlChannel(
-            shell, self._session.panels.handle_request, actions.run
+            shell, self.session.panels.handle_request, actions.run
         )
-        commands = Dispatcher(CommandContext(shell, self._session, self._auto))
+        commands = Dispatcher(CommandContext(shell, self.session, self._auto))
         shell.register_magics(
-            SkyMagics(shell, self._session, self._settings, commands, self._assignments)
+            SkyMagics(shell, self.session, self._settings, commands, self._assignments)
         )
         shell.configurables.append(self._settings)
         shell.Completer.custom_matchers.append(self._completer.match)
@@ -75,16 +87,17 @@ class Extension:
         pools_up.leave(self._publisher)
         self._publisher.close()
         self._plugins.close()
-        self._session.close()
+        self.session.close()
 
 
 _extensions: dict[InteractiveShell, Extension] = {}
 
 
-def load(shell: InteractiveShell) -> None:
-    """Add the extension to a shell, once."""
+def load(shell: InteractiveShell, given: Mapping[str, Any] | None = None) -> Extension:
+    """Add the extension to a shell, once, and return it."""
     if shell not in _extensions:
-        _extensions[shell] = Extension(shell)
+        _extensions[shell] = Extension(shell, given or {})
+    return _extensions[shell]
 
 
 def unload(shell: InteractiveShell) -> None:

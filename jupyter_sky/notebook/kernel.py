@@ -36,12 +36,19 @@ def cell_id(shell: InteractiveShell) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def program_words(shell: InteractiveShell) -> tuple[str, ...] | None:
+    """Return name and arguments of the program that ``jupyter sky run`` runs; else ``None``."""
+    return getattr(shell, "words", None)
+
+
 def cluster_name(shell: InteractiveShell) -> str:
     """Return the name of the notebook's own cluster.
 
     It stays the same when the kernel restarts. Two notebooks of one name in different folders have
     two names, and so have two kernels without a known notebook.
     """
+    if program := getattr(shell, "program", ""):
+        return f"{_plain(program)}-{os.getpid()}"  # of `jupyter sky run`
     if notebook := notebook_path(shell):
         return f"{_plain(Path(notebook).stem)}-{_digest(notebook)}"
     file = connection_file(shell)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from jupyter_sky.analysis.cell_names import CellNames, analyse
-from jupyter_sky.analysis.cell_title import cell_title
-from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.api.prompts.keyboard import has_keyboard
 from jupyter_sky.cluster.errors import RemoteError
-from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.cluster.runs.task import HANG_AFTER, CellPlace, Task
+from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import without_secrets
+from jupyter_sky.notebook.cells.attempts import Attempts
+from jupyter_sky.notebook.cells.background import begin_in_background
+from jupyter_sky.notebook.cells.cell import Cell
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.debugger.keyboard import has_keyboard
 from jupyter_sky.notebook.errors import InvalidCell, advise
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
 from jupyter_sky.notebook.kernel import cell_id
@@ -28,13 +24,12 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.parser import HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
-from jupyter_sky.notebook.output.follow import follow
-from jupyter_sky.notebook.output.progress import SendingLine
-from jupyter_sky.notebook.profiling.recorded import show_records, wanted_records
-from jupyter_sky.notebook.results import bind, requested_names, select
-from jupyter_sky.notebook.scripts.run import run_shell_cell
+from jupyter_sky.notebook.profiling.recorded import wanted_records
+from jupyter_sky.notebook.project.volumes import say_written_back
+from jupyter_sky.notebook.project.workdir import Workdirs, say_written
+from jupyter_sky.notebook.scripts.run import find_folder, run_shell_cell
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.notebook.validation import check_names, choose_ranks, shown_ranks
+from jupyter_sky.notebook.validation import check_names
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.debugging import Debugging
 
@@ -70,6 +65,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         self._settings = settings
         self._commands = commands
         self._assignments = assignments
+        self._workdirs = Workdirs()
 
     @line_cell_magic  # type: ignore[untyped-decorator, unused-ignore]
     def sky(self, line: str, cell: str | None = None) -> object:
@@ -95,57 +91,44 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         records = wanted_records(options)
         if options.sh:
             return run_shell_cell(self.shell, self._session, options, cell)
-        if options.workdir is not None:
-            raise UsageError("--workdir is for a shell block: add --sh, or leave it out.")
+        folder = find_folder(options.workdir) if options.workdir is not None else None
         place = _cell_place(self.shell)
         names = _analysed(cell, place)
         needed = self._needed(options, names)
         cluster = self._session.cluster(options)
-        ranks = choose_ranks(cluster, options.ranks, "--ranks")
-        shown = shown_ranks(cluster, options.stdout, ranks)
         self._assignments.flush()
-        limit = None if options.allow_large else self._settings.large
-        update = cluster.sync.update(needed, self.shell.user_ns, ranks, cell=names, limit=limit)
-        sending = SendingLine(self.shell, cluster.name, update.sizes)
-        run = cluster.run(
-            Task(
-                ranks=ranks,
-                code=cell,
-                place=place,
-                update=update,
-                values=requested_names(ranks, options.out, options.gather),
-                show=shown,
-                title=_title(cell),
-                hang_after=options.hang_after or HANG_AFTER,
-                records=records,
-                debugging=self._debugging(options),
-            )
+        namespace = self.shell.user_ns
+        work = Cell(
+            self.shell,
+            options,
+            cell,
+            place,
+            names,
+            needed,
+            # What is run again finds what was there when it was asked for.
+            dict(namespace) if options.retry else namespace,
+            None if options.allow_large else self._settings.large,
+            folder,
+            self._workdirs,
+            records,
+            self._debugging(options),
         )
-        bind_values = partial(self._bind, options, cluster, run)
         if options.background:
-            title = f"{cluster.name} · {_title(cell)}"
-            strip = self._session.panels.strip(cluster, run.id)
-            return BackgroundRun(run, title, strip, bind_values, options.timeout)
+            return begin_in_background(work, cluster, self._session.panels)
+        attempts = Attempts(work, cluster)
+        run = attempts.run_here(self._session)
+        cluster = attempts.cluster
         try:
-            follow(
-                self.shell,
-                self._session.panels,
-                cluster,
-                run,
-                options.timeout,
-                sending,
-                is_safe=options.display == "safe",
-            )
-        finally:
-            if run.finished or run.stopped:
-                show_records(self.shell, cluster, run)
-        try:
-            bind_values(run.values())
+            work.bind(cluster, run, run.values())
         except RemoteError as error:
             asked_by = dict.fromkeys(options.out, "--out")
             asked_by |= dict.fromkeys(options.gather, "--gather")
             advise(error, cluster, self.shell.user_ns, asked_by)
             raise
+        finally:
+            if cluster.alive and run.finished:
+                say_written(self.shell, cluster, run.task.ranks)
+                say_written_back(self.shell, cluster)
         return None
 
     def _needed(self, options: CellOptions, names: CellNames) -> frozenset[str]:
@@ -157,23 +140,11 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         return frozenset(options.in_names)
 
     def _debugging(self, options: CellOptions) -> Debugging:
-        keyboard = has_keyboard(self.shell) and not options.background
+        keyboard = has_keyboard() and not options.background
         if options.pdb and not keyboard:
             where = "a run in the background" if options.background else "this page"
             print(f"--pdb: {where} takes no input, so no rank stops at an error", file=sys.stderr)
         return {"keyboard": keyboard, "stops": options.pdb, "looks_at": None}
-
-    def _bind(
-        self,
-        options: CellOptions,
-        cluster: Cluster,
-        run: RunHandle,
-        values: Mapping[int, Mapping[str, Any]],
-    ) -> dict[str, Any]:
-        names = (*options.out, *options.gather)
-        bound = select(values, run.task.ranks, names, options.gather)
-        bind(self.shell, cluster, run, bound)
-        return bound
 
 
 def _cell_place(shell: InteractiveShell) -> CellPlace:
@@ -202,8 +173,3 @@ def _analysed(cell: str, place: CellPlace) -> CellNames:
         return analyse(cell)
     except SyntaxError as error:
         raise InvalidCell(error, place) from None
-
-
-def _title(cell: str) -> str:
-    """Return a title for a cell that every page may show, and the kernel that takes the run up."""
-    return without_secrets(cell_title(cell))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import Declined, SkyError
 from jupyter_sky.formatting import format_dollars
 from jupyter_sky.notebook.cluster_factory import Place
+from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.choice import Selection, in_order
+from jupyter_sky.providers.ssh.connection.targets import parse
 
 
 def start_at_one(
@@ -26,7 +29,7 @@ def start_at_one(
     places
         Where it could come from.
     selection
-        Where to look first; by default where it is cheapest.
+        Where to look first; see `usual_selection`.
     timeouts
         How long things may take.
     progress
@@ -40,7 +43,7 @@ def start_at_one(
     if len(places) == 1:
         return places[0], _start(places[0], timeouts, progress)
     progress("comparing prices")
-    found, refused = in_order(places, selection or "cheapest")
+    found, refused = in_order(places, selection or usual_selection(places))
     print("; ".join(f"{each.name} {_cost(price)}" for each, price in found))
     for reason in refused:
         print(f"not {reason}")
@@ -55,7 +58,15 @@ def start_at_one(
             # Below its first line an error may have details, like each type that AWS lacks.
             refused.append(f"{place.name}: {str(error).splitlines()[0]}")
             print(f"not {refused[-1]}")
-    raise SkyError(f"no nodes at any of {len(places)} places: {'; '.join(refused)}")
+    reasons = "; ".join(reason.rstrip(".") for reason in refused)
+    raise SkyError(f"no nodes at any of {len(places)} places: {reasons}.")
+
+
+def usual_selection(places: Sequence[Place]) -> Selection:
+    """Return where to look first: in the order of the regions, and else where it is cheapest."""
+    is_one = len({place.provider.name for place in places}) == 1
+    regions = {place.options.region for place in places}
+    return "first" if is_one and len(regions) > 1 else "cheapest"
 
 
 def _start(place: Place, timeouts: Timeouts, progress: Progress) -> Cluster:
@@ -66,3 +77,24 @@ def _cost(price: float | None) -> str:
     if price is None:
         return "has an unknown price"
     return f"costs {format_dollars(price)} an hour" if price else "costs nothing"
+
+
+def without_nodes(
+    options: CellOptions, hosts: tuple[str, ...], nodes: int, lost: Collection[str]
+) -> CellOptions | None:
+    """Return the options of a cluster without some of its nodes; ``None`` if none is left.
+
+    Parameters
+    ----------
+    options
+        The options that it was started with.
+    hosts, nodes
+        The hosts that they name, and how many nodes it had.
+    lost
+        The nodes that it is to do without.
+    """
+    if not hosts:
+        return replace(options, nodes=nodes - len(lost)) if nodes > len(lost) > 0 else None
+    named = {host: parse([host])[0] for host in hosts}
+    left = tuple(host for host, at in named.items() if not {at.name, str(at)} & {*lost})
+    return replace(options, hosts=left, nodes=None) if left and left != hosts else None

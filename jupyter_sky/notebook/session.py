@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.api.display.description import describe
+from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import format_count, format_dollars
+from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook import cluster_factory
-from jupyter_sky.notebook.cluster_factory import ClusterFactory
+from jupyter_sky.notebook.client_plugins import SessionObserver
+from jupyter_sky.notebook.cluster_factory import ClusterFactory, Place
 from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.notebook.kernel import cluster_name
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
-from jupyter_sky.notebook.output.progress import ProgressLine
 from jupyter_sky.notebook.panel.manager import PanelManager
-from jupyter_sky.notebook.places import start_at_one
-from jupyter_sky.notebook.validation import check_fit
+from jupyter_sky.notebook.places import start_at_one, without_nodes
+from jupyter_sky.notebook.project.image import (
+    has_given_environment,
+    imported_modules,
+    named_packages,
+    with_sources,
+)
+from jupyter_sky.notebook.project.install import install
+from jupyter_sky.notebook.project.plugins import add_plugins
+from jupyter_sky.notebook.project.volumes import add_volumes, say_written_back
+from jupyter_sky.notebook.validation import check_fit, further_plugins, missing_packages
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.spec import UNATTENDED
-
-
-class SessionObserver(Protocol):
-    """What is called when clusters are connected and disconnected; in the user's thread."""
-
-    def connected(self, cluster: Cluster, is_new: bool) -> None:
-        """Take notice of a cluster; ``is_new`` says that nothing has run on it yet."""
-
-    def ending(self, cluster: Cluster) -> None:
-        """Take notice that a cluster is about to be ended."""
-
-    def disconnected(self, cluster: Cluster) -> None:
-        """Take notice that the session has dropped a cluster."""
 
 
 class Session:
@@ -53,7 +53,9 @@ class Session:
     settings
         The defaults of options.
     observers
-        Called when clusters come and go.
+        Called when clusters come and go; an attribute too.
+    given
+        Options that take the place of those that are typed.
 
     Attributes
     ----------
@@ -66,14 +68,19 @@ class Session:
     """
 
     def __init__(
-        self, shell: InteractiveShell, settings: Sky, observers: Sequence[SessionObserver] = ()
+        self,
+        shell: InteractiveShell,
+        settings: Sky,
+        observers: Sequence[SessionObserver] = (),
+        given: Mapping[str, Any] | None = None,
     ) -> None:
         self._shell = shell
         self.settings = settings
         self.factory = ClusterFactory(settings)
         self.panels = PanelManager(shell, settings)
         self.started: dict[str, CellOptions] = {}
-        self._observers = observers
+        self.observers = list(observers)
+        self._given = given or {}
         self._clusters: dict[str, Cluster] = {}
         self._current: str | None = None
 
@@ -91,16 +98,29 @@ class Session:
         ------
         UsageError
             When the options do not fit the running cluster, or nothing says what to start.
+        SkyError
+            When it does not start, or lacks packages that cannot be installed.
         """
-        name = options.cluster or self.current_name
+        choices = [replace(each, **self._given) for each in (options, *others)]
+        name = choices[0].cluster or self.current_name
         cluster = self.find(name)
         if cluster is None:
-            wanted = [self._start_options(name, each) for each in (options, *others)]
+            wanted = [self._start_options(name, each) for each in choices]
             cluster = self._start(name, wanted)
         else:
-            self._check_fit(cluster, [options, *others])
+            fitting = self._check_fit(cluster, choices)
+            if more := further_plugins(cluster, fitting, self.started[name]):
+                self._add_plugins(cluster, more)
+            if missing := missing_packages(cluster, fitting):
+                self.install(cluster, missing, fitting)
+            self._add_volumes(cluster, fitting)
         self._current = name
         return cluster
+
+    def places(self, options: CellOptions) -> tuple[str, list[Place]]:
+        """Return the name of the cluster that options mean, and where it could come from."""
+        name = options.cluster or self.current_name
+        return name, self._places(name, [self._start_options(name, options)])
 
     def find(self, name: str | None = None) -> Cluster | None:
         """Return a cluster that is up; attach it if this notebook is not connected to it.
@@ -110,16 +130,13 @@ class Session:
         name
             The cluster; by default the current one.
         """
-        name = name or self.current_name
-        known = self._clusters.get(name)
-        if known is not None:
+        if known := self._clusters.get(name := name or self.current_name):
             if known.alive and not known.outdated:
                 return known
-            self._drop(name)
+            self.drop(name)
             known.close(SkyError(f"cluster {name} was changed by another kernel: run it again."))
-            if known.state.phase == "lost":
-                # Without all of its nodes no kernel can use it.
-                known.down()
+            # Without all of its nodes no kernel can use it.
+            if known.state.phase == "lost" and known.power.end_lost():
                 return None
         return self._attach(name)
 
@@ -132,8 +149,7 @@ class Session:
         UsageError
             When there is no such cluster.
         """
-        known = self._clusters.get(name)
-        if known is not None and known.alive:
+        if (known := self._clusters.get(name)) and known.alive:
             yield known
             return
         row = registry.find(name)
@@ -147,6 +163,50 @@ class Session:
         finally:
             cluster.close()
 
+    def install(self, cluster: Cluster, requirements: Sequence[str], typed: CellOptions) -> None:
+        """Install packages on a cluster that is up; it would be started anew with them.
+
+        Parameters
+        ----------
+        cluster
+            The cluster.
+        requirements
+            The packages as pip writes them.
+        typed
+            The options that ask for them, and say where they come from.
+
+        Raises
+        ------
+        SkyError
+            When they cannot be installed; the cluster is as it was then.
+        """
+        install(self._shell, cluster, requirements, with_sources(cluster.spec.image, typed))
+        started = self.started[cluster.name]
+        self.started[cluster.name] = started = replace(
+            started,
+            pip=tuple(dict.fromkeys([*started.pip, *typed.pip])),
+            wheels=typed.wheels or started.wheels,
+            index=tuple(dict.fromkeys([*started.index, *typed.index])),
+            env=typed.env or started.env,
+        )
+        registry.record_line(cluster.id, as_line(started))
+
+    def _add_volumes(self, cluster: Cluster, typed: CellOptions) -> None:
+        """Make volumes on a cluster that is up; it would be started anew with them."""
+        before = self.started[cluster.name]
+        if more := tuple(each for each in typed.volumes if each not in before.volumes):
+            add_volumes(self._shell, cluster, more, self.settings.volume_cache)
+            self.started[cluster.name] = started = replace(before, volumes=(*before.volumes, *more))
+            registry.record_line(cluster.id, as_line(started))
+
+    def _add_plugins(self, cluster: Cluster, words: Sequence[str]) -> None:
+        """Add plugins to a cluster that is up; it would be started anew with them."""
+        before = self.started[cluster.name]
+        has = before.plugin if before.plugin is not None else cluster.runtime_env.plugins
+        add_plugins(self._shell, cluster, words)
+        self.started[cluster.name] = started = replace(before, plugin=(*has, *words))
+        registry.record_line(cluster.id, as_line(started))
+
     def restart_lost(self) -> Cluster | None:
         """Start the current cluster anew if it, or a node that nobody reaches, was lost."""
         known = self._clusters.get(self.current_name)
@@ -159,6 +219,20 @@ class Session:
             print(self.down(known.name))
             self.started[known.name] = options
         return self._start(known.name, [options])
+
+    def start_again(self, cluster: Cluster, lost: Collection[str]) -> Cluster:
+        """Start a lost cluster again as it was; where that fails, without the nodes it has lost."""
+        name, options = cluster.name, self.started[cluster.name]
+        self.find(name)  # which ends what is left of it
+        try:
+            return self._start(name, [options])
+        except SkyError as error:
+            hosts = self.settings.expand_groups(options.hosts)
+            left = without_nodes(options, hosts, len(cluster.state.nodes), lost)
+            if left is None or isinstance(error, UsageError):
+                raise
+            print(f"{name}: {error} It goes on without {format_list(sorted(lost))}.")
+            return self._start(name, [left])
 
     def connected(self, name: str | None = None) -> Cluster | None:
         """Return a cluster, by default the current one, if this notebook is connected to it."""
@@ -211,8 +285,9 @@ class Session:
         unattended = UNATTENDED
         if cluster is not None:
             unattended = cluster.spec.unattended
-            for observer in self._observers:
+            for observer in self.observers:
                 observer.ending(cluster)
+            say_written_back(self._shell, cluster)
             untold = cluster.down(progress)
             self.panels.settle(cluster)
         elif row is not None:
@@ -221,7 +296,7 @@ class Session:
             untold = Cluster.remove(row, providers()[row.provider])
         else:
             raise UsageError(no_cluster(asked, "end"))
-        self._drop(name)
+        self.drop(name)
         self.started.pop(name, None)
         if self._current == name:
             self._current = None
@@ -246,7 +321,9 @@ class Session:
         return self.factory.complete(options)
 
     def _start(self, name: str, choices: Sequence[CellOptions]) -> Cluster:
-        places = self.factory.places(name, choices)
+        places = self._places(name, choices)
+        for each in dict.fromkeys(each for place in places for each in place.left_out):
+            print(f"{name}: {each}", file=sys.stderr)
         self.panels.prepare()
         timeouts = self.settings.timeouts()
         with ProgressLine(self._shell, name) as progress:
@@ -260,17 +337,26 @@ class Session:
                 ) from None
             progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
         registry.record_line(cluster.id, as_line(place.options))
-        self._connect(cluster, place.options, is_new=True)
+        self.connect(cluster, place.options, is_new=True)
+        if has_given_environment(cluster) and (named := named_packages(place.options)):
+            try:
+                self.install(cluster, named, place.options)
+            except SkyError as error:
+                print(f"{cluster.name}: {error}", file=sys.stderr)
         return cluster
 
-    def _check_fit(self, cluster: Cluster, choices: Sequence[CellOptions]) -> None:
-        """Refuse options none of which describes a cluster that is up."""
+    def _places(self, name: str, choices: Sequence[CellOptions]) -> list[Place]:
+        return self.factory.places(name, choices, lambda: imported_modules(self._shell))
+
+    def _check_fit(self, cluster: Cluster, choices: Sequence[CellOptions]) -> CellOptions:
+        """Return the first options that describe a cluster that is up; refuse them if none do."""
         refused = []
         for each in choices:
             fitting = cluster_factory.of_provider(each, cluster.provider.name)
             try:
                 hosts = self.settings.expand_groups(fitting.hosts)
-                return check_fit(cluster, fitting, hosts, self.started[cluster.name])
+                check_fit(cluster, fitting, hosts, self.started[cluster.name])
+                return fitting
             except UsageError as error:
                 refused.append(error)
         raise refused[0]
@@ -284,48 +370,29 @@ class Session:
         cluster = Cluster.attach(row, provider, runtime_env, self.settings.timeouts())
         if cluster is None:
             return None
-        cluster.set_image(spec.image)
+        cluster.packages.set_image(spec.image)
+        cluster.mounts.remember(spec.volumes)
         with ProgressLine(self._shell, name) as progress:
             progress.update(f"{describe(cluster)}, still up: connected again")
         if name not in self.started:
             # What the ranks have of these names is of another kernel, so it is not up to date.
             cluster.sync.assigned(self._shell.user_ns, self._shell.user_ns)
-        self._connect(cluster, cluster_factory.attached_options(row), is_new=False)
+        self.connect(cluster, cluster_factory.attached_options(row), is_new=False)
         return cluster
 
-    def _connect(self, cluster: Cluster, options: CellOptions, is_new: bool) -> None:
+    def connect(self, cluster: Cluster, options: CellOptions, is_new: bool) -> None:
+        """Take up a cluster that would be started with these options."""
         for warning in cluster.warnings:
             print(f"{cluster.name}: {warning}", file=sys.stderr)
         owed_ends.settle_in_background()
         self._clusters[cluster.name] = cluster
         self.started[cluster.name] = options
-        for observer in self._observers:
+        for observer in self.observers:
             observer.connected(cluster, is_new)
 
-    def _drop(self, name: str) -> None:
+    def drop(self, name: str) -> None:
+        """Let go of a cluster, which ends or stays as it is."""
         cluster = self._clusters.pop(name, None)
         if cluster is not None:
-            for observer in self._observers:
+            for observer in self.observers:
                 observer.disconnected(cluster)
-
-
-def describe(cluster: Cluster) -> str:
-    """Return what a cluster is made of: ``"2 local nodes, 2 ranks on CPU"``."""
-    nodes, ranks = len(cluster.state.nodes), len(cluster.all_ranks)
-    gpus = sorted({node.gpu for node in cluster.state.nodes if node.gpu})
-    versions = dict(cluster.state.versions)
-    parts = [format_count(nodes, f"{cluster.provider.name} node")]
-    parts.append(f"{format_count(ranks, 'rank')} on {', '.join(gpus) if gpus else 'CPU'}")
-    if cluster.runtime_env.together and ranks > 1:
-        framework = "jax" if "jax" in cluster.runtime_env.plugins else "torch"
-        parts.append(f"group formed with {framework} {versions.get(framework, '')}".rstrip())
-    if (price := cluster.price) is not None:
-        parts.append(f"{format_dollars(price)} an hour")
-    return ", ".join(parts)
-
-
-def no_cluster(name: str | None, to: str = "") -> str:
-    """Return the sentence that there is no such cluster, and which there are."""
-    names = [row.name for row in registry.rows()]
-    running = f"running are {', '.join(names)}" if names else "none is running"
-    return f"there is no cluster {name or 'of this notebook'}{to and f' to {to}'}: {running}."

@@ -12,6 +12,8 @@ from jupyter_sky.formatting import format_dollars, format_ranks
 from jupyter_sky.notebook.errors import pull_line
 from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.lines import as_word
+from jupyter_sky.notebook.project.image import named_packages
+from jupyter_sky.notebook.project.plugins import costs_of
 from jupyter_sky.providers.ssh.connection.targets import parse
 
 _REPLACE = "`%sky down` first to replace it"
@@ -21,15 +23,18 @@ _FIXED = frozenset(
         "cpus",
         "memory",
         "region",
+        "aws_profile",
         "zone",
         "instance_type",
         "image_id",
         "spot",
         "spot_or_on_demand",
         "idle_timeout",
+        "autostop",
         "replace",
         "patience",
         "max_cost",
+        "include",
     }
 )
 """Options that a cluster has from its start to its end."""
@@ -145,29 +150,55 @@ def check_fit(
         if value is not None and value != has[option]:
             change = f"`%sky scale {value}` to change it" if option == "--nodes" else _REPLACE
             raise _other_cluster(cluster, option, has[option], value, change)
-    _check_installed(cluster, options, started)
+    _check_plugins(cluster, options, started)
     for argument in CLUSTER_OPTIONS:
         value, before = getattr(options, argument.field), getattr(started, argument.field)
-        if argument.field in _FIXED and value not in (None, False, before):
+        if argument.field in _FIXED and value not in (None, False, (), before):
             raise _other_cluster(cluster, argument.name, before, value)
+    _check_base(cluster, options, started)
     price, limit = cluster.price, options.max_price
     if price is not None and limit is not None and price > limit:
         costs = f"{format_dollars(price)} an hour"
         raise _other_cluster(cluster, "--max-price", costs, format_dollars(limit))
 
 
-def _check_installed(cluster: Cluster, options: CellOptions, started: CellOptions) -> None:
-    """Refuse packages and plugins that were not there when the ranks began."""
-    installed = cluster.spec.image.pip
-    if missing := [package for package in options.pip if package not in installed]:
-        raise _other_cluster(cluster, "--pip", ",".join(installed), ",".join(missing))
-    if options.plugin is None:
-        return
-    has = cluster.runtime_env.plugins
-    known = {*has, *(started.plugin or ())}
-    other = [word for word in options.plugin if word not in known]
-    if other or (has and not options.plugin):
-        raise _other_cluster(cluster, "--plugin", ",".join(has), ",".join(other) or "none")
+def missing_packages(cluster: Cluster, options: CellOptions) -> tuple[str, ...]:
+    """Return those of the packages of a cell that the cluster was not asked for before."""
+    image = cluster.spec.image
+    present = {*image.pip, *image.pins, *cluster.packages.added}
+    return tuple(package for package in named_packages(options) if package not in present)
+
+
+def further_plugins(
+    cluster: Cluster, options: CellOptions, started: CellOptions
+) -> tuple[str, ...]:
+    """Return those of the plugins of a cell that the cluster does not have."""
+    known = {*cluster.runtime_env.plugins, *(started.plugin or ())}
+    return tuple(word for word in options.plugin or () if word not in known)
+
+
+def _check_plugins(cluster: Cluster, options: CellOptions, started: CellOptions) -> None:
+    """Refuse plugins that cannot be added while the ranks keep their variables."""
+    has, other = cluster.runtime_env.plugins, further_plugins(cluster, options, started)
+    takes_away = options.plugin == () and has
+    if (other or takes_away) and (why := costs_of(other, has)):
+        costs = (
+            f"`%sky down` first to replace it ({why}, so this costs their variables: `%sky pull` "
+            "brings back what you need)"
+        )
+        asked = ",".join(other) or "none"
+        raise _other_cluster(cluster, "--plugin", ",".join(has), asked, costs)
+
+
+def _check_base(cluster: Cluster, options: CellOptions, started: CellOptions) -> None:
+    """Refuse what ranks have from their beginning: a choice without a file, and variables."""
+    if options.env in ("imports", "none") and options.env != (started.env or "imports"):
+        raise _other_cluster(cluster, "--env", started.env or "imports", options.env)
+    # What another kernel has set has no value here.
+    known = dict(started.variable)
+    names = [name for name, value in options.variable if known.get(name) not in (value, "")]
+    if names:
+        raise _other_cluster(cluster, "--variable", "", ",".join(names))
 
 
 def _other_cluster(

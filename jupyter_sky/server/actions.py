@@ -58,7 +58,7 @@ class ClusterActions:
         identity
             The id of the cluster.
         action
-            ``interrupt``, ``where``, ``restart``, ``scale`` or ``down``.
+            ``interrupt``, ``where``, ``restart``, ``scale``, ``stop``, ``start`` or ``down``.
         options
             The body of the request, like ``{"nodes": 4}``.
 
@@ -79,6 +79,23 @@ class ClusterActions:
             else f"{name}: {action} is taking a while, and continues in the background"
         )
 
+    async def foresee_stop(self, inventory: ClusterInventory, identity: str) -> str:
+        """Return a sentence about what stopping the machines of a cluster loses, and costs.
+
+        Raises
+        ------
+        SkyError
+            When they cannot be stopped, or that is not known in time. It is kept nowhere: nothing
+            was to be done yet.
+        """
+        asked = _execute(self._reports, inventory, identity, "stop", {"dry_run": True})
+        try:
+            return await asyncio.wait_for(asked, _REPLY_WITHIN)
+        except TimeoutError:
+            raise SkyError(
+                "what a stop would cost is not known yet, and nothing was stopped: try again later."
+            ) from None
+
     async def record(
         self, inventory: ClusterInventory, identity: str, run: str
     ) -> Mapping[str, Any]:
@@ -97,6 +114,32 @@ class ClusterActions:
                 check("Record", record)
                 return dict(record)
         raise SkyError("the kernel that began this run has ended, so its end is not known here.")
+
+    async def ask(
+        self, inventory: ClusterInventory, identity: str, question: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return what a page asks of a cluster: a `History`, `Variables` or a `Profile`.
+
+        Raises
+        ------
+        SkyError
+            When no kernel is connected to the cluster, or with the kernel's own sentence.
+        """
+        trouble = SkyError("no notebook is connected to this cluster: attach it first.")
+        for report in inventory.live_reports(identity):
+            file = self._reports.connection_file(report.kernel.kernel)
+            message = {"action": "ask", "cluster": identity, "question": dict(question)}
+            try:
+                answer = json.loads(await kernel_client.request(file, message))
+                # In a thread: ten minutes of many ranks are long.
+                await asyncio.to_thread(check, str(question["about"]).title(), answer)
+            except SkyError as error:
+                trouble = error
+            except (ValueError, RecursionError):
+                trouble = SkyError("the kernel of this cluster is of another version.")
+            else:
+                return dict(answer)
+        raise trouble
 
     def failures(self, inventory: ClusterInventory) -> Mapping[str, str]:
         """Return the error of the last action, by the ids of clusters that still exist."""
@@ -128,14 +171,15 @@ async def _execute(
     action: str,
     options: Mapping[str, Any],
 ) -> str:
-    live = inventory.live_reports(identity)
+    # A kernel that has lost a cluster cannot start its machines.
+    live = [] if action == "start" else inventory.live_reports(identity)
     if live:
         file = reports.connection_file(live[0].kernel.kernel)
         message = {"action": action, "cluster": identity, **options}
         try:
             return await kernel_client.request(file, message)
         except NoAnswer:
-            if action not in ("interrupt", "where", "down"):
+            if action not in ("interrupt", "where", "stop", "down"):
                 raise
     row = inventory.row(identity)
     if row is None:
@@ -159,6 +203,12 @@ def command_line(action: str, name: str, options: Mapping[str, Any]) -> list[str
     match action, options:
         case "down", _:
             return ["down", name]
+        case "stop", {"dry_run": True}:
+            return ["stop", name, "--dry-run"]
+        case "start", {"max_price": int() | float() as price} if price:
+            return ["start", name, f"--max-price={price}"]
+        case "stop" | "start", _:
+            return [action, name]
         case "restart", {"ranks": [*ranks]}:
             return ["restart", ",".join(map(str, ranks)), "--cluster", name]
         case "scale", {"nodes": nodes}:

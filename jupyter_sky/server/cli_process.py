@@ -37,9 +37,9 @@ async def run(*words: str) -> str:
     SkyError
         When it fails, with the sentence that it printed; a UsageError if the words were wrong.
     """
-    command = partial(capture, _command(words), _TIMEOUT, env=_environment())
+    process = partial(capture, command(*words), _TIMEOUT, env=_environment())
     try:
-        done = await asyncio.get_running_loop().run_in_executor(_threads, command)
+        done = await asyncio.get_running_loop().run_in_executor(_threads, process)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SkyError(f"`jupyter sky {words[0]}` cannot be run: {error}") from None
     if done.returncode:
@@ -119,7 +119,7 @@ class StreamingCommand:
     def _stream(self) -> str:
         """Run the process, and return the sentence of an error, or an empty text."""
         process = self._process = subprocess.Popen(
-            _command(self._words),
+            command(*self._words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -145,7 +145,8 @@ def _kill_all() -> None:
         process.kill()
 
 
-def _command(words: Sequence[str]) -> list[str]:
+def command(*words: str) -> list[str]:
+    """Return the command line of ``jupyter sky`` and some words."""
     # -P: a `types.py` in the server's working directory must not hide the library's.
     return [sys.executable, "-P", "-m", "jupyter_sky", *words]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import registry, stops
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 from jupyter_sky.cluster.inventory.registry import Broken, Row
 from jupyter_sky.errors import SkyError
@@ -149,11 +149,14 @@ def _entry(
 ) -> schema.Entry:
     row, live = inventory.row(identity), inventory.live_reports(identity)
     reports = live or inventory.last_report(identity)
+    if isinstance(row, Row) and row.spec.get("stopped"):
+        live = reports = []  # of what it was
     usable = next((each for each in reports if not each.flaw), None)
     snapshot = usable.cluster.snapshot if usable else None
     shown = snapshot["cluster"] if snapshot else {}
     facts = _registry_facts(row)
     state = _state(row, live, snapshot, states)
+    stoppable = isinstance(row, Row) and row.spec.get("stoppable") is True
     failure = failures.get(identity, "")
     return {
         "id": identity,
@@ -167,6 +170,8 @@ def _entry(
         "kernels": [_kernel(each.kernel, kernels, root) for each in live],
         "price": shown.get("price") if shown.get("price") is not None else facts.price,
         "cost": row.cost(time.time()) if isinstance(row, Row) and row.price else shown.get("cost"),
+        "stoppable": stoppable,
+        "running_price": row.running_price if isinstance(row, Row) else None,
         "idle": _idle(row, live, state),
         "line": facts.line,
         "snapshot": snapshot,
@@ -212,6 +217,10 @@ def _state(
     snapshot: Mapping[str, Any] | None,
     states: Mapping[str, ClusterStatus],
 ) -> ClusterStatus:
+    if isinstance(row, Row) and row.spec.get("stopped"):
+        return "stopped"
+    if isinstance(row, Row) and row.machines and row.is_starting:
+        return "starting"
     if live and snapshot:
         phase: ClusterStatus = snapshot["cluster"]["phase"]
         return "running" if live[0].is_running else phase
@@ -219,7 +228,9 @@ def _state(
         return "unknown"
     if not row.machines:
         return "starting" if row.is_starting else "lost"
-    return states.get(row.id, "unknown")
+    # Once nodes have been asked, the registry knows what is stopped.
+    told = states.get(row.id, "unknown")
+    return "unknown" if told == "stopped" else told
 
 
 def _notes(
@@ -245,6 +256,15 @@ def _notes(
             if row.machines
             else "It did not start: end it to remove what is left of it."
         )
+    elif row and state == "stopped":
+        left = stops.money_left(row, time.time())
+        if left is None or left > 0:
+            yield f"Its disks are kept: Start or `%sky start {row.name}` starts it again."
+        else:
+            yield (
+                f"Its --max-cost is spent, and its disks go on costing: end it, or give it more "
+                f"with `%sky start {row.name} --max-cost`."
+            )
     for report in reports:
         yield from _report_notes(report, kernels, root)
     if failure and failure not in [each.cluster.trouble for each in reports]:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
-from jupyter_server.utils import url_path_join
+from jupyter_server.utils import ensure_async, url_path_join
 from tornado.web import HTTPError, RequestHandler, authenticated
 
 from jupyter_sky.errors import SkyError, UsageError
@@ -36,7 +36,7 @@ PAGE = "([0-9A-Za-z-]{1,64})/([0-9A-Za-z-]{1,64})/(.*)"
 
 _TEXT = "text/plain; charset=utf-8"
 _FILE_CHUNK = 2**20
-_BODIES = {"restart": "Restart", "scale": "Scale"}
+_BODIES = {"restart": "Restart", "scale": "Scale", "start": "Start", "terminal": "Terminal"}
 
 
 def add_routes(serverapp: Any) -> None:
@@ -45,7 +45,9 @@ def add_routes(serverapp: Any) -> None:
     base = url_path_join(serverapp.base_url, "jupyter-sky", "api")
     routes: list[tuple[str, type[RequestHandler]]] = [
         (r"clusters", ClustersHandler),
-        (r"clusters/([^/]+)/(interrupt|where|restart|scale|down)", ActionHandler),
+        (r"clusters/([^/]+)/(interrupt|where|restart|scale|stop|start|down)", ActionHandler),
+        (r"clusters/([^/]+)/(history|variables|profile)", AskHandler),
+        (r"clusters/([^/]+)/terminal", TerminalHandler),
         (r"clusters/([^/]+)/logs/(\d{1,6})", LogHandler),
         (r"clusters/([^/]+)/logs/(\d{1,6})/file", LogFileHandler),
         (r"clusters/([^/]+)/runs/([0-9a-f]{1,32})", RunHandler),
@@ -93,17 +95,34 @@ class Handler(APIHandler):  # type: ignore[misc, unused-ignore]
         message = getattr(error, "log_message", None)
         self.finish({"message": message or _STATUS_MESSAGES.get(status_code, _OTHER_STATUS)})
 
-    def positive_argument(self, name: str, default: int, largest: int) -> int:
+    def options(self, action: str) -> dict[str, Any]:
+        """Return what the body of a request says.
+
+        Raises
+        ------
+        HTTPError
+            400, when it cannot be read.
+        """
+        if action not in _BODIES:
+            return {}
+        try:
+            options = json.loads(self.request.body)
+            check(_BODIES[action], options)
+        except (Invalid, ValueError, RecursionError) as error:
+            raise HTTPError(400, f"{action} cannot be read: {str(error)[:200]}") from None
+        return dict(options)
+
+    def whole_number(self, name: str, default: int, largest: int, smallest: int = 0) -> int:
         """Return a number of the query.
 
         Raises
         ------
         HTTPError
-            400, when it is not a whole number from 1 to ``largest``.
+            400, when it is not a whole number from ``smallest`` to ``largest``.
         """
         given = self.get_query_argument(name, str(default))
-        if not re.fullmatch(r"\d{1,9}", given, re.ASCII) or not 0 < int(given) <= largest:
-            raise HTTPError(400, f"{name} is a whole number from 1 to {largest:,}.")
+        if not re.fullmatch(r"\d{1,16}", given, re.ASCII) or not smallest <= int(given) <= largest:
+            raise HTTPError(400, f"{name} is a whole number from {smallest} to {largest:,}.")
         return int(given)
 
 
@@ -130,26 +149,72 @@ class ClustersHandler(Handler):
 
 
 class ActionHandler(Handler):
-    """Interrupts, inspects, restarts, scales or ends a cluster."""
+    """Interrupts, inspects, restarts, scales, stops, starts or ends a cluster."""
+
+    @_route
+    async def get(self, identity: str, action: str) -> None:
+        if action != "stop":
+            raise HTTPError(405)
+        inventory = await self.context.inventory()
+        if not inventory.row(identity) and not inventory.live_reports(identity):
+            raise HTTPError(404, NO_CLUSTER)
+        self.finish({"said": await self.context.actions.foresee_stop(inventory, identity)})
 
     @_route
     async def post(self, identity: str, action: str) -> None:
-        options = self._options(action)
+        options = self.options(action)
         inventory = await self.context.inventory()
         if not inventory.row(identity) and not inventory.live_reports(identity):
             raise HTTPError(404, NO_CLUSTER)
         said = await self.context.actions.run(inventory, identity, action, options)
         self.finish({"said": said})
 
-    def _options(self, action: str) -> dict[str, Any]:
-        if action not in _BODIES:
-            return {}
-        try:
-            options = json.loads(self.request.body)
-            check(_BODIES[action], options)
-        except (Invalid, ValueError, RecursionError) as error:
-            raise HTTPError(400, f"{action} cannot be read: {str(error)[:200]}") from None
-        return dict(options)
+
+class TerminalHandler(Handler):
+    """Makes a terminal of Jupyter's with a shell of a node in it."""
+
+    @_route
+    async def post(self, identity: str) -> None:
+        rank = self.options("terminal")["rank"]
+        may = self.authorizer.is_authorized(self, self.current_user, "write", "terminals")
+        if not await ensure_async(may):
+            raise HTTPError(403)
+        manager = self.settings.get("terminal_manager")
+        if manager is None or not self.settings.get("terminals_available"):
+            raise SkyError(
+                "this Jupyter server has no terminals: install `jupyter_server_terminals` and "
+                "`terminado` where it runs, or allow them in its configuration."
+            )
+        name = await self.context.cluster_name(identity)
+        words = cli_process.command("shell", str(rank), "--hold", "--cluster", name)
+        self.finish({"terminal": manager.create(shell_command=words)["name"]})
+
+
+class AskHandler(Handler):
+    """What the kernel knows of a cluster, for a page that looks at it."""
+
+    _track_activity = False
+
+    @_route
+    async def get(self, identity: str, about: str) -> None:
+        question: dict[str, object] = {"about": about}
+        if about == "history":
+            question["since"] = self.whole_number("since", 0, 2**53)
+        elif about == "profile":
+            raise HTTPError(405)
+        await self._answer(identity, question)
+
+    @_route
+    async def post(self, identity: str, about: str) -> None:
+        if about != "profile":
+            raise HTTPError(405)
+        await self._answer(identity, {"about": about})
+
+    async def _answer(self, identity: str, question: dict[str, object]) -> None:
+        inventory = await self.context.inventory()
+        if not inventory.row(identity) and not inventory.live_reports(identity):
+            raise HTTPError(404, NO_CLUSTER)
+        self.finish(await self.context.actions.ask(inventory, identity, question))
 
 
 class LogHandler(Handler):
@@ -157,7 +222,7 @@ class LogHandler(Handler):
 
     @_route
     async def get(self, identity: str, rank: str) -> None:
-        tail = self.positive_argument("tail", 1000, 100_000)
+        tail = self.whole_number("tail", 1000, 100_000, smallest=1)
         name = await self.context.cluster_name(identity)
         text = await cli_process.run("logs", rank, f"--tail={tail}", "--cluster", name)
         self.finish({"rank": int(rank), "text": text})
@@ -212,7 +277,7 @@ class OffersHandler(Handler):
 
     @_route
     async def get(self) -> None:
-        words = [f"--nodes={self.positive_argument('nodes', 1, 10_000)}"]
+        words = [f"--nodes={self.whole_number('nodes', 1, 10_000, smallest=1)}"]
         for name in ("gpu", "provider"):
             if value := self.get_query_argument(name, ""):
                 words.append(f"--{name}={value[:100]}")

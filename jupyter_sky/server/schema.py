@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-ClusterStatus = Literal["starting", "ready", "running", "lost", "down", "unknown"]
+ClusterStatus = Literal["starting", "ready", "running", "lost", "stopped", "down", "unknown"]
 
 
 class Clusters(TypedDict):
@@ -40,6 +40,8 @@ class Entry(TypedDict):
     kernels: list[Kernel]
     price: float | None
     cost: float | None
+    stoppable: bool
+    running_price: float | None
     idle: IdleTimeout | None
     line: str | None
     snapshot: dict[str, Any] | None

@@ -23,6 +23,7 @@ _STATES: dict[str, ClusterStatus] = {
     "busy": "running",
     "starting": "starting",
     "gone": "lost",
+    "stopped": "stopped",
 }
 
 

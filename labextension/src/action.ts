@@ -1,5 +1,7 @@
 /* What the user does in the view of a run. */
 
+import type { History, Profile, Variables } from './snapshot.ts';
+
 /** A rank can be chosen before there is a run: what it prints later is shown then. */
 export type Action =
   | { kind: 'select'; run: string | null; rank: number | null }
@@ -9,6 +11,16 @@ export type Action =
   | { kind: 'restore'; run: string }
   | { kind: 'go'; place: Place }
   | { kind: 'cluster'; cluster: string };
+
+/** What a page can ask of a cluster beside its snapshots; `jupyter_sky/notebook/sidebar/answers.py` knows
+    the answers. */
+export interface Ask {
+  /** What was used since the `at` of the last answer, or in the last ten minutes with 0. */
+  history(since: number): Promise<History>;
+  variables(): Promise<Variables>;
+  /** Looks at what the ranks do for ten seconds. */
+  profile(): Promise<Profile>;
+}
 
 /** A line of code that a traceback names: of a cell by its number, or of a file. */
 export interface Place {

@@ -17,11 +17,13 @@ export interface Entry {
   nodes: number | null;
   gpu: string | null;
   created: number | null;
-  state: 'starting' | 'ready' | 'running' | 'lost' | 'down' | 'unknown';
+  state: 'starting' | 'ready' | 'running' | 'lost' | 'stopped' | 'down' | 'unknown';
   note: string;
   kernels: Kernel[];
   price: number | null;
   cost: number | null;
+  stoppable: boolean;
+  running_price: number | null;
   idle: IdleTimeout | null;
   line: string | null;
   snapshot: Snapshot | null;
@@ -47,6 +49,18 @@ export interface Restart {
 
 export interface Scale {
   nodes: number;
+}
+
+export interface Start {
+  max_price: number | null;
+}
+
+export interface Terminal {
+  rank: number;
+}
+
+export interface TerminalName {
+  terminal: string;
 }
 
 export interface ActionResult {

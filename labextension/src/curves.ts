@@ -8,8 +8,8 @@ import type { Translation } from './words.ts';
 /** Charts that are shown at once; with more there is a button. */
 const FIRST = 12;
 
-const SVG = 'http://www.w3.org/2000/svg';
-const [WIDTH, HEIGHT] = [240, 80];
+export const SVG = 'http://www.w3.org/2000/svg';
+export const [WIDTH, HEIGHT] = [240, 80];
 
 /** Room above and below a curve, so that its line is not cut. */
 const MARGIN = 3;
@@ -85,7 +85,7 @@ export class Curves {
 }
 
 /** What a chart spans: the least and greatest step and value of its curves. */
-interface Span {
+export interface Span {
   left: number;
   right: number;
   low: number;
@@ -219,7 +219,7 @@ function spanOf(curves: Curve[]): Span {
 }
 
 /** Returns a curve as an SVG path; where a value is missing there is a gap. */
-export function pathOf({ steps, values }: Curve, span: Span): string {
+export function pathOf({ steps, values }: Pick<Curve, 'steps' | 'values'>, span: Span): string {
   const wide = span.right - span.left || 1;
   const tall = span.high - span.low;
   const parts: string[] = [];

@@ -3,7 +3,7 @@
    JupyterLab and Notebook 7 show a run with our extension, which is told here of each change;
    `cells/feed.ts` is its other half. Other pages show the widget itself. */
 
-import type { Action } from './action.ts';
+import type { Action, Ask } from './action.ts';
 import { ask, type Kernel } from './kernel.ts';
 import type { Rank } from './snapshot.ts';
 import { release, render, type Snapshot } from './view.ts';
@@ -15,8 +15,8 @@ export const CHANGED = 'jupyter-sky:snapshot';
 export interface Model {
   get(name: string): any;
   send(content: unknown): void;
-  on(event: 'change', changed: () => void): void;
-  off(event: 'change', changed: () => void): void;
+  on(event: 'change' | 'msg:custom', heard: (content?: any) => void): void;
+  off(event: 'change' | 'msg:custom', heard: (content?: any) => void): void;
   widget_manager?: { kernel?: Kernel | null };
 }
 
@@ -33,13 +33,61 @@ function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
       model.send(action);
     }
   };
-  const changed = () => render(el, snapshotOf(model), act, undefined, { kind: 'cell' });
+  const questions = new Questions(model);
+  const place = { kind: 'cell' as const, ask: questions.ask };
+  const changed = () => render(el, snapshotOf(model), act, undefined, place);
   model.on('change', changed);
   changed();
   return () => {
+    questions.end();
     model.off('change', changed);
     release(el);
   };
+}
+
+/** Asks the kernel about the cluster, over the same ways as actions go. */
+class Questions {
+  readonly ask: Ask = {
+    history: (since) => this.#send({ about: 'history', since }),
+    variables: () => this.#send({ about: 'variables' }),
+    profile: () => this.#send({ about: 'profile' })
+  };
+  readonly #model: Model;
+  readonly #waiting = new Map<string, { done(answer: any): void; failed(trouble: Error): void }>();
+  readonly #heard = (content: any) => {
+    const waiting = this.#waiting.get(content?.number);
+    if (content?.kind !== 'answer' || !waiting) {
+      return;
+    }
+    this.#waiting.delete(content.number);
+    if (content.answer) {
+      waiting.done(content.answer);
+    } else {
+      waiting.failed(new Error(content.trouble));
+    }
+  };
+
+  constructor(model: Model) {
+    this.#model = model;
+    model.on('msg:custom', this.#heard);
+  }
+
+  end(): void {
+    this.#model.off('msg:custom', this.#heard);
+  }
+
+  #send(question: object): Promise<any> {
+    const model = this.#model;
+    const number = `${Date.now()}-${Math.random()}`;
+    const message = { kind: 'ask', cluster: model.get('cluster').id, number, question };
+    return new Promise((done, failed) => {
+      this.#waiting.set(number, { done, failed });
+      const kernel = model.widget_manager?.kernel;
+      if (!kernel || !ask(kernel, message)) {
+        model.send(message);
+      }
+    });
+  }
 }
 
 /** Tells the page's extension of each change; returns what ends that. */

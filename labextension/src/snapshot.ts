@@ -56,6 +56,7 @@ export interface Run {
   cost: number | null;
   trouble: string | null;
   where: string | null;
+  attempt: [number, number] | null;
 }
 
 export interface Progress {
@@ -90,4 +91,44 @@ export interface Rank {
 export interface Output {
   rank: number;
   text: string;
+}
+
+export interface History {
+  at: number;
+  nodes: NodeHistory[];
+}
+
+export interface NodeHistory {
+  node: number;
+  times: number[];
+  processors: number;
+  memory_total: number;
+  processor: (number | null)[];
+  memory: (number | null)[];
+  network: (number | null)[];
+  ranks: RankHistory[];
+}
+
+export interface RankHistory {
+  rank: number;
+  processor: (number | null)[];
+  memory: (number | null)[];
+  gpu: (number | null)[];
+  gpu_memory: (number | null)[];
+  gpu_total: number | null;
+}
+
+export interface Variables {
+  head: string[];
+  rows: VariableRow[];
+  notes: string[];
+}
+
+export interface VariableRow {
+  cells: string[];
+  differs: boolean;
+}
+
+export interface Profile {
+  html: string;
 }

@@ -4,6 +4,7 @@ import type { Action } from './action.ts';
 import { Bar } from './bar.ts';
 import { ClusterName } from './cluster.ts';
 import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import { PageLinks } from './pages.ts';
 import type { Rank, Run, Snapshot } from './snapshot.ts';
 import { plain } from './text.ts';
 import type { Place } from './view.ts';
@@ -35,6 +36,7 @@ export class Strip {
   readonly #facts = element('span', 'jsky-run-facts jsky-quiet');
   readonly #restore = element('button', 'jsky-small-button', { type: 'button' });
   readonly #cluster: ClusterName;
+  readonly #pages: PageLinks;
   readonly #stop = element('button', 'jsky-stop', { type: 'button' }) as HTMLButtonElement;
   readonly #where = element('button', 'jsky-small-button jsky-ask-where', { type: 'button' });
   readonly #hint = element('div', 'jsky-hint', { role: 'status' });
@@ -54,6 +56,7 @@ export class Strip {
     this.#isCell = kind === 'cell';
     this.#progress = new Bar('jsky-progress');
     this.#cluster = new ClusterName(trans, (cluster) => act({ kind: 'cluster', cluster }));
+    this.#pages = new PageLinks(trans, 'jsky-pages');
     const words = [this.#icon, this.#state, this.#elapsed];
     if (this.#isCell) {
       const caret = element('span', 'jsky-caret-mark', { 'aria-hidden': 'true' });
@@ -94,7 +97,7 @@ export class Strip {
         ...facts,
         this.#restore,
         this.#where,
-        ...(this.#isCell ? [this.#cluster.element] : []),
+        ...(this.#isCell ? [this.#pages.element, this.#cluster.element] : []),
         this.#stop
       ),
       this.#hint
@@ -125,6 +128,8 @@ export class Strip {
     setOptional(this.#facts, this.#factsOf(snapshot));
     setShown(this.#restore, Boolean(place.isIncomplete));
     this.#cluster.show(cluster, Boolean(place.hasSidebar));
+    // Of a run that is over, the sidebar knows what its cluster serves now.
+    this.#pages.show(place.address && runs ? cluster.pages : [], place.address ?? String);
     setShown(this.#where, state === 'running');
     setShown(this.#stop, runs);
   }
@@ -187,7 +192,11 @@ export class Strip {
   }
 
   #factsOf({ run, sent_bytes, cluster }: Snapshot): string {
+    // Records in older notebooks say nothing of attempts.
+    const attempt = run?.attempt ?? null;
     const facts = [
+      attempt &&
+        this.#trans.__('attempt %1 of %2', String(attempt[0]), String(attempt[1])),
       run && this.#trans._n('%1 rank', '%1 ranks', run.ranks.length),
       run?.trouble && plain(run.trouble),
       sent_bytes >= WORTH_SAYING && this.#trans.__('%1 sent', size(sent_bytes)),

@@ -1,10 +1,13 @@
 /* The view of a run: `render` shows a snapshot in an element and touches only what changed. It knows
    nothing of Jupyter, and imports nothing but its parts beside it. */
 
-import type { Action } from './action.ts';
+import type { Action, Ask } from './action.ts';
 import { Curves } from './curves.ts';
 import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import { Usage } from './usage.ts';
 import { keepKeys } from './keys.ts';
+import { More } from './more.ts';
+import type { Address } from './pages.ts';
 import { OutputPane } from './output.ts';
 import { RankList } from './ranks.ts';
 import { Strip } from './strip.ts';
@@ -12,7 +15,7 @@ import type { Output, Snapshot } from './snapshot.ts';
 import { plain, plainLines } from './text.ts';
 import { english, type Translation } from './words.ts';
 
-export type { Action, Snapshot, Translation };
+export type { Action, Ask, Snapshot, Translation };
 
 /** What the place of a view is like. */
 export interface Place {
@@ -28,6 +31,12 @@ export interface Place {
   isIncomplete?: boolean;
   /** Whether a click on the cluster's name shows it in the sidebar. */
   hasSidebar?: boolean;
+  /** Returns where the browser finds what Jupyter's server has at a path, where it is known. */
+  address?: Address;
+  /** Answers what the user asks of the cluster, where somebody can. */
+  ask?: Ask | null;
+  /** What is known of the cluster's last ten minutes, and whether the user looks at it. */
+  usage?: Usage;
 }
 
 const views = new WeakMap<HTMLElement, View>();
@@ -67,10 +76,12 @@ class View {
   readonly #curves: Curves;
   readonly #ranks: RankList;
   readonly #output: OutputPane;
+  readonly #more: More;
   readonly #body: HTMLElement;
   readonly #announcement = element('div', 'jsky-spoken', { role: 'status', 'aria-live': 'polite' });
   readonly #giveKeysBack: () => void;
   #snapshot: Snapshot | null = null;
+  #ask: Ask | null = null;
   #selected: number | null = null;
   #open: boolean;
 
@@ -86,7 +97,9 @@ class View {
     this.#curves = new Curves(trans);
     this.#ranks = new RankList(trans, this.#isCell, (rank) => this.#choose(rank));
     this.#output = new OutputPane(trans, undefined, (place) => act({ kind: 'go', place }));
-    this.#body = element('div', 'jsky-ranks-body', {}, this.#ranks.element, this.#output.element);
+    this.#more = new More(trans, place.usage ?? new Usage());
+    const parts = [this.#ranks.element, this.#output.element, this.#more.element];
+    this.#body = element('div', 'jsky-ranks-body', {}, ...parts);
     this.element = element(
       'section',
       `jsky jsky-in-${place.kind}`,
@@ -119,6 +132,7 @@ class View {
       this.#selected = snapshot.output.rank;
     }
     this.#snapshot = snapshot;
+    this.#ask = place.ask ?? null;
     const name = plain(snapshot.cluster.name);
     setAttribute(this.element, 'aria-label', this.#trans.__('Run on cluster %1', name));
     this.#strip.show(snapshot, this.#open, place);
@@ -129,11 +143,13 @@ class View {
     if (this.#open) {
       this.#showRanks(snapshot);
     }
+    this.#showMore(snapshot);
     setText(this.#announcement, this.#strip.summary(snapshot));
   }
 
   release(): void {
     this.#strip.release();
+    this.#more.pause();
     this.#giveKeysBack();
   }
 
@@ -171,6 +187,18 @@ class View {
     if (this.#snapshot) {
       this.#strip.setOpen(this.#open);
       this.#showRanks(this.#snapshot);
+      this.#showMore(this.#snapshot);
+    }
+  }
+
+  /** What is asked of a cluster says nothing of a run that is over: the sidebar still has it. */
+  #showMore(snapshot: Snapshot): void {
+    const isPresent = !this.#isCell || snapshot.run?.state === 'running';
+    if (this.#open && isPresent) {
+      this.#more.show(snapshot, this.#ask);
+    } else {
+      this.#more.pause();
+      setShown(this.#more.element, false);
     }
   }
 

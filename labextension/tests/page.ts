@@ -17,7 +17,14 @@ export const { CustomEvent, Event, KeyboardEvent, MouseEvent, MutationObserver }
 const requestAnimationFrame = window.requestAnimationFrame.bind(window);
 // jsdom has no layout, so nothing to scroll.
 window.Element.prototype.scrollIntoView = () => {};
-Object.assign(globalThis, { CustomEvent, document, MutationObserver, requestAnimationFrame });
+const { DOMParser } = window;
+Object.assign(globalThis, {
+  CustomEvent,
+  document,
+  DOMParser,
+  MutationObserver,
+  requestAnimationFrame
+});
 
 /** Returns a fresh place in the document. */
 export function place(): HTMLElement {
@@ -55,7 +62,8 @@ export function sample(count = 4): Snapshot {
       progress: null,
       cost: null,
       trouble: null,
-      where: null
+      where: null,
+      attempt: null
     },
     sent_bytes: 1_234_567,
     nodes: Array.from({ length: count / 2 }, (_, node) => ({ node, addr: '10.0.0.1', gpu: 'A100' })),
@@ -100,6 +108,8 @@ export function sampleEntry(changes: Partial<Entry> = {}): Entry {
     ],
     price: 16.4,
     cost: 2.05,
+    stoppable: true,
+    running_price: 16.4,
     idle: { timeout: 1800, left: 240 },
     line: '%%sky --provider aws --nodes 2 --gpu A100',
     snapshot: sample(),
@@ -149,3 +159,6 @@ export function textOf(host: HTMLElement, selector: string): string {
 export function texts(host: HTMLElement, selector: string): string[] {
   return [...host.querySelectorAll(selector)].map((node) => node.textContent ?? '');
 }
+
+/** Waits until what was promised is there. */
+export const settled = () => new Promise((done) => setImmediate(done));

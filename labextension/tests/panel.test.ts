@@ -2,7 +2,9 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import panel, { type Model } from '../src/panel.ts';
 import { CHANGED } from '../src/panel.ts';
-import { document, place, sample, texts, textOf } from './page.ts';
+import { document, place, sample, settled, texts, textOf } from './page.ts';
+
+type Told = 'change' | 'msg:custom';
 
 /** A model as anywidget hands it over, with the parts that the kernel sends. */
 class Parts implements Model {
@@ -10,6 +12,7 @@ class Parts implements Model {
   widget_manager?: Model['widget_manager'];
   #parts: Record<string, unknown>;
   #changed = new Set<() => void>();
+  #hearing = new Set<(content?: any) => void>();
 
   constructor() {
     const { ranks, output, ...parts } = sample();
@@ -26,16 +29,22 @@ class Parts implements Model {
 
   get = (name: string): any => this.#parts[name];
   send = (content: unknown) => void this.sent.push(content);
-  on = (_: 'change', changed: () => void) => void this.#changed.add(changed);
-  off = (_: 'change', changed: () => void) => void this.#changed.delete(changed);
+  on = (event: Told, heard: (content?: any) => void) =>
+    void (event === 'change' ? this.#changed : this.#hearing).add(heard);
+  off = (event: Told, heard: (content?: any) => void) =>
+    void (event === 'change' ? this.#changed : this.#hearing).delete(heard);
 
   receive(parts: Record<string, unknown>): void {
     Object.assign(this.#parts, parts);
     this.#changed.forEach((changed) => changed());
   }
 
+  hear(content: unknown): void {
+    this.#hearing.forEach((heard) => heard(content));
+  }
+
   get watched(): boolean {
-    return this.#changed.size > 0;
+    return this.#changed.size + this.#hearing.size > 0;
   }
 }
 
@@ -125,4 +134,26 @@ test('the extension of the page is told of each change, also where nothing shows
   end();
   assert.ok(!model.watched);
   document.removeEventListener(CHANGED, listener);
+});
+
+test('a question goes to the kernel, and its answer comes back by its number', async (t) => {
+  const model = new Parts();
+  const [el, end] = shown(model);
+  t.after(end);
+  const button = [...el.querySelectorAll<HTMLElement>('.jsky-more button')].find(
+    ({ textContent }) => textContent === 'Variables'
+  )!;
+  button.click();
+  const { number, ...asked } = model.sent.at(-1) as { number: string };
+  assert.deepEqual(asked, { kind: 'ask', cluster: 'c1', question: { about: 'variables' } });
+  const answer = { head: ['name', 'ranks'], rows: [{ cells: ['x', '0-3'], differs: false }], notes: [] };
+  model.hear({ kind: 'answer', number: 'of another', answer: null, trouble: 'no' });
+  model.hear({ kind: 'answer', number, answer });
+  await settled();
+  assert.deepEqual(texts(el, '.jsky-variables tbody tr > *'), ['x', '0-3']);
+  button.click();
+  button.click();
+  model.hear({ ...(model.sent.at(-1) as object), kind: 'answer', trouble: 'it is lost' });
+  await settled();
+  assert.equal(textOf(el, '.jsky-more-part:not([hidden])'), 'it is lost');
 });

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { afterEach, test } from 'node:test';
+import type { Ask } from '../src/action.ts';
 import type { Entry, LogChunk } from '../src/api.ts';
 import type { Page } from '../src/sidebar/card.ts';
 import { costOf, endOf, madeOf, span, totalOf, upOf } from '../src/sidebar/facts.ts';
@@ -10,6 +11,9 @@ import { english } from '../src/words.ts';
 import { chunk, document, frame, place, sample, sampleEntry, texts, textOf, tools, touched } from './page.ts';
 
 const NOW = 1000 + 3723;
+
+/** Nobody is asked before the user presses a button. */
+const NOBODY = {} as Ask;
 
 /** A list of clusters, and what it asks of its page. */
 class Looker implements Page {
@@ -27,6 +31,7 @@ class Looker implements Page {
   act = (...done: unknown[]) => void this.did.push(done);
   go = (path: string) => void this.did.push(path);
   address = (path: string) => `/user/ada/${path}`;
+  ask = () => NOBODY;
 
   follow = (cluster: string, ranks: string, onChunk: (chunk: LogChunk, isFirst: boolean) => void) => {
     const key = `${cluster}:${ranks}`;
@@ -200,28 +205,51 @@ test('buttons do what they say, where it can be done', () => {
   looker.press('End this cluster…');
   looker.press('Go to a/train.ipynb (its kernel is busy)');
   looker.toggle();
-  for (const label of ['Show what each rank is doing…', 'Restart all ranks…', 'Change the number of nodes…', 'Open the log']) {
+  for (const label of ['Show what each rank is doing…', 'Restart all ranks…', 'Change the number of nodes…', 'Open the log', 'Open a terminal on the node of the selected rank']) {
     looker.press(label);
   }
+  host.querySelector<HTMLElement>('[data-rank="2"]')!.click();
+  looker.press('Open a terminal on the node of the selected rank');
   host.querySelector<HTMLElement>('.jsky-stop')!.click();
   host.querySelector<HTMLElement>('.jsky-ask-where')!.click();
   assert.deepEqual(did, [
-    ['interrupt', 'c1'],
-    ['down', 'c1'],
+    ['interrupt', 'c1', 0],
+    ['down', 'c1', 0],
     'a/train.ipynb',
-    ['where', 'c1'],
-    ['restart', 'c1'],
-    ['scale', 'c1'],
-    ['log', 'c1'],
-    ['interrupt', 'c1'],
-    ['where', 'c1']
+    ['where', 'c1', 0],
+    ['restart', 'c1', 0],
+    ['scale', 'c1', 0],
+    ['log', 'c1', 0],
+    ['terminal', 'c1', 0],
+    ['terminal', 'c1', 2],
+    ['interrupt', 'c1', 2],
+    ['where', 'c1', 2]
   ]);
-  assert.equal(host.querySelectorAll('jp-button[disabled]').length, 0);
+  assert.deepEqual(disabledIn(host), ['Stop its machines and keep their disks…']);
   looker.show(sampleEntry({ state: 'unknown', kernels: [], line: null }));
-  assert.deepEqual(
-    [...host.querySelectorAll('jp-button[disabled]')].map((button) => button.getAttribute('aria-label')),
-    ['Show what each rank is doing…', 'Copy the line that starts this cluster']
-  );
+  assert.deepEqual(disabledIn(host), ['Show what each rank is doing…', 'Copy the line that starts this cluster']);
+});
+
+function disabledIn(host: HTMLElement): (string | null)[] {
+  const found = [...host.querySelectorAll('jp-button[disabled]')];
+  return found.map((button) => button.getAttribute('aria-label'));
+}
+
+test('machines are stopped and started where that is possible, and no run is stopped by that', () => {
+  const looker = new Looker(sampleEntry({ state: 'ready' }));
+  const button = (label: string) => looker.host.querySelector<HTMLElement>(`[aria-label="${label}"]`)!;
+  const stop = button('Stop its machines and keep their disks…');
+  const start = button('Start its machines again…');
+  assert.deepEqual([stop.hidden, start.hidden], [false, true]);
+  looker.press('Stop its machines and keep their disks…');
+  looker.show(sampleEntry({ state: 'stopped', price: 0.02, snapshot: null, kernels: [] }));
+  assert.deepEqual([stop.hasAttribute('disabled'), start.hidden], [true, false]);
+  assert.match(looker.host.textContent!, /its disks \$0\.0200 an hour · \$2\.05 so far/);
+  looker.press('Start its machines again…');
+  assert.deepEqual(looker.did, [['stop', 'c1', 0], ['start', 'c1', 0]]);
+  // Hosts and processes cost nothing: they are not stopped.
+  looker.show(sampleEntry({ state: 'ready', provider: 'ssh', stoppable: false }));
+  assert.deepEqual([stop.hidden, start.hidden], [true, true]);
 });
 
 test('Stop is in one place: beside the name, or in the view of an opened cluster', () => {

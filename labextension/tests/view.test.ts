@@ -119,6 +119,24 @@ test('what a page does not know it does not claim', (t) => {
   assert.deepEqual(actions, [{ kind: 'restore', run: 'r1' }]);
 });
 
+test('a page that a node serves is a link beside the run, while that goes on', (t) => {
+  t.after(() => release(host));
+  const snapshot = sample();
+  snapshot.cluster.pages = [{ label: 'Port 6006 of rank 2', path: 'jupyter-sky/forward/c1/p/' }];
+  const links = () => [...host.querySelectorAll<HTMLAnchorElement>('.jsky-page')];
+  showInCell(snapshot);
+  assert.equal(links().length, 0, 'a page without a server of ours knows no way there');
+  const address = (path: string) => `/user/ada/${path}`;
+  showInCell(snapshot, { address });
+  assert.deepEqual(
+    links().map((link) => [link.textContent, link.getAttribute('href')]),
+    [['Port 6006 of rank 2', '/user/ada/jupyter-sky/forward/c1/p/']]
+  );
+  snapshot.run!.state = 'ok';
+  showInCell(snapshot, { address });
+  assert.equal(links().length, 0);
+});
+
 test('a rank that began anew is marked, and a bar is a bar', (t) => {
   t.after(() => release(host));
   show(withRank(withRank(sample(), 1, { restarted: true }), 3, { progress: PROGRESS }));

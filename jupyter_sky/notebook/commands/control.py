@@ -1,24 +1,29 @@
-"""``%sky where``, ``profile``, ``debug``, ``interrupt`` …; most are buttons too."""
+"""``%sky where``, ``profile``, ``debug``, ``interrupt``, ``auto`` …; most are buttons too."""
 
 from __future__ import annotations
 
+import html
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from IPython.display import display
+
+from jupyter_sky.api.display.description import describe
+from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import owed_ends, registry
+from jupyter_sky.cluster.network.pages import Page
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.ipython.post_mortem import last_error, look_at
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
-from jupyter_sky.notebook.output.progress import ProgressLine
 from jupyter_sky.notebook.profiling.show import show_profile
-from jupyter_sky.notebook.session import Session, describe
+from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import choose_ranks
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.ssh.connection.targets import parse
@@ -49,6 +54,34 @@ def debug(context: CommandContext, options: Namespace) -> None:
     if error and origin and origin[0] == cluster.name and options.ranks is None:
         ranks, run = (error.rank,), origin[1]
     look_at(context.shell, context.session.panels, cluster, run, ranks, len(ranks) > 1)
+
+
+def forward(context: CommandContext, options: Namespace) -> None:
+    """Show a link to a page that a node serves."""
+    cluster = context.cluster(options.cluster)
+    ranks = choose_ranks(cluster, options.ranks or "head", "--rank")
+    if len(ranks) > 1:
+        raise UsageError(
+            f"a page has one node: name one rank, as in `%sky forward {options.port} --rank 2`."
+        )
+    name, label = f"port-{options.port}-{ranks[0]}", f"Port {options.port} of rank {ranks[0]}"
+    if options.off:
+        cluster.pages.hide(name)
+        print(f"{cluster.name}: {label.lower()} is not shown")
+        return
+    # As its node reaches it: most that serve pages to one user listen nowhere else.
+    cluster.pages.show(Page(name, label, ranks[0], "127.0.0.1", options.port))
+    if not (link := cluster.pages.link(name)):
+        cluster.pages.hide(name)
+        raise UsageError(
+            "pages of nodes are shown at the address of Jupyter's server, and this is none of its "
+            "kernels: use `%sky forward` in JupyterLab or Notebook."
+        )
+    bundle = {
+        "text/plain": f"{label}: {link}",
+        "text/html": f'<a href="{html.escape(link)}" target="_blank" rel="noopener">{label}</a>',
+    }
+    display(bundle, raw=True)
 
 
 def interrupt(context: CommandContext, options: Namespace) -> None:
@@ -177,4 +210,19 @@ def _interrupted(cluster: Cluster, before: int) -> Interrupted:
     return Interrupted(
         f"the scaling of {cluster.name} was stopped: it has {format_count(nodes, 'node')}"
         f"{as_before}."
+    )
+
+
+def auto(context: CommandContext, options: Namespace) -> None:
+    """Run every following cell on the cluster, or no longer, and print which."""
+    if options.switch in ("on", "off"):
+        context.auto.switch(options.switch == "on")
+    if not context.auto.on:
+        print("auto is off: only cells that begin with `%%sky` run on a cluster")
+        return
+    name = context.session.current_name
+    print(
+        f"auto is on: from now on cells run on {name}, except those that begin with `# local` or "
+        f"with a cell magic, and those that have only lines with `%` or `!`; `%sky auto off` turns "
+        f"it off"
     )

@@ -6,19 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jupyter_sky.notebook.commands import (
-    auto,
     control,
     doctor,
-    gc,
-    lifecycle,
     logs,
     offers,
+    project,
     scripts,
-    snapshot,
     status,
     variables,
 )
 from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.commands.life import gc, lifecycle, snapshot, stops
 from jupyter_sky.notebook.options.lines import parse_line
 
 Handler = Callable[[CommandContext, Any], object]
@@ -31,6 +29,8 @@ it has left in the background.
 HANDLERS: Mapping[str, Handler] = {
     "up": lifecycle.up,
     "down": lifecycle.down,
+    "stop": stops.stop,
+    "start": stops.start,
     "status": status.status,
     "logs": logs.logs,
     "push": variables.push,
@@ -38,6 +38,9 @@ HANDLERS: Mapping[str, Handler] = {
     "vars": variables.vars_of_ranks,
     "same": variables.same,
     "metrics": variables.metrics,
+    "pip": project.pip,
+    "put": project.put,
+    "get": project.get,
     "attach": lifecycle.attach,
     "panel": status.panel,
     "where": control.where,
@@ -48,14 +51,19 @@ HANDLERS: Mapping[str, Handler] = {
     "scale": control.scale,
     "torchrun": scripts.torchrun,
     "launch": scripts.launch,
-    "auto": auto.auto,
+    "shell": scripts.shell,
+    "run": scripts.run,
+    "export": scripts.export,
+    "forward": control.forward,
+    "auto": control.auto,
     "dask": lifecycle.dask,
     "offers": offers.offers,
+    "costs": status.costs,
     "snapshot": snapshot.snapshot,
     "doctor": doctor.doctor,
     "gc": gc.gc,
 }
-"""By the names in `jupyter_sky.notebook.options.definitions.COMMANDS`."""
+"""By the names in `jupyter_sky.notebook.options.commands.COMMANDS`."""
 
 
 class Dispatcher:

@@ -14,6 +14,7 @@ from typing import TypedDict
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.errors import SkyError
+from jupyter_sky.notebook.cluster_factory import regions_of
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
@@ -64,7 +65,8 @@ def offers(context: CommandContext, options: Namespace) -> None:
         print(_as_lines(_find(session, wanted)))
     else:
         chosen = session.settings.with_cluster_defaults(wanted)
-        print(session.factory.aws(chosen).offers_table(_spec(chosen)))
+        for each in regions_of(chosen):
+            print(session.factory.aws(each).offers_table(_spec(each)))
 
 
 def _find(session: Session, wanted: CellOptions) -> OfferList:
@@ -125,7 +127,8 @@ def _ssh(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
 def _aws(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
     for spot in (True,) if wanted.spot else (False, True):
         options = session.settings.with_cluster_defaults(replace(wanted, spot=spot))
-        for each in session.factory.aws(options).find_offers(_spec(wanted))[:_SHOWN]:
+        here = regions_of(options)[0]
+        for each in session.factory.aws(here).find_offers(_spec(wanted))[:_SHOWN]:
             instance = each.type
             gpus = f"{instance.gpus} × {instance.gpu}, " if instance.gpu else ""
             size = f"{instance.cpus} CPUs, {instance.memory:.0f} GB"

@@ -1,4 +1,4 @@
-"""``%sky torchrun`` and ``%sky launch``: scripts of the user's on every node, beside the ranks."""
+"""``%sky torchrun``, ``launch`` and ``shell``: what runs on nodes beside the ranks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.kernel import notebook_path
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.background_run import BackgroundRun
+from jupyter_sky.notebook.programs.export import export_script
 from jupyter_sky.notebook.scripts.run import (
     NodeScript,
     choose_nodes,
@@ -37,6 +40,14 @@ def torchrun(context: CommandContext, line: Namespace) -> BackgroundRun | None:
     options = replace(options, ranks=ranks, stdout=options.stdout or "all")
     made = inside(folder, cluster, session, options, torchrun_script(line, script))
     return run_script(context.shell, session, cluster, options, made)
+
+
+def shell(context: CommandContext, line: Namespace) -> None:
+    """Say where a shell of a node can be opened: no cell is a terminal."""
+    raise UsageError(
+        "a shell needs a terminal: type `jupyter sky shell` in one, or open one with Terminal in "
+        "JupyterLab's sidebar."
+    )
 
 
 def launch(context: CommandContext, line: Namespace) -> BackgroundRun | None:
@@ -66,6 +77,24 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | None:
     if not task.run:
         return None
     return run_script(context.shell, session, cluster, options, made(task.run, task.name))
+
+
+def run(context: CommandContext, line: Namespace) -> None:
+    """Say where it belongs: here the cells run by themselves."""
+    raise UsageError(
+        f"`%sky run` is for a terminal: type `jupyter sky run {line.file}` there, or run the cells."
+    )
+
+
+def export(context: CommandContext, line: Namespace) -> None:
+    """Write a script that does the same as the cells of a notebook."""
+    source = line.notebook or notebook_path(context.shell)
+    if not source:
+        raise UsageError(
+            "the file of this notebook is not known: name it, as in `%sky export --notebook "
+            "train.ipynb`."
+        )
+    print(export_script(Path(source), line.file, context.session.factory))
 
 
 def _combined(task: TaskFile, line: CellOptions) -> list[CellOptions]:

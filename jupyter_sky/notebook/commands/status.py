@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import time
@@ -10,16 +11,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import owed_ends, registry
+from jupyter_sky.cluster.inventory import ledger, owed_ends, registry, stops
 from jupyter_sky.cluster.inventory.probe import ProbePhase, ProbeResult, probe
+from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.snapshot import RunState
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import aligned, format_dollars, format_duration, format_ranks
+from jupyter_sky.formatting import (
+    aligned,
+    format_count,
+    format_dollars,
+    format_duration,
+    format_ranks,
+)
 from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.commands.life.stops import disks_cost
+from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.providers import providers
 
 _HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "run")
+_DAYS = 30
 _STATES = {ProbePhase.BUSY: "running"}
 """Phases that a user knows by another word, as in the sidebar."""
 
@@ -53,17 +64,38 @@ def status(context: CommandContext, options: Namespace) -> None:
     if options.json:
         print(json.dumps(_entries(session.connected_clusters()), indent=2))
         return
-    session.find()
+    with contextlib.suppress(ClusterStopped):
+        session.find()
     print(_table(session.connected_clusters(), session.current_name))
     for owed in owed_ends.read():
         print(owed)
+
+
+def costs(context: CommandContext, options: Namespace) -> None:
+    """Print what rented clusters have cost, by day and cluster."""
+    days = options.days or _DAYS
+    found = ledger.by_day(registry.all_spent(), days)
+    if not found:
+        print(f"no cluster has cost anything in the last {format_count(days, 'day')}")
+        return
+    rows = [("day", "cluster", "where", "up", "cost")]
+    for (day, name, place), (hours, dollars) in found.items():
+        rows.append((f"{day}", name, place, format_duration(3600 * hours), format_dollars(dollars)))
+    total = sum(dollars for _, dollars in found.values())
+    rows.append(("in all", "", "", "", format_dollars(total)))
+    print("\n".join(aligned(rows)))
+    print(
+        "instances, from when they were asked for, at the price that was shown then, and disks "
+        "while these were stopped; spot may have cost less, and traffic and disks of instances "
+        "that ran cost more: AWS's own bill has them"
+    )
 
 
 def panel(context: CommandContext, options: Namespace) -> None:
     """Show the panel of a cluster in this cell."""
     cluster = context.session.find(options.name)
     if cluster is None:
-        raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to show.")
+        raise UsageError(no_cluster(options.name, "show"))
     if not context.session.panels.show(cluster):
         raise UsageError(
             "a panel needs a notebook with ipywidgets and anywidget: `%sky status` shows the same "
@@ -115,10 +147,10 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
             _size(row),
             _STATES.get(statuses[row.id].phase, statuses[row.id].phase),
             format_duration(now - row.created)
-            if statuses[row.id].phase is not ProbePhase.GONE
+            if statuses[row.id].phase not in (ProbePhase.GONE, ProbePhase.STOPPED)
             else "",
             _cost(row, now),
-            _running(known.get(row.id), statuses[row.id]),
+            _running(row, known.get(row.id), statuses[row.id]),
         )
         for row in rows
     ]
@@ -150,10 +182,19 @@ def _cost(row: registry.Row, now: float) -> str:
     cost = row.cost(now)
     if cost is None:
         return ""
+    if row.spec.get("stopped"):
+        return f"{format_dollars(cost)}; {disks_cost(stops.disk_cost(row, now))}"
     return f"{format_dollars(cost)}, {format_dollars(row.price or 0.0)} an hour"
 
 
-def _running(cluster: Cluster | None, now: ProbeResult) -> str:
+def _running(row: registry.Row, cluster: Cluster | None, now: ProbeResult) -> str:
+    if now.phase is ProbePhase.STOPPED:
+        return f"`%sky start {row.name}` starts it again"
+    if row.is_stopped and now.phase is ProbePhase.UNREACHABLE:
+        return (
+            f"its start was cut off: machines that run stop within 15 minutes, or "
+            f"`%sky start {row.name}` takes them up"
+        )
     if not now.busy:
         return "`%sky gc` removes what is left" if now.phase is ProbePhase.GONE else ""
     run = cluster.snapshot()["run"] if cluster else None

@@ -12,8 +12,9 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
-from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, COMMANDS
-from jupyter_sky.notebook.options.types import CompletionContext
+from jupyter_sky.notebook.options.commands import COMMANDS
+from jupyter_sky.notebook.options.definitions import CELL_OPTIONS
+from jupyter_sky.notebook.options.option_type import CompletionContext
 from jupyter_sky.notebook.session import Session
 
 _OUR_LINE = re.compile(r"\s*(?:\w+\s*=\s*)?(%%?sky\s.*)", re.DOTALL)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api import pools_up
+from jupyter_sky.api.prompts.keyboard import has_keyboard
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost, RemoteError
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.debugger.keyboard import has_keyboard
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.session import Session
@@ -42,9 +42,14 @@ class PostMortem:
         if not (force or self._shell.call_pdb):
             return
         error = last_error()
-        if error is None or error.origin is None:
+        if error is None:
             type(self._shell).debugger(self._shell, force=True)
             return
+        if error.origin is None:
+            raise UsageError(
+                "ranks keep no frames of calls that they take one by one: run the one that failed "
+                "alone, as in `f(x) @ pool`, and then `%debug`, or with a breakpoint() in it."
+            )
         name, run = error.origin
         if isinstance(error, RankLost):
             raise UsageError(
@@ -54,7 +59,12 @@ class PostMortem:
         pools = {each.name: each for each in pools_up.clusters()}
         cluster = pools.get(name) or self._session.find(name)
         if cluster is None:
-            raise UsageError(f"cluster {name} has ended: nothing is left to look at.")
+            raise UsageError(
+                f"cluster {name} has ended: nothing is left to look at. A `with` block ends its "
+                "pool when a call fails; a breakpoint() in the function stops it there before."
+                if name.startswith("pool-")
+                else f"cluster {name} has ended: nothing is left to look at."
+            )
         look_at(self._shell, self._session.panels, cluster, run, (error.rank,))
 
 
@@ -92,7 +102,7 @@ def look_at(
     RemoteError
         When a rank has kept nothing.
     """
-    if not has_keyboard(shell):
+    if not has_keyboard():
         raise UsageError(
             "the debugger needs somebody to type its commands: use it in JupyterLab, Notebook or "
             "a terminal. The traceback above has the lines of the error."

@@ -1,14 +1,12 @@
-"""The tables of the options of ``%%sky`` and of the commands of ``%sky``."""
+"""The table of the options of ``%%sky``; `commands` has that of the commands of ``%sky``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.parser import Argument
-from jupyter_sky.notebook.options.torchrun import TORCHRUN_OPTIONS
 
 RankSelection = Literal["all", "head"] | tuple[int, ...]
 """What ``--ranks`` is parsed to."""
@@ -42,7 +40,20 @@ CLUSTER_OPTIONS = tuple(
             "which of several to try first: the cheapest, or the first (cheapest)",
         ),
         (("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "hosts to reach over SSH"),
-        (("--region",), "NAME", types.WORD, "us-east-1", "AWS region"),
+        (
+            ("--region",),
+            "NAME",
+            types.REGIONS,
+            "us-east-1",
+            "AWS region; of several with commas, the first that has the nodes",
+        ),
+        (
+            ("--aws-profile",),
+            "NAME",
+            types.WORD,
+            "work",
+            "profile of the AWS configuration (the usual one)",
+        ),
         (
             ("--instance-type",),
             "TYPE",
@@ -82,6 +93,48 @@ CLUSTER_OPTIONS = tuple(
         ),
         (("--pip",), "PACKAGE", types.PACKAGES, "transformers", "packages to install"),
         (
+            ("--wheels",),
+            "FOLDER",
+            types.FOLDER,
+            "wheels",
+            "install from this folder of wheels, for hosts without internet",
+        ),
+        (
+            ("--env",),
+            "FILE",
+            types.ENVIRONMENT,
+            "uv.lock",
+            "install what a file says, in place of what the notebook imports, or none (imports)",
+        ),
+        (
+            ("--index",),
+            "URL",
+            types.INDEXES,
+            "https://wheels.example.org/simple",
+            "package index to ask beside the usual one",
+        ),
+        (
+            ("--include",),
+            "PATH",
+            types.INCLUDED,
+            "data",
+            "files and folders to send to the nodes at the start",
+        ),
+        (
+            ("--volume",),
+            "URL:PATH[:ro]",
+            types.VOLUMES,
+            "s3://bucket/photos:/data:ro",
+            "data of a bucket or shared folder, at a path of each node",
+        ),
+        (
+            ("--variable",),
+            "NAME=VALUE",
+            types.RANK_VARIABLES,
+            "EPOCHS=3",
+            "environment variable of the ranks; the NAME alone for its value here",
+        ),
+        (
             ("--procs-per-node",),
             "K",
             types.WHOLE,
@@ -94,6 +147,13 @@ CLUSTER_OPTIONS = tuple(
             types.TIME,
             "30m",
             "end the cluster after this long without a run",
+        ),
+        (
+            ("--autostop",),
+            "",
+            None,
+            "",
+            "stop the cluster then, and keep its disks",
         ),
         (
             ("--max-price",),
@@ -154,8 +214,21 @@ RUN_OPTIONS = tuple(
             "bring back variables of all ranks, as lists",
         ),
         (("--sh",), "", None, "", "run the cell as a shell script, once on each node"),
-        (("--workdir",), "FOLDER", types.FOLDER, ".", "send this folder and run the script in it"),
+        (
+            ("--workdir",),
+            "FOLDER",
+            types.FOLDER,
+            ".",
+            "keep this folder on the nodes like here, and run there",
+        ),
         (("--background",), "", None, "", "return at once; the run continues in the background"),
+        (
+            ("--retry",),
+            "N",
+            types.WHOLE,
+            "3",
+            "run the cell again, so often at most, where a rank or a node was lost",
+        ),
         (("--timeout",), "TIME", types.TIME, "10m", "stop the run after this long"),
         (
             ("--hang-after",),
@@ -178,142 +251,6 @@ RUN_OPTIONS = tuple(
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
 _OF_SCRIPTS = ("--stdout", "--allow-large", "--workdir", "--background", "--timeout")
 SCRIPT_OPTIONS = CLUSTER_OPTIONS + tuple(each for each in RUN_OPTIONS if each.name in _OF_SCRIPTS)
-_ALL_SHOWN = {
-    "--stdout": Argument(
-        ("--stdout",), "RANKS", types.SHOWN, "head", "ranks whose output is shown (all)"
-    )
-}
-
-_NAME = Argument(("name",), "NAME", types.CLUSTER, "train", "name of the cluster (the current one)")
-_CLUSTER = Argument(
-    ("--cluster", "-c"), "NAME", types.CLUSTER, "train", "name of the cluster (the current one)"
-)
-_PROVIDER = Argument(
-    ("--provider",), "NAME", types.PROVIDER, "aws", "also check what this provider needs"
-)
-_UNKNOWN_ID = Argument(
-    ("name",), "ID", types.WORD, "1f2e3d4c", "also end this cluster of another registry"
-)
-_REMOVE = Argument(("--remove",), "NAME", types.WORD, "jupyter-sky-0f1e", "snapshot to remove")
-_NAMES = Argument(("names",), "NAME", types.NAMES, "model", "names of the variables", required=True)
-_ALL_NAMES = replace(_NAMES, required=False, help="names of variables (all)")
-_COMPARED = replace(_NAMES, required=False, help="names of variables on the ranks")
-_RANDOM = Argument(
-    ("--random",), "", None, "", "compare the states of random number generators too"
-)
-_RESULTS = replace(_NAMES, type=types.RESULTS)
-_SOURCE_RANKS = Argument(
-    ("--ranks",), "RANKS", types.RANKS, "0,2-3", "ranks to bring them from (head)"
-)
-_SECONDS = Argument(("seconds",), "TIME", types.TIME, "10s", "how long to look (10s)")
-_LOOK_RANKS = Argument(("--ranks",), "RANKS", types.RANKS, "0,2-3", "ranks to look at (all)")
-_LOG_RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "ranks (head)")
-_RANKS = Argument(("ranks",), "RANKS", types.RANKS, "0,2-3", "ranks (all)")
-_HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "also check these hosts")
-_DEBUGGED = Argument(
-    ("--ranks", "--rank"), "RANKS", types.RANKS, "2", "ranks to look at (the one that failed first)"
-)
-_NODES = Argument(
-    ("nodes",), "N", types.NODES, "8", "new number of nodes; the last ones leave first"
-)
-_MORE_HOSTS = Argument(("--hosts",), "HOST", types.HOSTS, "gpu3,gpu4", "hosts for the new nodes")
-_CLEANED_HOSTS = Argument(
-    ("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "also clean up these hosts"
-)
-_SCRIPT = Argument(("script",), "SCRIPT", types.SCRIPT, "train.py", "script to run", required=True)
-_TASK_FILE = Argument(("file",), "FILE", types.TASK_FILE, "task.yaml", "task file", required=True)
-_ENV = Argument(
-    ("--env",), "NAME=VALUE", types.VARIABLES, "EPOCHS=3", "environment variable to set"
-)
-_SECRET = Argument(
-    ("--secret",), "NAME", types.SECRETS, "HF_TOKEN", "environment variable to pass on from here"
-)
-_NO_SETUP = Argument(("--no-setup",), "", None, "", "skip the setup of the task file")
-_UNUSED = Argument(
-    ("--unused-for",),
-    "TIME",
-    types.TIME,
-    "30d",
-    "remove environments that were not used for this long (14d)",
-)
-_FOLLOW = Argument(("--follow", "-f"), "", None, "", "keep showing new output")
-_SWITCH = Argument(
-    ("switch",), "on|off|status", types.SWITCH, "on", "turn it on or off, or show which (status)"
-)
-_SAVE = Argument(("--save",), "FILE", types.FILE, "rank3.log", "save the whole log to this file")
-_JSON = Argument(("--json",), "", None, "", "print JSON, for programs")
-_TAIL = Argument(("--tail",), "LINES", types.WHOLE, "20", "show only the last lines")
-
-_OFFERED = (
-    "--nodes",
-    "--gpu",
-    "--cpus",
-    "--memory",
-    "--region",
-    "--zone",
-    "--instance-type",
-    "--spot",
-    "--max-price",
-)
-OFFER_OPTIONS = (
-    *(each for each in CLUSTER_OPTIONS if each.name in _OFFERED),
-    Argument(("--provider",), "NAME", types.PROVIDER, "local", "provider to ask (aws)"),
-    _JSON,
-)
-
-COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
-    "up": ("start a cluster without running a cell", CLUSTER_OPTIONS),
-    "down": ("end a cluster", (_NAME,)),
-    "status": ("show clusters, their ranks and runs", (_JSON,)),
-    "logs": (
-        "show the output of ranks",
-        (_LOG_RANKS, _FOLLOW, _TAIL, _SAVE, _JSON, _CLUSTER),
-    ),
-    "push": ("send variables to all ranks", (_NAMES,)),
-    "pull": ("bring variables back from the ranks", (_RESULTS, _SOURCE_RANKS)),
-    "vars": ("show what names stand for on the ranks", (_ALL_NAMES, _CLUSTER)),
-    "same": (
-        "compare variables between the ranks, and show where they differ first",
-        (_COMPARED, _RANDOM, _CLUSTER),
-    ),
-    "metrics": ("return a table of what ranks have logged with `sky.log`", (_CLUSTER,)),
-    "attach": ("connect to a cluster that is up", (_NAME,)),
-    "panel": ("show the last run of a cluster here, live", (_NAME,)),
-    "where": ("show what each rank is doing, and which ranks the others wait for", (_CLUSTER,)),
-    "profile": (
-        "look at a run for a time, and show what its ranks spend it on",
-        (_SECONDS, _LOOK_RANKS, _CLUSTER),
-    ),
-    "debug": ("look at the error of a rank in the debugger", (_DEBUGGED, _CLUSTER)),
-    "interrupt": ("stop the current run", (_CLUSTER,)),
-    "restart": ("restart ranks with empty namespaces", (_RANKS, _CLUSTER)),
-    "scale": (
-        "add or remove nodes; ranks that stay keep their variables",
-        (_NODES, _MORE_HOSTS, _CLUSTER),
-    ),
-    "torchrun": (
-        "run a script under torchrun on every node",
-        (_SCRIPT, *(_ALL_SHOWN.get(each.name, each) for each in SCRIPT_OPTIONS), *TORCHRUN_OPTIONS),
-    ),
-    "launch": (
-        "run a SkyPilot task file on every node; options replace what the file says",
-        (_TASK_FILE, *SCRIPT_OPTIONS, _ENV, _SECRET, _NO_SETUP),
-    ),
-    "auto": ("run all following cells on the cluster", (_SWITCH,)),
-    "dask": ("return a client of Dask on the cluster, as in `client = %sky dask`", (_CLUSTER,)),
-    "offers": ("show which nodes are available and what they cost", OFFER_OPTIONS),
-    "snapshot": (
-        "save the head's disk as an image, from which nodes start faster",
-        (_REMOVE, _CLUSTER),
-    ),
-    "doctor": ("check this setup and say what is missing", (_HOSTS, _PROVIDER)),
-    "gc": (
-        "remove what dead clusters left behind, and unused environments",
-        (_UNKNOWN_ID, _CLEANED_HOSTS, _UNUSED),
-    ),
-}
-SCRIPT_COMMANDS = ("torchrun", "launch")
-"""Commands whose options are those of a cell, and more."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +265,10 @@ class CellOptions:
         None means the head, or the first rank of a run without the head.
     plugin
         Empty for ``none``.
+    env
+        The name of a file, ``imports``, or ``none``.
+    variable
+        Names of environment variables, each with its value.
     display
         Whether what ranks display may be all that a page can show.
     in_names
@@ -336,6 +277,8 @@ class CellOptions:
         Seconds.
     max_price, max_cost
         Dollars an hour, and dollars.
+    dry_run
+        Of ``%sky up``: whether only to say what would be started.
     """
 
     nodes: int | None = None
@@ -346,6 +289,7 @@ class CellOptions:
     selection: Literal["cheapest", "first"] | None = None
     hosts: tuple[str, ...] = ()
     region: str | None = None
+    aws_profile: str | None = None
     instance_type: str | None = None
     zone: str | None = None
     image_id: str | None = None
@@ -354,8 +298,15 @@ class CellOptions:
     cluster: str | None = None
     plugin: tuple[str, ...] | None = None
     pip: tuple[str, ...] = ()
+    wheels: str | None = None
+    env: str | None = None
+    index: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
+    variable: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     procs_per_node: int | None = None
     idle_timeout: float | None = None
+    autostop: bool = False
     max_price: float | None = None
     replace: bool = False
     patience: float | None = None
@@ -370,8 +321,10 @@ class CellOptions:
     sh: bool = False
     workdir: str | None = None
     background: bool = False
+    retry: int | None = None
     timeout: float | None = None
     hang_after: float | None = None
     profile: bool = False
     show_memory: bool = False
     pdb: bool = False
+    dry_run: bool = False

@@ -11,11 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.options.commands import COMMANDS, OF_A_CELL
 from jupyter_sky.notebook.options.definitions import (
     CELL_OPTIONS,
     CLUSTER_OPTIONS,
-    COMMANDS,
-    SCRIPT_COMMANDS,
     CellOptions,
 )
 from jupyter_sky.notebook.options.parser import HelpRequested, Parser
@@ -81,26 +80,40 @@ def parse_words(given: Sequence[str]) -> tuple[str, CellOptions | Namespace]:
     parser = Parser(f"%sky {command}", help, arguments)
     if command == "torchrun":
         parser.usage = "%(prog)s [options] SCRIPT [the script's arguments]"
-    if command == "torchrun":
         return command, _torchrun_line(parser, words)
+    behind: list[str] = []
+    if command == "run":
+        parser.usage = "%(prog)s FILE [options] [-- arguments of the notebook or script]"
+        parser.beyond = "arguments of the notebook or script stand behind `--`"
+        if "--" in words:
+            at = words.index("--")
+            words, behind = words[:at], words[at + 1 :]
     values = parser.read(words)
     if command == "up":
         return command, _cell_options(values)
     for argument in arguments:
         values.setdefault(argument.field, None if argument.type else False)
-    if command in SCRIPT_COMMANDS:
+    if command in OF_A_CELL:
         values["options"] = _cell_options(_of_a_cell(values))
+    if command == "run":
+        values["arguments"] = behind
     return command, Namespace(**values)
 
 
 def as_line(options: CellOptions) -> str:
-    """Return the line behind ``%%sky`` that starts a cluster with these options."""
+    """Return the line behind ``%%sky`` that starts a cluster with these options.
+
+    Variables are left out: their values can be secrets.
+    """
     words = []
     for argument in CLUSTER_OPTIONS:
         value = getattr(options, argument.field)
-        if value == getattr(_NO_OPTIONS, argument.field):
+        if value == getattr(_NO_OPTIONS, argument.field) or argument.name == "--variable":
             continue
         words.append(argument.name)
+        if argument.name == "--include":  # names of files may have commas in them
+            words += map(shlex.quote, value)
+            continue
         if argument.type is not None:
             words.append(shlex.quote(as_word(value)))
     return " ".join(words)
@@ -147,7 +160,16 @@ def _torchrun_line(parser: Parser, words: Sequence[str]) -> Namespace:
 def _of_a_cell(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the values of options that cells have too, and that were typed."""
     names = {each.name for each in fields(CellOptions)}
-    return {name: value for name, value in values.items() if name in names and value}
+    # Nothing is something that can be typed, as in `--plugin none`. A task file's `--env` is of
+    # variables, and not of the cluster.
+    return {
+        name: value
+        for name, value in values.items()
+        if name in names
+        and value is not None
+        and value is not False
+        and not isinstance(value, dict)
+    }
 
 
 def _with_memory(words: Sequence[str]) -> list[str]:

@@ -10,9 +10,13 @@ from typing import Any, NoReturn
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
-from jupyter_sky.notebook.options.types import InvalidValue, OptionType
+from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 
 _DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")  # an editor may have made one dash of two hyphens
+
+
+_FIELDS = {"--in": "in_names", "--volume": "volumes"}
+"""Where the name alone will not do: `in` is a keyword, and a setting has several volumes."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,7 @@ class Argument:
     @property
     def field(self) -> str:
         """The attribute that holds its value."""
-        # `in` is a keyword of Python.
-        return "in_names" if self.name == "--in" else self.name.lstrip("-").replace("-", "_")
+        return _FIELDS.get(self.name) or self.name.lstrip("-").replace("-", "_")
 
 
 class HelpRequested(Exception):
@@ -78,7 +81,14 @@ class Parser(argparse.ArgumentParser):
         What it does.
     arguments
         What can follow.
+
+    Attributes
+    ----------
+    beyond
+        What to do with words that are for something else; empty if there are none.
     """
+
+    beyond = ""
 
     def __init__(self, prog: str, help: str, arguments: Sequence[Argument]) -> None:
         super().__init__(
@@ -132,7 +142,8 @@ class Parser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             raise UsageError(self._without_value(error)) from None
         if rest:
-            raise UsageError(self._unexpected(rest[0], words))
+            wrong = self._unexpected(rest[0], words)
+            raise UsageError(f"{wrong[:-1]}; {self.beyond}." if self.beyond else wrong)
         values = {
             each.field: self._convert(each, vars(found)[each.field]) for each in self.arguments
         }

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jupyter_sky.notebook.options.option_type import OptionType
 from jupyter_sky.notebook.options.parser import Argument
-from jupyter_sky.notebook.options.types import OptionType
 
 
 def _node_count(text: str) -> str:

@@ -7,8 +7,8 @@ import keyword
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,103 +16,15 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import analyse
 from jupyter_sky.api import accelerators
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.options.option_type import CompletionContext, OptionType, no_completions
+from jupyter_sky.providers.buckets.volume import Volume
 
 _SWITCHES = ("on", "off", "status")
 _PROVIDERS = ("local", "ssh", "aws")
 _DISPLAYS = ("rich", "safe")
 _SELECTIONS = ("cheapest", "first")
+_PIP_ACTIONS = ("install",)
 _IPYTHON_NAMES = {"In", "Out", "exit", "get_ipython", "open", "quit"}
-
-
-@dataclass(frozen=True)
-class CompletionContext:
-    """What values can be completed to, where a line is typed.
-
-    Attributes
-    ----------
-    variables
-        The namespace of the notebook.
-    body
-        The cell below the line.
-    nodes
-        The ranks of each node of the current cluster.
-    clusters
-        The names of all clusters.
-    """
-
-    variables: Mapping[str, Any] = field(default_factory=dict)
-    body: str = ""
-    nodes: tuple[tuple[int, ...], ...] = ()
-    clusters: tuple[str, ...] = ()
-
-
-class InvalidValue(ValueError):
-    """A text is not a value of an option's type; the error's text is the part that is wrong."""
-
-
-def _no_completions(context: CompletionContext) -> Iterable[str]:
-    return ()
-
-
-@dataclass(frozen=True)
-class OptionType:
-    """The type of an option's values.
-
-    Attributes
-    ----------
-    description
-        What the values are, in words that can stand behind "takes", like "a whole number".
-    parse
-        Parses one value. It raises a ValueError when the text is not one, or a UsageError that says
-        what to type instead.
-    many
-        Whether several values may follow, with commas or blanks between them.
-    combine
-        Makes one value of several; it raises a ValueError when they exclude each other.
-    separator
-        What is between values in one word, as a regular expression.
-    completions
-        Returns what Tab completes to.
-    """
-
-    description: str
-    parse: Callable[[str], Any]
-    many: bool = False
-    combine: Callable[[list[Any]], Any] = tuple
-    separator: str = ","
-    completions: Callable[[CompletionContext], Iterable[str]] = _no_completions
-
-    def split(self, texts: Iterable[str]) -> list[str]:
-        """Split words at the separator, where several values are allowed."""
-        if not self.many:
-            return list(texts)
-        parts = (part.strip() for text in texts for part in re.split(self.separator, text))
-        return [part for part in parts if part]
-
-    def convert(self, texts: list[str]) -> Any:
-        """Parse texts that `split` returned, and combine them if several are allowed.
-
-        Raises
-        ------
-        InvalidValue
-            When one of them, or their combination, is not of this type.
-        UsageError
-            When one of them is not, and the type itself knows what to type instead.
-        """
-        values = []
-        for text in texts:
-            try:
-                values.append(self.parse(text))
-            except UsageError:
-                raise
-            except ValueError:
-                raise InvalidValue(text) from None
-        if not self.many:
-            return values[0]
-        try:
-            return self.combine(values)
-        except ValueError:
-            raise InvalidValue(",".join(texts)) from None
 
 
 def _matching(pattern: str, text: str) -> re.Match[str]:
@@ -120,6 +32,13 @@ def _matching(pattern: str, text: str) -> re.Match[str]:
     if match is None:
         raise ValueError(text)
     return match
+
+
+def _port(text: str) -> int:
+    number = _whole(text)
+    if number > 65535:
+        raise ValueError
+    return number
 
 
 def _whole(text: str) -> int:
@@ -187,6 +106,20 @@ def _host(text: str) -> str:
 
 def _package(text: str) -> str:
     return _matching(r"[\w.~/].*", text)[0]
+
+
+def _volume(text: str) -> str:
+    return str(Volume.parse(text))  # its UsageError says what is wrong
+
+
+def _address(text: str) -> str:
+    return _matching(r"(https?|file)://\S+", text)[0]
+
+
+def _environments(context: CompletionContext) -> Iterator[str]:
+    yield from ("imports", "none")
+    for pattern in ("uv.lock", "pyproject.toml", "requirements*.txt", "environment*.y*ml"):
+        yield from sorted(str(file) for file in Path().glob(pattern))
 
 
 def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
@@ -290,6 +223,7 @@ def _rank_lists(context: CompletionContext) -> Iterator[str]:
     yield from numbers
 
 
+PORT = OptionType("a port from 1 to 65535", _port)
 WHOLE = OptionType("a whole number of at least 1", _whole)
 NODES = OptionType("a whole number of at least 1 (`%sky down` ends the cluster)", _whole)
 SWITCH = OptionType(
@@ -300,16 +234,50 @@ TIME = OptionType("a time in seconds, or with s, m, h or d behind it", _seconds)
 SIZE = OptionType("a size in bytes, or with MB or GB behind it", _bytes)
 DOLLARS = OptionType("an amount in dollars", _dollars)
 WORD = OptionType("a name of letters, digits, `.`, `_` and `-`", _word)
+REGIONS = replace(
+    WORD,
+    description="names of regions, with commas between several",
+    many=True,
+    combine=lambda names: ",".join(_distinct(names)),
+)
 FILE = OptionType("the name of a file", lambda text: text)
 FOLDER = OptionType("the name of a folder", lambda text: text)
+ENVIRONMENT = OptionType(
+    "the name of a uv.lock, pyproject.toml, requirements.txt or environment.yml, `imports` or "
+    "`none`",
+    lambda text: text,
+    completions=_environments,
+)
+INDEXES = OptionType("addresses of package indexes", _address, many=True, combine=_distinct)
 SCRIPT = replace(
     FILE, completions=lambda context: sorted(str(file) for file in Path().glob("*.py"))
 )
+PROGRAM = replace(
+    FILE,
+    completions=lambda context: sorted(
+        str(file) for kind in ("*.ipynb", "*.py") for file in Path().glob(kind)
+    ),
+)
+PATHS = OptionType(
+    "names of files and folders",
+    lambda text: text,
+    many=True,
+    separator=r"(?!)",
+    completions=lambda context: sorted(str(path) for path in Path().glob("[!.]*")),
+)
+NODE_PATHS = replace(PATHS, completions=no_completions)
 TASK_FILE = replace(
     FILE,
     description="the name of a YAML file",
     completions=lambda context: sorted(str(file) for file in Path().glob("*.y*ml")),
 )
+VOLUMES = OptionType(
+    "where data is and where it goes, as in s3://bucket/prefix:/data[:ro]",
+    _volume,
+    many=True,
+    combine=_distinct,
+)
+INCLUDED = replace(PATHS, combine=_distinct)
 VARIABLES = OptionType(
     "NAME=VALUE, or the NAME of a variable that is set here",
     _variable_value,
@@ -317,6 +285,7 @@ VARIABLES = OptionType(
     combine=dict,
     separator=r"(?!)",
 )
+RANK_VARIABLES = replace(VARIABLES, combine=tuple)
 SECRETS = OptionType(
     "names of variables that are set here, whose values nobody sees",
     _secret,
@@ -341,6 +310,9 @@ SELECTION = OptionType(
 )
 DISPLAY = OptionType("rich or safe", _one_of(_DISPLAYS), completions=lambda context: _DISPLAYS)
 HOSTS = OptionType("names of machines", _host, many=True, combine=_distinct)
+PIP_ACTION = OptionType(
+    "`install`", _one_of(_PIP_ACTIONS), completions=lambda context: _PIP_ACTIONS
+)
 PACKAGES = OptionType(
     "packages as pip writes them",
     _package,

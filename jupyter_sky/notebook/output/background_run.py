@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 from IPython import get_ipython
 from IPython.display import DisplayHandle
 
+from jupyter_sky.cluster.errors import heard_interrupts
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.notebook.panel.manager import RunStrip
 from jupyter_sky.notebook.throttle import Throttle, call_in_loop
@@ -20,7 +24,16 @@ _KEPT = 64 * 1024  # bytes of output, at most
 _SHOWN_LINES = 40
 _UPDATE_DELAY = 0.25  # seconds until new output is shown, with all that comes meanwhile
 
-Bind = Callable[[dict[int, Any]], dict[str, Any]]
+Bind = Callable[[RunHandle, dict[int, Any]], dict[str, Any]]
+Again = Callable[[RunHandle], RunHandle | None]
+
+
+_begun: weakref.WeakSet[BackgroundRun] = weakref.WeakSet()
+
+
+def unanswered() -> list[BackgroundRun]:
+    """Return the runs of this process that nobody has asked for their result."""
+    return [run for run in list(_begun) if not run.is_answered]
 
 
 class BackgroundRun:
@@ -41,15 +54,33 @@ class BackgroundRun:
         Binds what the run was asked for, and returns it; called in the user's thread.
     timeout
         Seconds after which the run is stopped.
+    again
+        Returns the run that is to follow one which has lost a rank or a node, if any is; called in
+        a thread of its own.
+
+    Attributes
+    ----------
+    is_answered
+        Whether somebody has its result, or what it raised.
     """
 
     def __init__(
-        self, run: RunHandle, title: str, strip: RunStrip, bind: Bind, timeout: float | None
+        self,
+        run: RunHandle,
+        title: str,
+        strip: RunStrip,
+        bind: Bind,
+        timeout: float | None,
+        again: Again | None = None,
     ) -> None:
         self._run = run
         self._title = title
         self._strip = strip
         self._bind = bind
+        self._again = again
+        self._trouble: BaseException | None = None
+        self._is_cancelled = False
+        self._until = timeout and time.monotonic() + timeout
         self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._future.set_running_or_notify_cancel()
         self._output: deque[bytes] = deque()
@@ -58,6 +89,8 @@ class BackgroundRun:
         self._throttle = Throttle(
             self._update, interval=0.0, delay=_UPDATE_DELAY, later=call_in_loop
         )
+        self.is_answered = False
+        _begun.add(self)
         run.listen(self._on_output, self._on_end, timeout)
 
     @property
@@ -92,7 +125,8 @@ class BackgroundRun:
         TimeoutError
             When it has not ended after ``timeout`` seconds; it goes on.
         """
-        self._future.result(timeout)
+        with heard_interrupts():
+            self._future.result(timeout)
         return self._values()
 
     def wait_until_begun(self) -> None:
@@ -100,7 +134,8 @@ class BackgroundRun:
         self._run.wait_until_told()
 
     def cancel(self) -> None:
-        """Stop the run; one that waits for its turn is not started."""
+        """Stop the run; one that waits for its turn is not started, nor is another attempt."""
+        self._is_cancelled = True
         self._run.stop()
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
@@ -109,8 +144,11 @@ class BackgroundRun:
         return self._values()
 
     def _values(self) -> dict[str, Any]:
+        self.is_answered = True
         self._show_end()
-        return self._bind(self._run.values())
+        if self._trouble:
+            raise self._trouble
+        return self._bind(self._run, self._run.values())
 
     def __repr__(self) -> str:
         return f"<{self._title}: {self._state()}>"
@@ -129,9 +167,11 @@ class BackgroundRun:
 
     def _on_output(self, event: Output | Display) -> None:
         if isinstance(event, Display):
-            text = str(event.data.get("text/plain", "")).encode() + b"\n"
+            self._add(str(event.data.get("text/plain", "")).encode() + b"\n")
         else:
-            text = event.data
+            self._add(event.data)
+
+    def _add(self, text: bytes) -> None:
         self._output.append(text)
         self._size += len(text)
         while self._size > _KEPT and len(self._output) > 1:
@@ -139,10 +179,40 @@ class BackgroundRun:
         self._throttle.request()
 
     def _on_end(self) -> None:
+        if self._again and not self._is_cancelled and self._run.loss:
+            # It takes as long as new processes and nodes do, and the loop serves the links.
+            threading.Thread(target=self._run_again, name="sky-retry", daemon=True).start()
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
         if shell := get_ipython():
             shell.events.register("post_execute", self._show_end_in_cell)
         self._future.set_result(None)
         self._show_end()
+
+    # In a thread of its own
+
+    def _run_again(self) -> None:
+        """Begin the next attempt at what has lost a rank or a node."""
+        assert self._again
+        try:
+            following = self._again(self._run)
+        except BaseException as trouble:
+            self._trouble, following = trouble, None
+        if following is None:
+            self._finish()
+            return
+        self._run = following
+        left = self._until and max(0.0, self._until - time.monotonic())
+        following.listen(self._on_output, self._on_end, left)
+        if self._is_cancelled:
+            following.stop()
+
+    def say(self, text: str) -> None:
+        """Add a line to the output."""
+        self._add(f"{text}\n".encode())
+        self._throttle.request()
 
     # In both
 
@@ -168,6 +238,8 @@ class BackgroundRun:
         seconds = self._run.seconds
         if not self.done:
             return f"running for {seconds:.0f} s" if self._run.sent else "waiting for its turn"
+        if self._trouble:
+            return f"failed: {str(self._trouble).rstrip('.')}"
         if self._run.trouble:
             return f"ended after {seconds:.1f} s: {str(self._run.trouble).rstrip('.')}"
         word = "stopped" if self._run.stopped else "failed" if self._run.failed else "done"

@@ -7,10 +7,10 @@ from functools import partial
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.notebook.debugger.prompter import Prompter
 from jupyter_sky.notebook.kernel import is_ending
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.output.renderer import Renderer

@@ -21,12 +21,21 @@ class NameTable:
         The rows.
     ranks
         All ranks of the cluster.
+
+    Attributes
+    ----------
+    head, rows
+        The titles of the columns, and the rows as text without control characters.
+    differ
+        For each row whether ranks are not alike in it.
     """
+
+    head = _HEAD
 
     def __init__(self, rows: Sequence[NameRow], ranks: Sequence[int]) -> None:
         names = [row.name for row in rows]
         # A name that has several rows, or is not everywhere, is one to look at.
-        self._rows = [
+        self.rows = [
             (
                 plain(row.name),
                 plain(row.type),
@@ -38,12 +47,12 @@ class NameTable:
             )
             for row in rows
         ]
-        self._differ = [
+        self.differ = [
             bool(row.differ) or names.count(row.name) > 1 or not row.is_everywhere for row in rows
         ]
 
     def __repr__(self) -> str:
-        return "\n".join(line.rstrip() for line in aligned([_HEAD, *self._rows]))
+        return "\n".join(line.rstrip() for line in aligned([_HEAD, *self.rows]))
 
     def _repr_html_(self) -> str:
         return "".join(self._html())
@@ -52,7 +61,7 @@ class NameTable:
         yield '<table style="font-variant-numeric: tabular-nums"><thead><tr>'
         yield from (f'<th style="text-align: left">{title}</th>' for title in _HEAD)
         yield "</tr></thead><tbody>"
-        for row, differs in zip(self._rows, self._differ, strict=True):
+        for row, differs in zip(self.rows, self.differ, strict=True):
             yield "<tr>"
             for at, cell in enumerate(row):
                 text = escape(cell)

@@ -26,6 +26,10 @@ _REMEMBERED = 64  # runs that a page can still ask to stop
 _WORTH_A_LINE = 1.0  # seconds of a run from which on a terminal shows how it ended
 
 
+Answering = Callable[[Cluster, Mapping[str, Any]], Mapping[str, Any]]
+"""Answers what a page asks of a cluster."""
+
+
 class RunStrip(Protocol):
     """What shows one run; a cell that cannot show a strip has one that does less.
 
@@ -39,6 +43,9 @@ class RunStrip(Protocol):
 
     def show(self) -> None:
         """Show it in the current cell."""
+
+    def goes_on(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Show another run in its place, which follows the one that has ended."""
 
     def finish(self) -> None:
         """Show how the run has ended."""
@@ -64,6 +71,11 @@ class PanelManager:
         self._known: set[str] = set()
         self._clusters: dict[str, Cluster] = {}
         self._is_open = False
+        self._answer: Answering = _no_answer
+
+    def answer_with(self, answer: Answering) -> None:
+        """Have questions of pages about a cluster answered by this."""
+        self._answer = answer
 
     def prepare(self) -> None:
         """Begin to import ipywidgets: it takes about as long as a cluster takes to start."""
@@ -80,15 +92,23 @@ class PanelManager:
         run
             The id of the run.
         """
-        snapshot = partial(cluster.snapshot, None, run)
-        self._clusters[run] = cluster
-        if len(self._clusters) > _REMEMBERED:
-            del self._clusters[next(iter(self._clusters))]
+        snapshot = self._remember(cluster, run)
         if self._settings.panel == "none":
             return NoStrip()
         if not self._has_page:
             return _TerminalLine(snapshot)
         return Strip(snapshot, self._opens(cluster), partial(self._widget, cluster))
+
+    def go_on(self, strip: RunStrip, cluster: Cluster, run: str) -> None:
+        """Show in a strip the run that follows its own; from any thread."""
+        strip.goes_on(self._remember(cluster, run))
+
+    def _remember(self, cluster: Cluster, run: str) -> Callable[[], Snapshot]:
+        """Let pages ask to stop a run, and return what gives its snapshots."""
+        self._clusters[run] = cluster
+        if len(self._clusters) > _REMEMBERED:
+            del self._clusters[next(iter(self._clusters))]
+        return partial(cluster.snapshot, None, run)
 
     def show(self, cluster: Cluster) -> bool:
         """Show the last run of a cluster in the current cell; return whether a page can show it."""
@@ -139,7 +159,7 @@ class PanelManager:
         with self._lock:
             panel = self._panels.get(cluster.id)
             if panel is None:
-                panel = self._panels[cluster.id] = Panel(_ClusterSource(cluster))
+                panel = self._panels[cluster.id] = Panel(_ClusterSource(cluster, self._answer))
         return panel.view()
 
     def _import(self) -> bool:
@@ -161,6 +181,10 @@ def show_where(cluster: Cluster) -> None:
     threading.Thread(target=look, daemon=True, name="sky-where").start()
 
 
+def _no_answer(cluster: Cluster, question: Mapping[str, Any]) -> Mapping[str, Any]:
+    raise SkyError(f"nobody answers questions about {cluster.name} here.")
+
+
 class NoStrip:
     """Nothing is shown, because the user wants it so."""
 
@@ -169,6 +193,9 @@ class NoStrip:
     def show(self) -> None:
         """Show nothing."""
 
+    def goes_on(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Show nothing of it either."""
+
     finish = show
 
 
@@ -176,6 +203,10 @@ class _TerminalLine(NoStrip):
     """What a terminal shows of a run: a line at the end of one that took a while."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def goes_on(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Print how this one has ended instead."""
         self._snapshot = snapshot
 
     def finish(self) -> None:
@@ -189,8 +220,12 @@ class _TerminalLine(NoStrip):
 class _ClusterSource:
     """A cluster as the source of its panel."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, answer: Answering) -> None:
         self._cluster = cluster
+        self._answer = answer
+
+    def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._answer(self._cluster, question)
 
     def snapshot(self, rank: int | None) -> Snapshot:
         return self._cluster.snapshot(rank)

@@ -62,6 +62,8 @@ def headline(snapshot: Snapshot) -> str:
     if run is None:
         return plain(f"{made}: nothing has run yet")
     parts = [_state(run)]
+    if attempt := run["attempt"]:
+        parts.append("attempt {} of {}".format(*attempt))
     if run["progress"] and run["progress"]["part"] < 1:
         parts.append(f"{100 * run['progress']['part']:.0f} %")
     parts.append(f"{format_ranks(run['ranks'])} of {made}")

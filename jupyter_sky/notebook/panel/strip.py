@@ -67,6 +67,13 @@ class Strip:
         if begins:
             self._follow_soon()
 
+    def goes_on(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Show another run in its place, which follows the one that has ended."""
+        with self._lock:
+            self._snapshot, self._is_over = snapshot, False
+            self._publish()
+        self._follow_soon()
+
     def finish(self) -> None:
         """Show how the run has ended; it stays so."""
         # Programs that run notebooks, like papermill, ignore displays that come from threads.

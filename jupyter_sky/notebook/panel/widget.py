@@ -6,7 +6,8 @@ ipywidgets is slow to import, so nothing imports this module before a panel is s
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict
 
@@ -67,7 +68,16 @@ class OpenMessage(TypedDict):
     open: bool
 
 
-PanelMessage = SelectMessage | StopMessage | WhereMessage | OpenMessage
+class AskMessage(TypedDict):
+    """The page asks something of a cluster, and gives the question a name of its own."""
+
+    kind: Literal["ask"]
+    cluster: str
+    number: str
+    question: dict[str, Any]
+
+
+PanelMessage = SelectMessage | StopMessage | WhereMessage | OpenMessage | AskMessage
 """What a page sends; ``Action`` of ``labextension/src/snapshot.ts``."""
 
 
@@ -82,6 +92,15 @@ class PanelSource(Protocol):
 
     def where(self) -> None:
         """Have the snapshot say soon where the ranks are."""
+
+    def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a page asks of the cluster; called in a thread, since it may take a while.
+
+        Raises
+        ------
+        SkyError
+            When it cannot be answered.
+        """
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever the snapshot has changed, from any thread."""
@@ -196,6 +215,18 @@ class Panel(anywidget.AnyWidget):
             self._source.stop()
         elif message["kind"] == "where" and message["run"] == run:
             self._source.where()
+        elif message["kind"] == "ask" and message["cluster"] == self.cluster["id"]:
+            number, question = message["number"], message["question"]
+            answering = partial(self._answer, number, question)
+            threading.Thread(target=answering, daemon=True, name="sky-answer").start()
+
+    def _answer(self, number: str, question: Mapping[str, Any]) -> None:
+        said: dict[str, Any] = {"kind": "answer", "number": number}
+        try:
+            said["answer"] = self._source.answer(question)
+        except SkyError as error:
+            said["trouble"] = str(error)
+        self.send(said)
 
 
 def _parsed(content: object) -> PanelMessage | None:
@@ -206,6 +237,8 @@ def _parsed(content: object) -> PanelMessage | None:
             return {"kind": "stop", "run": run}
         case {"kind": "where", "run": str(run)}:
             return {"kind": "where", "run": run}
+        case {"kind": "ask", "cluster": str(of), "number": str(number), "question": dict(question)}:
+            return {"kind": "ask", "cluster": of, "number": number, "question": question}
     return None
 
 

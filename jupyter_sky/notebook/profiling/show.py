@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
+from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.profiling.profiler import LONGEST
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_duration
-from jupyter_sky.notebook.output.progress import ProgressLine
 from jupyter_sky.notebook.profiling.flame import as_html
 from jupyter_sky.notebook.profiling.text import as_text
 

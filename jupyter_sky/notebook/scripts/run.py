@@ -71,6 +71,11 @@ def run_shell_cell(
     }.items():
         if given:
             raise UsageError(f"{option} is about names of Python: leave it out beside --sh.")
+    if options.retry:
+        raise UsageError(
+            "--retry runs cells of Python again: leave it out beside --sh, and give torchrun "
+            "--max-restarts."
+        )
     folder = find_folder(options.workdir) if options.workdir is not None else None
     cluster = session.cluster(options)
     script = NodeScript(cell, shell_title(cell))
@@ -228,7 +233,7 @@ def run_script(
     if options.background:
         strip = session.panels.strip(cluster, run.id)
         name = f"{cluster.name} · {title}"
-        return BackgroundRun(run, name, strip, lambda values: {}, options.timeout)
+        return BackgroundRun(run, name, strip, lambda run, values: {}, options.timeout)
     is_safe = options.display == "safe"
     follow(shell, session.panels, cluster, run, options.timeout, sending, is_safe=is_safe)
     run.check()

@@ -11,7 +11,7 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options import types
-from jupyter_sky.notebook.options.types import InvalidValue, OptionType
+from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 
 _USED = ("name", "workdir", "num_nodes", "resources", "setup", "run", "envs", "secrets")
 _KEYS = (*_USED, "file_mounts")

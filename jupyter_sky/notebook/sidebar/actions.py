@@ -15,8 +15,11 @@ from jupyter_sky.notebook.commands.control import (
     scale_cluster,
     where_ranks_are,
 )
+from jupyter_sky.notebook.commands.life.stops import foresee_stop, stop_cluster
 from jupyter_sky.notebook.panel.strip import record_bundle
+from jupyter_sky.notebook.project.volumes import keep_unwritten
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.notebook.sidebar.answers import answer
 
 
 class ActionRequest(TypedDict):
@@ -30,18 +33,26 @@ class ActionRequest(TypedDict):
         The id of the run whose record is asked for; with ``record``.
     page
         The name of the page to which the way is asked for; with ``page``.
+    question
+        What is asked of the cluster, as `answers` beside this knows it; with ``ask``.
     ranks
         The ranks to restart, all of them with None; with ``restart``.
     nodes
         How many nodes the cluster is to have; with ``scale``.
+    dry_run
+        Whether only to say what would be lost; with ``stop``, which stops machines.
     """
 
-    action: Literal["interrupt", "where", "restart", "scale", "down", "record", "page"]
+    action: Literal[
+        "interrupt", "where", "restart", "scale", "stop", "down", "record", "page", "ask"
+    ]
     cluster: str
     run: NotRequired[str]
     page: NotRequired[str]
+    question: NotRequired[dict[str, object]]
     ranks: NotRequired[list[int] | None]
     nodes: NotRequired[int]
+    dry_run: NotRequired[bool]
 
 
 class SidebarActions:
@@ -80,6 +91,11 @@ class SidebarActions:
             return _record(cluster, str(request.get("run")))
         if request.get("action") == "page":
             return cluster.pages.way(str(request.get("page"))).as_json()
+        if request.get("action") == "ask":
+            return _answer(cluster, request.get("question"))
+        if request.get("action") == "stop" and request.get("dry_run"):
+            _check_not_of_pool(cluster, "stop")
+            return foresee_stop(cluster)
         self._set_error(cluster, "")
         try:
             return self._run(cluster, request)
@@ -96,12 +112,17 @@ class SidebarActions:
             case {"action": "restart", "ranks": list() | None as ranks}:
                 _check_alive(cluster)
                 return restart_ranks(cluster, ranks)
-            case {"action": "scale" | "down" as action} if cluster in pools_up.clusters():
-                raise UsageError(_of_pool(cluster, action))
             case {"action": "scale", "nodes": int() as nodes}:
+                _check_not_of_pool(cluster, "scale")
                 _check_alive(cluster)
                 return f"{cluster.name}: {scale_cluster(self._session, cluster, nodes)}"
+            case {"action": "stop"}:
+                _check_not_of_pool(cluster, "stop")
+                _check_alive(cluster)
+                return stop_cluster(self._session, cluster, lambda lost: None)
             case {"action": "down"}:
+                _check_not_of_pool(cluster, "down")
+                keep_unwritten(cluster)
                 return self._session.down(cluster.name)
         raise UsageError(f"this version of jupyter_sky does not know {request.get('action')!r}.")
 
@@ -122,12 +143,18 @@ def _record(cluster: Cluster, run: str) -> str:
     return json.dumps({**record, "text": cluster.run_output(run)})
 
 
-def _of_pool(cluster: Cluster, action: str) -> str:
+def _answer(cluster: Cluster, question: object) -> str:
+    return json.dumps(answer(cluster, question if isinstance(question, dict) else {}))
+
+
+def _check_not_of_pool(cluster: Cluster, action: str) -> None:
+    if cluster not in pools_up.clusters():
+        return
+    of_pool = f"{cluster.name} is of a pool in this notebook"
     if action == "scale":
-        return f"{cluster.name} is of a pool in this notebook: scale it with `pool.scale(nodes)`."
-    return (
-        f"{cluster.name} is of a pool in this notebook, and ends with its `with` block: stop the "
-        "cell, or restart the kernel."
+        raise UsageError(f"{of_pool}: scale it with `pool.scale(nodes)`.")
+    raise UsageError(
+        f"{of_pool}, and ends with its `with` block: stop the cell, or restart the kernel."
     )
 
 

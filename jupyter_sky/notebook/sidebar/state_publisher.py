@@ -25,7 +25,7 @@ _DELAY = 0.25  # seconds; a short run has ended by then, so that no user waits f
 
 
 class StatePublisher:
-    """Keeps this kernel's file up to date; a `jupyter_sky.notebook.session.SessionObserver`.
+    """Keeps this kernel's file up to date; a `jupyter_sky.notebook.client_plugins.SessionObserver`.
 
     Parameters
     ----------

@@ -22,6 +22,11 @@ export function isOver({ run }: Snapshot): boolean {
   return run !== null && run.state !== 'running' && run.state !== 'waiting';
 }
 
+/** When a snapshot was made, as the seconds of its run tell. */
+function time({ run }: Snapshot): number {
+  return run ? run.started + run.seconds : 0;
+}
+
 export class Feed {
   /** Emitted with the id of a run of which something else is known. */
   readonly changed = new Signal<this, string>(this);
@@ -42,6 +47,10 @@ export class Feed {
       return;
     }
     if (known && source === 'output' && !isOver(snapshot) && known.heard > 0) {
+      return;
+    }
+    // What the kernel wrote down for the server may be older than what it has told the page.
+    if (known && source === 'server' && !isOver(snapshot) && time(snapshot) < time(known.snapshot)) {
       return;
     }
     const heard = source === 'kernel' ? performance.now() : (known?.heard ?? 0);

@@ -6,7 +6,7 @@ import { PageConfig } from '@jupyterlab/coreutils';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
-import type { Action } from '../action.ts';
+import type { Action, Ask } from '../action.ts';
 import { ask, type Kernel } from '../kernel.ts';
 import { IClusters } from '../lab/clusters.ts';
 import { follow } from '../lab/follow.ts';
@@ -120,6 +120,15 @@ class NotebookPage implements Page {
 
   isIncomplete(strip: RunStrip): boolean {
     return this.#keeper.isIncomplete(strip);
+  }
+
+  address(path: string): string {
+    return this.#clusters.client.address(path);
+  }
+
+  askOf(strip: RunStrip): Ask | null {
+    const { snapshot } = strip;
+    return snapshot && this.#keeper.hasKernel(strip) ? this.#clusters.client.ask(snapshot.cluster.id) : null;
   }
 
   act(action: Action, strip: RunStrip): void {

@@ -5,8 +5,9 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ReadonlyJSONObject } from '@lumino/coreutils';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
-import type { Action } from '../action.ts';
+import type { Action, Ask } from '../action.ts';
 import type { Snapshot } from '../snapshot.ts';
+import { Usage } from '../usage.ts';
 import { release, render } from '../view.ts';
 import { isOver, type Feed } from './feed.ts';
 
@@ -23,15 +24,33 @@ export interface RunOutput {
 /** What a strip asks of the page around it. */
 export interface Page {
   readonly hasSidebar: boolean;
+  /** Returns where the browser finds what Jupyter's server has at a path. */
+  address(path: string): string;
   act(action: Action, strip: RunStrip): void;
   /** Whether text of a run is missing in the cell of a strip. */
   isIncomplete(strip: RunStrip): boolean;
+  /** Returns what answers questions about the cluster of a strip; null if nobody can. */
+  askOf(strip: RunStrip): Ask | null;
   attached(strip: RunStrip): void;
   detached(strip: RunStrip): void;
 }
 
 /** Which strips the user has opened or closed, by their runs: a page makes them anew now and then. */
 const opened = new Map<string, boolean>();
+
+/** What the user has seen of the last ten minutes, by runs; those of the latest are kept. */
+const usages = new Map<string, Usage>();
+const MOST_USAGES = 8;
+
+function usageOf(run: string): Usage {
+  const usage = usages.get(run) ?? new Usage();
+  usages.delete(run);
+  usages.set(run, usage);
+  for (const old of [...usages.keys()].slice(0, -MOST_USAGES)) {
+    usages.delete(old);
+  }
+  return usage;
+}
 
 export class RunStrip extends Widget implements IRenderMime.IRenderer {
   readonly #feed: Feed;
@@ -87,7 +106,10 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
       note: known?.note ?? '',
       isLost: known?.isLost ?? false,
       isIncomplete: this.#page.isIncomplete(this),
-      hasSidebar: this.#page.hasSidebar
+      hasSidebar: this.#page.hasSidebar,
+      address: (path: string) => this.#page.address(path),
+      ask: this.#page.askOf(this),
+      usage: usageOf(this.run ?? '')
     };
     render(this.node, snapshot, (action) => this.#act(action), this.#trans, place);
   }

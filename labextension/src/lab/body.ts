@@ -50,9 +50,10 @@ export class SidebarBody extends Widget {
       closeForm
     );
     const list = new ClusterList(tools, {
-      act: (action, cluster) => void commands.execute(commandOf(action), { cluster }),
+      act: (action, cluster, rank) => void commands.execute(commandOf(action), { cluster, rank }),
       go: (path) => notebooks.go(path),
       address: (path) => clusters.client.address(path),
+      ask: (cluster) => clusters.client.ask(cluster),
       follow: (cluster, ranks, onChunk) => follow(clusters.client, cluster, ranks, TAIL, onChunk)
     });
     closeForm();

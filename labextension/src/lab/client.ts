@@ -3,7 +3,8 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { ActionResult, Clusters, Environment, Offers, Record } from '../api.ts';
+import type { Ask } from '../action.ts';
+import type { ActionResult, Clusters, Environment, Offers, Record, TerminalName } from '../api.ts';
 import type { Wanted } from '../sidebar/form.ts';
 
 /** What went wrong, as a sentence for the user. */
@@ -40,6 +41,26 @@ export class Client {
     return this.#request('POST', ['clusters', cluster, 'scale'], { nodes });
   }
 
+  /** Opens a terminal of Jupyter's with a shell on the node of a rank. */
+  terminal(cluster: string, rank: number): Promise<TerminalName> {
+    return this.#request('POST', ['clusters', cluster, 'terminal'], { rank });
+  }
+
+  /** Asks what is lost with the machines of a cluster off, and what their disks cost then. */
+  foreseeStop(cluster: string): Promise<ActionResult> {
+    return this.#request('GET', ['clusters', cluster, 'stop']);
+  }
+
+  /** Stops the machines of a cluster; `interrupt` stops its run. */
+  stop(cluster: string): Promise<ActionResult> {
+    return this.#request('POST', ['clusters', cluster, 'stop']);
+  }
+
+  /** Starts stopped machines, for so many dollars an hour; null where no price is known. */
+  start(cluster: string, price: number | null): Promise<ActionResult> {
+    return this.#request('POST', ['clusters', cluster, 'start'], { max_price: price });
+  }
+
   down(cluster: string): Promise<ActionResult> {
     return this.#request('POST', ['clusters', cluster, 'down']);
   }
@@ -47,6 +68,18 @@ export class Client {
   /** Asks the kernel that began a run how that goes, or how it ended. */
   record(cluster: string, run: string): Promise<Record> {
     return this.#request('GET', ['clusters', cluster, 'runs', run]);
+  }
+
+  /** Returns what answers questions about a cluster: its kernel, by the server. */
+  ask(cluster: string): Ask {
+    return {
+      history: (since) => {
+        const query = URLExt.objectToQueryString({ since: String(since) });
+        return this.#request('GET', ['clusters', cluster, 'history'], undefined, query);
+      },
+      variables: () => this.#request('GET', ['clusters', cluster, 'variables']),
+      profile: () => this.#request('POST', ['clusters', cluster, 'profile'])
+    };
   }
 
   environment(kernel: string): Promise<Environment> {

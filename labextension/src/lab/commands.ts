@@ -2,6 +2,7 @@
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Clipboard, ICommandPalette, InputDialog, Notification } from '@jupyterlab/apputils';
+import { PageConfig } from '@jupyterlab/coreutils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
 import type { Entry } from '../api.ts';
@@ -23,6 +24,10 @@ const ARGUMENTS = {
     cluster: {
       type: 'string',
       description: 'The id of the cluster; without it, that of the current notebook.'
+    },
+    rank: {
+      type: 'number',
+      description: 'The rank that it is about, where it is about one; without it, the head.'
     }
   }
 } as const;
@@ -50,7 +55,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
         icon: iconOf(action),
         describedBy: { args: ARGUMENTS },
         isEnabled: ({ cluster }) => actions.candidates(action, cluster as string).length > 0,
-        execute: ({ cluster }) => actions.run(action, cluster as string)
+        execute: ({ cluster, rank }) => actions.run(action, cluster as string, rank as number)
       });
       palette?.addItem({ command, category: trans.__('Clusters') });
     }
@@ -87,13 +92,13 @@ class Actions {
     return cluster ? possible.filter(({ id }) => id === cluster) : possible;
   }
 
-  async run(action: Action, cluster?: string): Promise<void> {
+  async run(action: Action, cluster?: string, rank = 0): Promise<void> {
     const entry = await this.#choose(this.candidates(action, cluster));
     if (!entry) {
       return;
     }
     try {
-      const said = await this.#do(action, entry);
+      const said = await this.#do(action, entry, rank);
       if (said) {
         Notification.success(plain(said), { autoClose: 3000 });
       }
@@ -117,8 +122,17 @@ class Actions {
     return value === null ? undefined : entries[names.indexOf(value)];
   }
 
+  /** Shows a terminal; Notebook 7 has a page for each. */
+  async #openTerminal(name: string): Promise<void> {
+    if (PageConfig.getOption('notebookPage')) {
+      window.open(this.#clusters.client.address(`terminals/${encodeURIComponent(name)}`));
+    } else {
+      await this.#app.commands.execute('terminal:open', { name });
+    }
+  }
+
   /** Runs an action; returns a sentence about the result, where it is not visible on the page. */
-  async #do(action: Action, entry: Entry): Promise<string | void> {
+  async #do(action: Action, entry: Entry, rank: number): Promise<string | void> {
     const { client } = this.#clusters;
     switch (action) {
       case 'interrupt':
@@ -143,9 +157,26 @@ class Actions {
         return this.#notebooks.insert(`attach ${plain(entry.name)}`, 'cell');
       case 'log':
         return openLog(this.#app, this.#clusters, entry, this.#trans);
+      case 'terminal': {
+        const { terminal } = await client.terminal(entry.id, rank);
+        await this.#openTerminal(terminal);
+        return;
+      }
       case 'copy':
         Clipboard.copyToSystem(entry.line ?? '');
         return this.#trans.__('Copied: %1', entry.line);
+      case 'stop': {
+        const { said } = await client.foreseeStop(entry.id);
+        if (await this.#confirm.stop(entry, said)) {
+          return (await client.stop(entry.id)).said;
+        }
+        return;
+      }
+      case 'start':
+        if (await this.#confirm.start(entry)) {
+          return (await client.start(entry.id, entry.running_price)).said;
+        }
+        return;
       default:
         if (await this.#confirm.down(entry)) {
           return (await client.down(entry.id)).said;

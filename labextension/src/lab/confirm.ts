@@ -26,6 +26,25 @@ export class Confirm {
     return this.#confirmLoss(title, this.#lossOf(entry), this.#trans.__('End'));
   }
 
+  /** Asks whether to stop machines; `foreseen` says what is lost then, and what is paid. */
+  stop(entry: Entry, foreseen: string): Promise<boolean> {
+    const title = this.#trans.__('Stop the machines of %1?', plain(entry.name));
+    return this.#confirmLoss(title, plain(foreseen), this.#trans.__('Stop machines'));
+  }
+
+  /** Asks whether stopped machines shall cost again what they do when they run. */
+  async start({ name, running_price: price }: Entry): Promise<boolean> {
+    if (price !== null && price <= this.#settings.values.confirmAbove) {
+      return true;
+    }
+    const title = this.#trans.__('Start the machines of %1?', plain(name));
+    const body =
+      price === null
+        ? this.#trans.__('What they cost is not known here.')
+        : this.#trans.__('They cost %1 an hour, as before.', money(price));
+    return this.#ask(title, body, Dialog.okButton({ label: this.#trans.__('Start') }));
+  }
+
   /** Asks for the number of nodes; returns null if it stays as it is. */
   async scale(entry: Entry): Promise<number | null> {
     const { name, nodes, price } = entry;

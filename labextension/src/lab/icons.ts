@@ -13,8 +13,10 @@ import {
   listIcon,
   notebookIcon,
   refreshIcon,
+  runIcon,
   searchIcon,
-  stopIcon
+  stopIcon,
+  terminalIcon
 } from '@jupyterlab/ui-components';
 import type { IconName } from '../sidebar/tools.ts';
 
@@ -54,6 +56,16 @@ const scaleIcon = new LabIcon({
 </svg>`
 });
 
+/* Machines that sleep: a square stops a run. */
+const sleepIcon = new LabIcon({
+  name: 'jupyter-sky:sleep',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 24 24">
+  <g class="jp-icon3" stroke="#616161" stroke-width="2" stroke-linejoin="round">
+    <path style="fill: none" d="M19.5 14.6A8 8 0 1 1 9.4 4.5a6.5 6.5 0 0 0 10.1 10.1z"/>
+  </g>
+</svg>`
+});
+
 /* No icon means two things: a test holds that. */
 const ICONS: Record<IconName, LabIcon> = {
   add: addIcon,
@@ -71,6 +83,9 @@ const ICONS: Record<IconName, LabIcon> = {
   restart: refreshIcon,
   scale: scaleIcon,
   sky: skyIcon,
+  start: runIcon,
+  stop: sleepIcon,
+  terminal: terminalIcon,
   where: searchIcon
 };
 

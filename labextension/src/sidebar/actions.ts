@@ -1,12 +1,23 @@
 /* The actions of the user on a cluster, and the row of buttons for them. */
 
 import type { Entry } from '../api.ts';
-import { element, setAttribute } from '../dom.ts';
+import { element, setAttribute, setShown } from '../dom.ts';
 import type { Translation } from '../words.ts';
 import { iconButton } from './button.ts';
 import type { Tools } from './tools.ts';
 
-export type Action = 'interrupt' | 'where' | 'restart' | 'scale' | 'attach' | 'log' | 'copy' | 'down';
+export type Action =
+  | 'interrupt'
+  | 'where'
+  | 'restart'
+  | 'scale'
+  | 'attach'
+  | 'log'
+  | 'terminal'
+  | 'copy'
+  | 'stop'
+  | 'start'
+  | 'down';
 
 export const ACTIONS: readonly Action[] = [
   'interrupt',
@@ -15,7 +26,10 @@ export const ACTIONS: readonly Action[] = [
   'scale',
   'attach',
   'log',
+  'terminal',
   'copy',
+  'stop',
+  'start',
   'down'
 ];
 
@@ -34,15 +48,21 @@ export function labelOf(trans: Translation, action: Action): string {
       return trans.__('Attach to this notebook');
     case 'log':
       return trans.__('Open the log');
+    case 'terminal':
+      return trans.__('Open a terminal on the node of the selected rank');
     case 'copy':
       return trans.__('Copy the line that starts this cluster');
+    case 'stop':
+      return trans.__('Stop its machines and keep their disks…');
+    case 'start':
+      return trans.__('Start its machines again…');
     default:
       return trans.__('End this cluster…');
   }
 }
 
 /** Whether an action is possible in the state of a cluster. */
-export function isPossible(action: Action, { state, line }: Entry): boolean {
+export function isPossible(action: Action, { state, line, stoppable }: Entry): boolean {
   switch (action) {
     case 'interrupt':
     case 'where':
@@ -51,16 +71,30 @@ export function isPossible(action: Action, { state, line }: Entry): boolean {
     case 'scale':
     case 'attach':
     case 'log':
-      return state !== 'down' && state !== 'starting';
+    case 'terminal':
+      return state !== 'down' && state !== 'starting' && state !== 'stopped';
     case 'copy':
       return line !== null;
+    case 'stop':
+      return stoppable && (state === 'ready' || state === 'unknown');
+    case 'start':
+      return state === 'stopped';
     default:
       return state !== 'down';
   }
 }
 
-/** The actions in the row of buttons; the other two are beside the name. */
-const IN_BAR: readonly Action[] = ['where', 'restart', 'scale', 'attach', 'log', 'copy'];
+/** The actions in the row of buttons; the others are beside the name. */
+const IN_BAR: readonly Action[] = [
+  'where',
+  'restart',
+  'scale',
+  'attach',
+  'log',
+  'terminal',
+  'copy',
+  'stop'
+];
 
 export class ActionBar {
   readonly element: HTMLElement;
@@ -78,6 +112,7 @@ export class ActionBar {
   show(entry: Entry): void {
     for (const [action, button] of this.#buttons) {
       setAttribute(button, 'disabled', isPossible(action, entry) ? null : '');
+      setShown(button, action !== 'stop' || entry.stoppable);
     }
   }
 }

@@ -1,9 +1,11 @@
 /* One cluster: how it is in a few lines, and below them, once it is opened, the view of its ranks. */
 
+import type { Ask } from '../action.ts';
 import type { Entry } from '../api.ts';
 import { element, setAttribute, setOptional, setShown, setText } from '../dom.ts';
+import { PageLinks } from '../pages.ts';
 import { plain } from '../text.ts';
-import { ActionBar, actionButton, type Action } from './actions.ts';
+import { ActionBar, actionButton, isPossible, type Action } from './actions.ts';
 import { costOf, endOf, madeOf, stateWord, upOf } from './facts.ts';
 import { Ranks, type Follow } from './ranks.ts';
 import { setSentence } from './sentence.ts';
@@ -11,12 +13,15 @@ import type { Tools } from './tools.ts';
 
 /** What a card needs of the page. */
 export interface Page {
-  act(action: Action, cluster: string): void;
+  /** Does something to a cluster; where that is about one rank, it is the one that is selected. */
+  act(action: Action, cluster: string, rank: number): void;
   /** Shows a notebook. */
   go(path: string): void;
   /** Returns where the browser finds what Jupyter's server has at a path. */
   address(path: string): string;
   follow: Follow;
+  /** Returns what answers questions about a cluster. */
+  ask(cluster: string): Ask;
 }
 
 export class Card {
@@ -25,12 +30,13 @@ export class Card {
   readonly #page: Page;
   readonly #opener: HTMLElement;
   readonly #stop: HTMLElement;
+  readonly #start: HTMLElement;
   readonly #caret = element('span', 'jsky-caret', { 'aria-hidden': 'true' });
   readonly #dot = element('span', 'jsky-dot', { 'aria-hidden': 'true' });
   readonly #name = element('span', 'jsky-name');
   readonly #made = element('div', 'jsky-card-made');
   readonly #users = element('div', 'jsky-card-users');
-  readonly #pages = element('div', 'jsky-card-pages');
+  readonly #pages: PageLinks;
   readonly #cost = element('div', 'jsky-quiet');
   readonly #up = element('span', 'jsky-fact jsky-quiet');
   readonly #end = element('span', 'jsky-fact');
@@ -41,15 +47,15 @@ export class Card {
   #entry: Entry;
   #open = false;
   #usersShown = '';
-  #pagesShown = '';
 
   constructor(tools: Tools, page: Page, entry: Entry) {
     this.#tools = tools;
     this.#page = page;
     this.#entry = entry;
-    const act = (action: Action) => page.act(action, this.#entry.id);
+    const act = (action: Action) => page.act(action, this.#entry.id, this.#ranks.selected);
+    this.#pages = new PageLinks(tools.trans, 'jsky-card-pages');
     this.#actions = new ActionBar(tools, act);
-    this.#ranks = new Ranks(tools.trans, entry.id, page.follow, act);
+    this.#ranks = new Ranks(tools.trans, entry.id, page.follow, act, page.ask(entry.id));
     this.#body = element('div', 'jsky-card-body', {}, this.#actions.element, this.#ranks.element);
     this.#opener = element('button', 'jsky-opener', { type: 'button' });
     this.#opener.append(this.#caret, this.#dot, this.#name);
@@ -57,20 +63,21 @@ export class Card {
       this.open = !this.#open;
     });
     this.#stop = actionButton(tools, 'interrupt', act);
+    this.#start = actionButton(tools, 'start', act);
     const down = actionButton(tools, 'down', act);
     down.classList.add('jsky-card-down');
     this.element = element(
       'li',
       'jsky-card',
       {},
-      element('div', 'jsky-card-head', {}, this.#opener, this.#stop, down),
+      element('div', 'jsky-card-head', {}, this.#opener, this.#stop, this.#start, down),
       element(
         'div',
         'jsky-card-facts',
         {},
         this.#made,
         this.#users,
-        this.#pages,
+        this.#pages.element,
         this.#cost,
         element('div', '', {}, this.#up, this.#end),
         this.#note
@@ -82,7 +89,6 @@ export class Card {
         this.#opener.focus();
       }
     });
-    setShown(this.#pages, false);
     this.open = false;
   }
 
@@ -116,6 +122,7 @@ export class Card {
     setAttribute(this.#end, 'data-soon', end?.soon ? '' : null);
     setSentence(this.#note, entry.note);
     this.#showStop();
+    setShown(this.#start, isPossible('start', entry));
     this.#actions.show(entry);
     if (this.#open) {
       this.#ranks.show(entry);
@@ -144,24 +151,11 @@ export class Card {
     setShown(this.#users, kernels.length > 0);
   }
 
-  /** Links to what the nodes serve for the browser, as long as a kernel leads there. */
+  /** A kernel leads there: without one there is no way. */
   #showPages(): void {
     const { snapshot, kernels } = this.#entry;
     const pages = kernels.length > 0 ? (snapshot?.cluster.pages ?? []) : [];
-    const shown = JSON.stringify(pages);
-    if (this.#pagesShown === shown) {
-      return;
-    }
-    this.#pagesShown = shown;
-    const links = pages.map(({ label, path }) => {
-      const href = this.#page.address(path);
-      const link = element('a', 'jsky-page', { href, target: '_blank', rel: 'noopener' });
-      setText(link, plain(label));
-      setAttribute(link, 'title', this.#tools.trans.__('Open %1 in a new tab', plain(label)));
-      return link;
-    });
-    this.#pages.replaceChildren(...links);
-    setShown(this.#pages, links.length > 0);
+    this.#pages.show(pages, (path) => this.#page.address(path));
   }
 
   #user({ notebook, path, busy }: Entry['kernels'][number]): HTMLElement {

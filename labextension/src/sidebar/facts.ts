@@ -19,9 +19,11 @@ export function madeOf(trans: Translation, { provider, nodes, gpu }: Entry): str
 }
 
 /** What it costs: "$131.08 an hour · $42.17 so far"; empty where nothing is known. */
-export function costOf(trans: Translation, { price, cost }: Entry): string {
+export function costOf(trans: Translation, { price, cost, state }: Entry): string {
+  const isOff = state === 'stopped';
   const parts = [
-    price !== null && trans.__('%1 an hour', money(price)),
+    price !== null && isOff && trans.__('its disks %1 an hour', money(price)),
+    price !== null && !isOff && trans.__('%1 an hour', money(price)),
     cost !== null && trans.__('%1 so far', money(cost))
   ];
   return parts.filter(Boolean).join(' · ');
@@ -29,7 +31,7 @@ export function costOf(trans: Translation, { price, cost }: Entry): string {
 
 /** How long it has been up; `now` is in seconds since the epoch. */
 export function upOf(trans: Translation, { created, state }: Entry, now: number): string {
-  if (created === null || state === 'down') {
+  if (created === null || state === 'down' || state === 'stopped') {
     return '';
   }
   return trans.__('up %1', span(trans, now - created));
@@ -41,7 +43,7 @@ export function endOf(trans: Translation, entry: Entry): { text: string; soon: b
   if (left !== null) {
     return { text: trans.__('ends in %1 if it stays idle', span(trans, left)), soon: left < SOON };
   }
-  if (entry.idle && entry.state !== 'running') {
+  if (entry.idle && entry.state !== 'running' && entry.state !== 'stopped') {
     const timeout = span(trans, entry.idle.timeout);
     return { text: trans.__('ends after %1 idle', timeout), soon: false };
   }
@@ -50,7 +52,7 @@ export function endOf(trans: Translation, entry: Entry): { text: string; soon: b
 
 /** The seconds until an idle cluster ends; null while it is busy, or if they are not known. */
 export function leftOf({ state, idle }: Entry): number | null {
-  return idle && state !== 'running' ? idle.left : null;
+  return idle && state !== 'running' && state !== 'stopped' ? idle.left : null;
 }
 
 export function stateWord(trans: Translation, state: Entry['state']): string {
@@ -63,6 +65,8 @@ export function stateWord(trans: Translation, state: Entry['state']): string {
       return trans.__('running');
     case 'lost':
       return trans.__('lost');
+    case 'stopped':
+      return trans.__('stopped');
     case 'down':
       return trans.__('down');
     default:

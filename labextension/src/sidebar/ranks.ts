@@ -2,7 +2,8 @@
 
 import type { Entry, LogChunk } from '../api.ts';
 import { element } from '../dom.ts';
-import type { Action } from '../action.ts';
+import type { Action, Ask } from '../action.ts';
+import { Usage } from '../usage.ts';
 import { release, render } from '../view.ts';
 import type { Translation } from '../words.ts';
 import { isPossible } from './actions.ts';
@@ -27,6 +28,8 @@ export class Ranks {
   readonly #cluster: string;
   readonly #follow: Follow;
   readonly #do: (action: 'interrupt' | 'where') => void;
+  readonly #ask: Ask;
+  readonly #usage = new Usage();
   readonly #view = element('div', 'jsky-card-view');
   readonly #note = element('div', 'jsky-nothing jsky-quiet');
   #entry: Entry | null = null;
@@ -37,12 +40,24 @@ export class Ranks {
   #run: string | undefined;
   #unfollow: (() => void) | null = null;
 
-  constructor(trans: Translation, cluster: string, follow: Follow, act: (action: 'interrupt' | 'where') => void) {
+  constructor(
+    trans: Translation,
+    cluster: string,
+    follow: Follow,
+    act: (action: 'interrupt' | 'where') => void,
+    ask: Ask
+  ) {
     this.#trans = trans;
     this.#cluster = cluster;
     this.#follow = follow;
     this.#do = act;
+    this.#ask = ask;
     this.element = element('div', '', {}, this.#view, this.#note);
+  }
+
+  /** The rank whose output is shown, or the head. */
+  get selected(): number {
+    return this.#rank ?? 0;
   }
 
   /** Shows the ranks of a cluster; with null it shows and follows nothing. */
@@ -92,7 +107,10 @@ export class Ranks {
       const output = { rank: this.#rank, text: this.#text || own };
       // The card shows the cost already.
       const cluster = { ...snapshot.cluster, price: null, cost: null };
-      render(this.#view, { ...snapshot, cluster, output }, (action) => this.#act(action), this.#trans);
+      const ask = this.#entry?.kernels.length ? this.#ask : null;
+      const shown = { ...snapshot, cluster, output };
+      const place = { kind: 'sidebar' as const, ask, usage: this.#usage };
+      render(this.#view, shown, (action) => this.#act(action), this.#trans, place);
       setSentence(this.#note, this.#end);
     }
   }

@@ -18,6 +18,9 @@ export type IconName =
   | 'restart'
   | 'scale'
   | 'sky'
+  | 'start'
+  | 'stop'
+  | 'terminal'
   | 'where';
 
 export interface Tools {

@@ -5,28 +5,64 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from jupyter_sky.api.display.description import describe
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import NoticeLine
+from jupyter_sky.notebook.places import usual_selection
+from jupyter_sky.notebook.project.volumes import keep_unwritten
 from jupyter_sky.notebook.results import bind, select_requested
-from jupyter_sky.notebook.session import describe
+from jupyter_sky.providers.choice import in_order
+from jupyter_sky.providers.cloud import Planned
 
 if TYPE_CHECKING:
     from distributed import Client
 
 
 def up(context: CommandContext, options: CellOptions) -> None:
-    """Start a cluster, unless it is up."""
-    context.session.cluster(options)
+    """Start a cluster, unless it is up, or say what would be started."""
+    if options.dry_run:
+        print(_dry_run(context, options))
+    else:
+        context.session.cluster(options)
+
+
+def _dry_run(context: CommandContext, options: CellOptions) -> str:
+    """Return what starting a cluster would do at each place where it could come from, in order."""
+    name, places = context.session.places(options)
+    if registry.find(name) is not None:
+        raise UsageError(f"{name} is up already: `%sky status` shows it.")
+    ordered, notes = list(places), list[str]()
+    if len(places) > 1:
+        found, notes = in_order(places, options.selection or usual_selection(places))
+        ordered = [place for place, _ in found]
+    parts = []
+    for place in ordered:
+        warnings = place.provider.check(place.spec, place.runtime_env.preload)
+        if isinstance(place.provider, Planned):
+            said = place.provider.plan(place.spec)
+        else:
+            said = f"{format_count(place.spec.nodes, f'{place.name} node')}, which cost nothing"
+        parts.append("\n".join([said, *warnings]))
+    head = f"{name}: nothing was started; `%sky up` without --dry-run would start"
+    return "\n\n".join(
+        [f"{head}{' the first of these that it gets' * (len(parts) > 1)}:", *parts]
+        + [f"not {each}" for each in notes]
+    )
 
 
 def down(context: CommandContext, options: Namespace) -> None:
     """End a cluster."""
     session = context.session
+    if not options.discard and (cluster := session.connected(options.name)):
+        keep_unwritten(cluster)
     line = NoticeLine(context.shell, options.name or session.current_name)
     print(session.down(options.name, line.update))
 
@@ -42,7 +78,7 @@ def attach(context: CommandContext, options: Namespace) -> None:
     """Make a cluster the current one, and follow the run that another kernel has left there."""
     cluster = context.session.find(options.name)
     if cluster is None:
-        raise UsageError(f"there is no cluster {options.name or 'of this notebook'} to attach.")
+        raise UsageError(no_cluster(options.name, "attach"))
     context.session.make_current(cluster)
     print(f"{cluster.name}: {describe(cluster)}; cells without --cluster use it now")
     if run := cluster.pop_unseen_run():

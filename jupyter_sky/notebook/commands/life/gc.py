@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from jupyter_sky.cluster.inventory import cloud_resources, orphans, owed_ends
+from jupyter_sky.cluster.inventory import cloud_resources, orphans, owed_ends, registry, stops
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.commands.life.stops import disks_cost
 from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.providers.ssh.setup import prune as ssh
@@ -50,6 +52,13 @@ def _remove_orphans(identity: str | None) -> None:
             trouble.append(f"{error}")
     if not left and not trouble:
         print("nothing was left behind")
+    now = time.time()
+    for row in registry.rows():
+        if row.spec.get("stopped"):
+            print(
+                f"kept: {row.name}, which is stopped: {disks_cost(stops.disk_cost(row, now))}; "
+                f"`%sky down {row.name}` ends it"
+            )
     for sentence in [*trouble, *cloud_resources.upkeep()]:
         print(sentence)
     for each in rented:

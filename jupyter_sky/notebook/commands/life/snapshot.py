@@ -6,11 +6,11 @@ from argparse import Namespace
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.commands.context import CommandContext
-from jupyter_sky.notebook.output.progress import ProgressLine
 from jupyter_sky.providers.aws.clients import clients_at
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance

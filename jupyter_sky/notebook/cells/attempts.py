@@ -1,0 +1,170 @@
+"""Attempts at a cell: with ``--retry`` it runs again where a rank or a node was lost.
+
+Each attempt is a run of its own, which stays in the cell as it ended. Its ranks are new processes,
+so that all begin alike: what one of them has lost, the others let go of.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import TimedOut
+from jupyter_sky.cluster.loss import Loss, loss_of_trouble
+from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.task import Attempt
+from jupyter_sky.errors import SkyError
+from jupyter_sky.notebook.cells.cell import Cell
+from jupyter_sky.notebook.output.follow import follow
+from jupyter_sky.notebook.output.progress import SendingLine
+from jupyter_sky.notebook.profiling.recorded import show_records
+from jupyter_sky.notebook.session import Session
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
+class Attempts:
+    """The attempts at one cell.
+
+    Parameters
+    ----------
+    cell
+        The cell.
+    cluster
+        Where it runs first.
+    say
+        Tells the user what was lost.
+
+    Attributes
+    ----------
+    cluster
+        Where it runs now: another one of the same name, if the first was lost.
+    """
+
+    def __init__(self, cell: Cell, cluster: Cluster, say: Callable[[str], object] = _print) -> None:
+        self._cell = cell
+        self.cluster = cluster
+        self._say = say
+        options = cell.options
+        self._attempt = Attempt(limit=1 + (options.retry or 0), timeout=options.timeout)
+        self._began = time.monotonic()
+
+    def begin(self) -> tuple[RunHandle, SendingLine]:
+        """Return the first run."""
+        return self._cell.make_run(self.cluster, self._attempt)
+
+    def run_here(self, session: Session) -> RunHandle:
+        """Run the cell, and show what comes, until an attempt has not lost anything.
+
+        Returns
+        -------
+        RunHandle
+            The last run, which has ended one way or the other.
+
+        Raises
+        ------
+        Interrupted
+            When Ctrl-C has stopped it.
+        TimedOut
+            When the time of all attempts together was over.
+        """
+        run, sending = self.begin()
+        while True:
+            self._follow(session, run, sending)
+            again = self.next_after(run, session)
+            if again is None:
+                return run
+            run, sending = again
+
+    def next_after(
+        self, run: RunHandle, session: Session | None
+    ) -> tuple[RunHandle, SendingLine] | None:
+        """Return the next attempt after a run that has ended.
+
+        Parameters
+        ----------
+        run
+            The run.
+        session
+            Starts a new cluster where all of it was lost; without one, the last run stays so.
+
+        Returns
+        -------
+        tuple or None
+            ``None`` if there is no further one: the run has not lost anything, or was the last.
+
+        Raises
+        ------
+        SkyError
+            When the cluster does not come up again.
+        """
+        loss, is_new = run.loss, False
+        while loss is not None and self._may_go_on(loss, session):
+            try:
+                if not self.cluster.alive:
+                    assert session is not None
+                    self.cluster, is_new = session.start_again(self.cluster, loss.nodes), True
+                elif not is_new:
+                    run.renew_ranks()
+                return self._cell.make_run(self.cluster, self._attempt)
+            except SkyError as trouble:
+                # Another one may have been lost meanwhile.
+                loss = loss_of_trouble(trouble, self._attempt)
+                if loss is None:
+                    raise
+        return None
+
+    def seconds_left(self) -> float | None:
+        """Return how much of the time of all attempts is left, if that has a limit.
+
+        Raises
+        ------
+        TimedOut
+            When none is.
+        """
+        limit = self._attempt.timeout
+        if limit is None:
+            return None
+        left = self._began + limit - time.monotonic()
+        if left <= 0:
+            raise TimedOut(f"the time limit of {limit:g} s is over: the cell is not run again.")
+        return left
+
+    def _may_go_on(self, loss: Loss, session: Session | None) -> bool:
+        """Count a loss, tell the user of it, and return whether there is another attempt."""
+        before, name = self._attempt, self.cluster.name
+        if before.limit == 1:
+            return False
+        if before.number == before.limit:
+            self._say(f"{name}: {loss.sentence}; that was the last of {before.limit} attempts")
+            return False
+        if session is None and not self.cluster.alive:
+            self._say(f"{name}: {loss.sentence}; a run in the background starts no new cluster")
+            return False
+        self._attempt = replace(
+            before, number=before.number + 1, checkpoint=loss.checkpoint, step=loss.step
+        )
+        begins = "" if loss.checkpoint else " from the start"
+        which = f"attempt {self._attempt.number} of {before.limit}"
+        self._say(f"{name}: {loss.sentence}; {which} begins{begins}")
+        return True
+
+    def _follow(self, session: Session, run: RunHandle, sending: SendingLine) -> None:
+        cell = self._cell
+        try:
+            follow(
+                cell.shell,
+                session.panels,
+                self.cluster,
+                run,
+                self.seconds_left(),
+                sending,
+                is_safe=cell.options.display == "safe",
+            )
+        finally:
+            if run.finished or run.stopped:
+                show_records(cell.shell, self.cluster, run)

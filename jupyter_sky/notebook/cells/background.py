@@ -1,0 +1,53 @@
+"""A cell with ``--background``: it returns at once, and its attempts go on behind it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.notebook.cells.attempts import Attempts
+from jupyter_sky.notebook.cells.cell import Cell
+from jupyter_sky.notebook.output.background_run import BackgroundRun
+from jupyter_sky.notebook.panel.manager import PanelManager
+
+
+def begin_in_background(cell: Cell, cluster: Cluster, panels: PanelManager) -> BackgroundRun:
+    """Run a cell in the background.
+
+    Parameters
+    ----------
+    cell
+        The cell.
+    cluster
+        Where it runs; a new one is not started there.
+    panels
+        Make the strip above its output.
+    """
+    lines: list[str] = []
+    attempts = Attempts(cell, cluster, lines.append)
+
+    def again(run: RunHandle) -> RunHandle | None:
+        try:
+            following = attempts.next_after(run, None)
+        finally:
+            for line in lines:
+                made.say(line)
+            lines.clear()
+        if following is None:
+            return None
+        panels.go_on(strip, cluster, following[0].id)
+        return following[0]
+
+    run, _ = attempts.begin()
+    title = f"{cluster.name} · {cell.title}"
+    strip = panels.strip(cluster, run.id)
+    made = BackgroundRun(
+        run,
+        title,
+        strip,
+        partial(cell.bind, cluster),
+        cell.options.timeout,
+        again if cell.options.retry else None,
+    )
+    return made

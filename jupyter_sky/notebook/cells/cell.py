@@ -1,0 +1,116 @@
+"""A cell as it was typed, and the runs that are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.analysis.cell_names import CellNames
+from jupyter_sky.analysis.cell_title import cell_title
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.task import HANG_AFTER, Attempt, CellPlace, Task
+from jupyter_sky.formatting import without_secrets
+from jupyter_sky.notebook.kernel import program_words
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.output.progress import SendingLine
+from jupyter_sky.notebook.project.workdir import Workdirs
+from jupyter_sky.notebook.results import bind, requested_names, select
+from jupyter_sky.notebook.validation import choose_ranks, shown_ranks
+from jupyter_sky.transport.protocol.debugging import Debugging
+from jupyter_sky.transport.protocol.profiling import RecordKind
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a run of a cell is made of.
+
+    Attributes
+    ----------
+    shell
+        The shell of the notebook.
+    options, code
+        What was typed.
+    place
+        Where it stands in the notebook.
+    names
+        The names that it uses.
+    needed
+        Those of them that are sent.
+    namespace
+        Where their values are.
+    limit
+        Bytes above which nothing is sent; ``None`` is for no limit.
+    folder
+        What ranks run in, if it is one of this computer.
+    workdirs
+        Keep it on the nodes.
+    records
+        What ranks record.
+    debugging
+        Whether somebody answers prompts.
+    """
+
+    shell: InteractiveShell
+    options: CellOptions
+    code: str
+    place: CellPlace
+    names: CellNames
+    needed: frozenset[str]
+    namespace: Mapping[str, Any]
+    limit: float | None
+    folder: Path | None
+    workdirs: Workdirs
+    records: tuple[RecordKind, ...]
+    debugging: Debugging
+
+    @property
+    def title(self) -> str:
+        """What every page may show of it, and the kernel that takes the run up."""
+        return without_secrets(cell_title(self.code))
+
+    def make_run(self, cluster: Cluster, attempt: Attempt) -> tuple[RunHandle, SendingLine]:
+        """Return a run of it, which is to be followed, and the line that shows what is sent.
+
+        Raises
+        ------
+        UsageError
+            When the cluster cannot do what the options ask for, or a name cannot be sent.
+        """
+        options = self.options
+        ranks = choose_ranks(cluster, options.ranks, "--ranks")
+        shown = shown_ranks(cluster, options.stdout, ranks)
+        if self.folder is not None:
+            self.workdirs.keep(self.shell, cluster, self.folder, self.limit)
+        update = cluster.sync.update(
+            self.needed, self.namespace, ranks, cell=self.names, limit=self.limit
+        )
+        sending = SendingLine(self.shell, cluster.name, update.sizes)
+        task = Task(
+            ranks=ranks,
+            code=self.code,
+            place=self.place,
+            update=update,
+            values=requested_names(ranks, options.out, options.gather),
+            show=shown,
+            title=self.title,
+            hang_after=options.hang_after or HANG_AFTER,
+            records=self.records,
+            debugging=self.debugging,
+            attempt=attempt,
+            program=program_words(self.shell),
+        )
+        return cluster.run(task), sending
+
+    def bind(
+        self, cluster: Cluster, run: RunHandle, values: Mapping[int, Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Bind in the notebook what a run has brought back, and return it."""
+        names = (*self.options.out, *self.options.gather)
+        bound = select(values, run.task.ranks, names, self.options.gather)
+        bind(self.shell, cluster, run, bound)
+        return bound

@@ -1,0 +1,149 @@
+"""``%sky stop`` and ``%sky start``: machines off and on again, with the disks that they have."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+
+from jupyter_sky.api.display.description import describe
+from jupyter_sky.api.display.progress_line import ProgressLine
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.stops import DiskCost
+from jupyter_sky.cluster.runtime_env import RuntimeEnv
+from jupyter_sky.cluster.stopping.start import start_stopped
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_dollars, format_duration, format_list, format_ranks
+from jupyter_sky.notebook import cluster_factory
+from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.errors import no_cluster
+from jupyter_sky.notebook.project.volumes import keep_unwritten
+from jupyter_sky.notebook.session import Session
+from jupyter_sky.providers.spec import ClusterSpec
+
+_HOURS_A_MONTH = 730
+
+
+def stop(context: CommandContext, options: Namespace) -> None:
+    """Stop a cluster, and print what is lost before, and what it costs then."""
+    cluster = context.cluster(options.name)
+    if options.dry_run:
+        print(foresee_stop(cluster))
+    else:
+        print(stop_cluster(context.session, cluster, print))
+
+
+def start(context: CommandContext, options: Namespace) -> None:
+    """Start a stopped cluster again."""
+    session = context.session
+    name = options.name or session.current_name
+    row = registry.find(name)
+    if row is None:
+        raise UsageError(no_cluster(options.name, "start"))
+    if known := session.connected(name):
+        if known.alive:
+            raise UsageError(f"{name} is up already: `%sky status` shows it.")
+        session.drop(name)
+        known.close()
+    typed = session.started.get(name) or cluster_factory.attached_options(row)
+    agreed = {} if options.max_price is None else {"max_price": options.max_price}
+    typed = replace(typed, provider=row.provider, **agreed)
+    spec, runtime_env, missing = _as_before(row, dict(typed.variable))
+    without = f" without {format_list(missing)}, as values are not kept" if missing else ""
+    if missing:
+        print(
+            f"{name}: ranks start{without}: set them here before `%sky start` to have them there",
+            file=sys.stderr,
+        )
+    provider, timeouts = session.factory.provider(typed), session.settings.timeouts()
+    with ProgressLine(context.shell, name) as progress:
+        try:
+            cluster = start_stopped(
+                row, spec, provider, runtime_env, progress.update, timeouts, options.max_cost
+            )
+        except KeyboardInterrupt:
+            raise Interrupted(f"the start of {name} was ended; it stays stopped.") from None
+        progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s{without}")
+    session.connect(cluster, typed, is_new=True)
+    session.make_current(cluster)
+
+
+def stop_cluster(session: Session, cluster: Cluster, say: Callable[[str], None]) -> str:
+    """Stop a cluster, and return a sentence about what it costs then.
+
+    Parameters
+    ----------
+    say
+        Told what is lost, before it is.
+
+    Raises
+    ------
+    SkyError
+        When it cannot be stopped; it is as it was then.
+    """
+    name, cost = cluster.name, cluster.power.check_stop()
+    keep_unwritten(cluster)
+    say(f"{name}: variables of {format_ranks(cluster.all_ranks)} are lost, files on its disks stay")
+    cluster.power.stop(cost)
+    session.panels.settle(cluster)
+    session.drop(name)
+    return f"{name}: stopped; {disks_cost(cost)}; `%sky start {name}` starts it again"
+
+
+def foresee_stop(cluster: Cluster) -> str:
+    """Return a sentence about what stopping a cluster would lose, and cost; nothing is stopped.
+
+    Raises
+    ------
+    SkyError
+        When it cannot be stopped.
+    """
+    cost = cluster.power.check_stop()
+    lost = format_ranks(cluster.all_ranks)
+    return (
+        f"{cluster.name}: stopping its machines loses variables of {lost} and keeps files on its "
+        f"disks; {disks_cost(cost)}; `%sky down {cluster.name}` ends them"
+    )
+
+
+def disks_cost(cost: DiskCost) -> str:
+    """Return what the disks of a stopped cluster cost, in words, and for how long a limit pays."""
+    if cost.price is None:
+        uncounted = ", so --max-cost does not count them" if cost.left is not None else ""
+        return f"what its disks cost is not known{uncounted}"
+    month = format_dollars(_HOURS_A_MONTH * cost.price)
+    words = f"its disks cost {format_dollars(cost.price)} an hour, {month} a month"
+    if cost.left is None:
+        return words
+    if cost.left <= 0 or cost.seconds is None:
+        return f"{words}, and --max-cost is spent: only `%sky down` ends them"
+    return (
+        f"{words}, which the {format_dollars(cost.left)} left of --max-cost pay for "
+        f"{format_duration(cost.seconds)}: only `%sky down` ends them then"
+    )
+
+
+def _as_before(
+    row: registry.Row, typed: dict[str, str]
+) -> tuple[ClusterSpec, RuntimeEnv, list[str]]:
+    """Return what a cluster was started with; values of variables can be secrets, and are not kept.
+
+    Variables whose values are not known here are left out, and their names returned.
+
+    Parameters
+    ----------
+    typed
+        Variables of its ranks, as far as this notebook has their values.
+    """
+    spec, runtime_env = cluster_factory.attached_spec(row)
+    names = (row.spec.get("base") or {}).get("variables", ())
+    values = {each: typed.get(each) or os.environ.get(each) for each in names}
+    known = {name: value for name, value in values.items() if value}
+    image = replace(spec.image, env={**spec.image.env, **known})
+    recorded = registry.recorded_spec(row)
+    recorded = replace(recorded, image=image, volumes=spec.volumes)
+    return recorded, runtime_env, sorted(values.keys() - known)

@@ -1,0 +1,53 @@
+"""``%sky pip``, ``put`` and ``get``: packages and files of a project, on nodes that are up."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_bytes, format_count, format_list
+from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.project import files
+from jupyter_sky.notebook.scripts.run import NodeScript, first_ranks, run_script
+from jupyter_sky.notebook.validation import choose_ranks
+
+
+def pip(context: CommandContext, options: Namespace) -> None:
+    """Install packages on all nodes."""
+    if not options.packages:
+        raise UsageError("name the packages, as in `%sky pip install einops`.")
+    cluster = context.cluster(options.cluster)
+    typed = CellOptions(
+        pip=options.packages, wheels=options.wheels, index=tuple(options.index or ())
+    )
+    context.session.install(cluster, options.packages, typed)
+
+
+def put(context: CommandContext, options: Namespace) -> None:
+    """Send files and folders to all nodes."""
+    cluster, session = context.cluster(options.cluster), context.session
+    named = format_list(options.paths)
+    limit = None if options.allow_large else session.settings.large
+    contents = files.read_sources(options.paths, options.to, limit, options.force)
+    if cluster.sync.shares_files:
+        print(f"{cluster.name}: its nodes see the files of this computer, {named} too")
+        return
+    size = format_bytes(sum(each.size for each in contents))
+    script = NodeScript(":", f"put {named}", folders=tuple(contents))
+    run_script(context.shell, session, cluster, CellOptions(), script)
+    nodes = format_count(len(cluster.state.nodes), "node")
+    is_on = "is on" if len(options.paths) == 1 else "are on"
+    print(f"{cluster.name}: {named} ({size}) {is_on} {nodes}")
+
+
+def get(context: CommandContext, options: Namespace) -> None:
+    """Bring files and folders from nodes."""
+    cluster = context.cluster(options.cluster)
+    if cluster.sync.shares_files:
+        named = format_list(options.paths)
+        print(f"{cluster.name}: its nodes write to this computer, {named} too")
+        return
+    ranks = first_ranks(cluster, choose_ranks(cluster, options.ranks or "head", "--ranks"))
+    limit = None if options.allow_large else context.session.settings.large
+    files.bring(context.shell, cluster, options.paths, ranks, options.to, limit, options.force)

@@ -1,0 +1,102 @@
+"""What the type of an option is: how its values are parsed, combined and completed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_sky.errors import UsageError
+
+
+@dataclass(frozen=True)
+class CompletionContext:
+    """What values can be completed to, where a line is typed.
+
+    Attributes
+    ----------
+    variables
+        The namespace of the notebook.
+    body
+        The cell below the line.
+    nodes
+        The ranks of each node of the current cluster.
+    clusters
+        The names of all clusters.
+    """
+
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    body: str = ""
+    nodes: tuple[tuple[int, ...], ...] = ()
+    clusters: tuple[str, ...] = ()
+
+
+class InvalidValue(ValueError):
+    """A text is not a value of an option's type; the error's text is the part that is wrong."""
+
+
+def no_completions(context: CompletionContext) -> Iterable[str]:
+    """Complete to nothing."""
+    return ()
+
+
+@dataclass(frozen=True)
+class OptionType:
+    """The type of an option's values.
+
+    Attributes
+    ----------
+    description
+        What the values are, in words that can stand behind "takes", like "a whole number".
+    parse
+        Parses one value. It raises a ValueError when the text is not one, or a UsageError that says
+        what to type instead.
+    many
+        Whether several values may follow, with commas or blanks between them.
+    combine
+        Makes one value of several; it raises a ValueError when they exclude each other.
+    separator
+        What is between values in one word, as a regular expression.
+    completions
+        Returns what Tab completes to.
+    """
+
+    description: str
+    parse: Callable[[str], Any]
+    many: bool = False
+    combine: Callable[[list[Any]], Any] = tuple
+    separator: str = ","
+    completions: Callable[[CompletionContext], Iterable[str]] = no_completions
+
+    def split(self, texts: Iterable[str]) -> list[str]:
+        """Split words at the separator, where several values are allowed."""
+        if not self.many:
+            return list(texts)
+        parts = (part.strip() for text in texts for part in re.split(self.separator, text))
+        return [part for part in parts if part]
+
+    def convert(self, texts: list[str]) -> Any:
+        """Parse texts that `split` returned, and combine them if several are allowed.
+
+        Raises
+        ------
+        InvalidValue
+            When one of them, or their combination, is not of this type.
+        UsageError
+            When one of them is not, and the type itself knows what to type instead.
+        """
+        values = []
+        for text in texts:
+            try:
+                values.append(self.parse(text))
+            except UsageError:
+                raise
+            except ValueError:
+                raise InvalidValue(text) from None
+        if not self.many:
+            return values[0]
+        try:
+            return self.combine(values)
+        except ValueError:
+            raise InvalidValue(",".join(texts)) from None

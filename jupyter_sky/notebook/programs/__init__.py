@@ -1,0 +1,1 @@
+"""Notebooks and scripts without a page: ``jupyter sky run``, and ``%sky export``."""

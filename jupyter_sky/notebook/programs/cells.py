@@ -1,0 +1,91 @@
+"""The cells of a notebook's file, or of a script in which ``# %%`` begins each of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.errors import UsageError
+
+_MARK = re.compile(r"#\s*%%(\s.*)?$")
+_MAGIC = re.compile(r"#\s?(%%?[A-Za-z]|!)")
+
+
+@dataclass(frozen=True)
+class SourceCell:
+    """A cell with code.
+
+    Attributes
+    ----------
+    number
+        Which of the cells with code it is, counted from 1.
+    text
+        What is in it.
+    may_fail
+        Whether the notebook goes on after an error in it, as its tag ``raises-exception`` says.
+    """
+
+    number: int
+    text: str
+    may_fail: bool = False
+
+
+def read_cells(path: Path) -> list[SourceCell]:
+    """Return the cells of a file that have code.
+
+    A script without any ``# %%`` is one cell, which runs on the cluster as a whole.
+
+    Raises
+    ------
+    UsageError
+        When there is no such file, or it is neither a notebook nor a script.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"{path} cannot be read ({why}): name a notebook or a script.") from None
+    match path.suffix:
+        case ".ipynb":
+            found = list(_of_notebook(path, text))
+        case ".py":
+            found = list(_of_script(text))
+        case _:
+            raise UsageError(f"{path} is neither a notebook (.ipynb) nor a script (.py).")
+    numbered = ((text, may_fail) for text, may_fail in found if text.strip())
+    return [SourceCell(number, *each) for number, each in enumerate(numbered, 1)]
+
+
+def _of_notebook(path: Path, text: str) -> Iterator[tuple[str, bool]]:
+    try:
+        cells: Sequence[Any] = json.loads(text)["cells"]
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                tags = cell.get("metadata", {}).get("tags", ())
+                yield "".join(cell["source"]), "raises-exception" in tags
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(
+            f"{path} is no notebook of today's format: open it in Jupyter and save it again."
+        ) from None
+
+
+def _of_script(text: str) -> Iterator[tuple[str, bool]]:
+    lines = text.splitlines(keepends=True)
+    marks = [at for at, line in enumerate(lines) if _MARK.match(line.rstrip())]
+    if not marks:
+        is_marked = text.lstrip().startswith("%%")
+        yield (text if is_marked else f"%%sky\n{text}"), False
+        return
+    yield "".join(lines[: marks[0]]), False
+    for at, end in zip(marks, [*marks[1:], len(lines)], strict=True):
+        if not re.search(r"\[(markdown|md|raw)\]", lines[at]):
+            yield _with_magics(lines[at + 1 : end]), False
+
+
+def _with_magics(lines: Sequence[str]) -> str:
+    """Return a cell in which magics are no comments, as which other tools keep them in scripts."""
+    return "".join(_MAGIC.sub(r"\1", line) if _MAGIC.match(line) else line for line in lines)

@@ -1,0 +1,328 @@
+"""``%sky export``: a script of plain Python that does the same as a notebook's cells.
+
+Each ``%%sky`` cell becomes a function that every rank of a pool calls. The names that it binds are
+global there, so that the next one finds them, as cells do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_list
+from jupyter_sky.notebook.cluster_factory import ClusterFactory
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.lines import parse_cell, parse_line
+from jupyter_sky.notebook.options.plugins import make_plugins
+from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
+from jupyter_sky.notebook.programs.source import PythonCell, indented, python_cell
+from jupyter_sky.notebook.project.image import image_of
+from jupyter_sky.providers.spec import Image
+
+_SHOW = '''
+def show(value):
+    """Print what a cell ends with, as a notebook does."""
+    if value is not None:
+        print(repr(value))
+'''
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A cell as it is exported: with options where it runs on the cluster."""
+
+    number: int
+    code: PythonCell
+    options: CellOptions | None
+
+
+def export_script(source: Path, target: str | None, factory: ClusterFactory) -> str:
+    """Write the script, and return a sentence about it.
+
+    Parameters
+    ----------
+    source
+        The notebook, or a script with cells.
+    target
+        The file to write; by default named after ``source``.
+    factory
+        Says what the settings add to the options of cells.
+
+    Raises
+    ------
+    UsageError
+        When a cell has something that a script cannot have, or the file is there and was not
+        written by this.
+    """
+    steps, starting, left_out = _read(source)
+    text = _script(source, steps, starting, factory)
+    file = Path(target or f"{source.stem}.py").expanduser()
+    first = f"# Made of {source.name} by `%sky export`."
+    try:
+        if file.exists() and not file.read_text(errors="replace").startswith("# Made of "):
+            raise UsageError(f"{file} is there, and is not of `%sky export`: name another file.")
+        file.write_text(f"{first}\n\n{text}", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}.") from None
+    said = f"wrote {file}: `python {file}` runs it"
+    if left_out:
+        said += "; left out: " + format_list([f"{what} (cell {n})" for n, what in left_out])
+    return said
+
+
+def _read(source: Path) -> tuple[list[_Step], CellOptions | None, list[tuple[int, str]]]:
+    """Return the cells, the options of the cluster, and what has no place in a script."""
+    steps: list[_Step] = []
+    starting: CellOptions | None = None
+    left_out: list[tuple[int, str]] = []
+    for cell in read_cells(source):
+        options, body = _options_of(cell)
+        if options is None and body.lstrip().startswith("%%"):
+            left_out.append((cell.number, body.lstrip().partition("\n")[0]))
+            continue
+        code, lines = python_cell(body, cell.number)
+        for line in lines:
+            found = _started_by(line)
+            if found is not None:
+                starting = starting or found
+            elif not line.startswith("%load_ext jupyter_sky"):
+                left_out.append((cell.number, line))
+        if options is not None:
+            if starting is None:
+                starting = options
+            if options.cluster not in (None, starting.cluster):
+                raise UsageError(
+                    f"cell {cell.number} runs on another cluster ({options.cluster}), and a "
+                    "script has one: export notebooks with one cluster, or type "
+                    f"`jupyter sky run {source.name}`."
+                )
+            left_out += [(cell.number, word) for word in _meaningless(options)]
+        if code.text.strip():
+            steps.append(_Step(cell.number, code, options))
+    _check_returned(steps, source)
+    return steps, starting, left_out
+
+
+def _options_of(cell: SourceCell) -> tuple[CellOptions | None, str]:
+    first, _, rest = cell.text.lstrip().partition("\n")
+    if not re.match(r"%%sky(\s|$)", first):
+        return None, cell.text
+    options = parse_cell(first.removeprefix("%%sky"))
+    if options.sh:
+        raise UsageError(
+            f"cell {cell.number} is a shell block, which a pool has not: run the notebook with "
+            "`jupyter sky run`, or call bash in a cell of Python."
+        )
+    return options, rest
+
+
+def _started_by(line: str) -> CellOptions | None:
+    """Return the options with which a line starts a cluster, if it does."""
+    if not re.match(r"%sky\s+up(\s|$)", line):
+        return None
+    options = parse_line(line.removeprefix("%sky"))[1]
+    return options if isinstance(options, CellOptions) else None
+
+
+def _meaningless(options: CellOptions) -> Iterator[str]:
+    """Yield the options of a cell that a call of a pool does not have."""
+    for name in (
+        "retry",
+        "wheels",
+        "max_cost",
+        "background",
+        "workdir",
+        "profile",
+        "show_memory",
+        "pdb",
+        "hang_after",
+    ):
+        if getattr(options, name):
+            yield f"--{name.replace('_', '-')}"
+
+
+def _check_returned(steps: Sequence[_Step], source: Path) -> None:
+    """Refuse names that come back and are used on the ranks again, which have their own of it."""
+    returned: dict[str, int] = {}
+    for step in steps:
+        if step.options is None:
+            returned = {name: at for name, at in returned.items() if name not in step.code.binds}
+            continue
+        for name in sorted(step.code.reads & returned.keys()):
+            raise UsageError(
+                f"cell {step.number} uses {name} on the ranks, which cell {returned[name]} has "
+                "brought back, and a script would send it to them again: bring it back below the "
+                f"last cell that uses it, or type `jupyter sky run {source.name}`."
+            )
+        names = (*step.options.out, *step.options.gather)
+        returned.update({_bound(name): step.number for name in names})
+
+
+def _script(
+    source: Path, steps: Sequence[_Step], starting: CellOptions | None, factory: ClusterFactory
+) -> str:
+    parts = [*dict.fromkeys(line for step in steps for line in step.code.future)]
+    on_ranks = [step for step in steps if step.options is not None]
+    if on_ranks:
+        parts.append("import jupyter_sky as sky")
+        if starting and starting.variable:
+            parts.append("import os")
+    if any(step.code.shows for step in steps):
+        parts.append(_SHOW)
+    # What is before the first cell on the cluster needs none.
+    first = steps.index(on_ranks[0]) if on_ranks else len(steps)
+    parts += [_local(step) for step in steps[:first]]
+    if on_ranks:
+        assert starting is not None
+        parts += [_function(step) for step in on_ranks]
+        parts.append(_with_pool(starting, factory))
+        inside = [_local(step) if step.options is None else _call(step) for step in steps[first:]]
+        parts += [indented(each) for each in inside]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _local(step: _Step) -> str:
+    return f"# Cell {step.number}\n{step.code.text}"
+
+
+def _name(step: _Step) -> str:
+    return f"cell_{step.number}"
+
+
+def _function(step: _Step) -> str:
+    options, code = step.options, step.code
+    assert options is not None
+    timeout = f"(timeout={options.timeout:g})" if options.timeout else ""
+    lines = [f"@sky.compute{timeout}"]
+    ranks = None if options.ranks == "all" else (0,) if options.ranks == "head" else options.ranks
+    if shown := _shown(options, ranks):
+        lines += [f"@sky.stdout(only={shown})", f"@sky.stderr(only={shown})"]
+    lines.append(f"def {_name(step)}():")
+    body = [f"global {', '.join(sorted(code.binds))}"] if code.binds else []
+    if ranks is not None:
+        body += [f"if sky.instance_info().rank not in {ranks!r}:", "    return None"]
+    body.append(code.text.rstrip("\n"))
+    if names := (*options.out, *options.gather):
+        body.append(f"return {{{', '.join(map(_entry, dict.fromkeys(names)))}}}")
+    text = "\n".join([*lines, *(indented(each) for each in body)])
+    try:
+        compile(text, f"cell {step.number}", "exec")
+    except SyntaxError as error:
+        raise UsageError(
+            f"cell {step.number} cannot be a function ({error.msg}): change it, or run the "
+            "notebook with `jupyter sky run`."
+        ) from None
+    return text
+
+
+def _shown(options: CellOptions, ranks: tuple[int, ...] | None) -> str | None:
+    """Return who prints, as `sky.stdout` takes it; ``None`` for all."""
+    match options.stdout:
+        case "all":
+            return None
+        case "none":
+            return "lambda info: False"
+        case tuple() as chosen:
+            return f"lambda info: info.rank in {chosen!r}"
+        case None if ranks and ranks[0] != 0:
+            return f"lambda info: info.rank == {ranks[0]}"
+    return '"head"'
+
+
+def _bound(name: str) -> str:
+    return name.replace(":", "_")
+
+
+def _entry(name: str) -> str:
+    value, _, part = name.partition(":")
+    return f'"{_bound(name)}": {value}' + (".state_dict()" if part == "state" else "")
+
+
+def _call(step: _Step) -> str:
+    options = step.options
+    assert options is not None
+    call = f"{_name(step)}() @ pool"
+    if not options.out and not options.gather:
+        return call
+    first = options.ranks[0] if isinstance(options.ranks, tuple) else 0
+    lines = [f"results = {call}"]
+    lines += [f'{_bound(name)} = results[{first}]["{_bound(name)}"]' for name in options.out]
+    some = "results" if options.ranks == "all" else "results if each is not None"
+    lines += [f'{name} = [each["{name}"] for each in {some}]' for name in options.gather]
+    return "\n".join(lines)
+
+
+def _with_pool(starting: CellOptions, factory: ClusterFactory) -> str:
+    """Return the line that makes the cluster of a notebook."""
+    options = factory.complete(starting)
+    provider = factory.provider(options)
+    nodes = options.nodes or provider.default_nodes
+    words = options.plugin
+    if words is None:
+        words = tuple(each.name for each in make_plugins(None))
+    arguments = {
+        "provider": _constructor(f"sky.{type(provider).__name__}", provider),
+        "nodes": repr(nodes),
+        "accelerator": repr(options.gpu) if options.gpu else None,
+        "plugins": f"[{', '.join(_plugin(each, nodes) for each in words)}]" if words else None,
+        "image": _image(options),
+        "replace": "True" if options.replace else None,
+    }
+    for name in ("procs_per_node", "cpus", "memory", "idle_timeout", "patience"):
+        if (value := getattr(options, name)) is not None:
+            arguments[name] = repr(value)
+    listed = "".join(f"    {name}={value},\n" for name, value in arguments.items() if value)
+    return f"with sky.ComputePool(\n{listed}) as pool:"
+
+
+def _image(options: CellOptions) -> str | None:
+    """Return the expression of what is installed on the nodes; ``None`` where nothing was typed."""
+    image = image_of(options)
+    if image == Image():
+        return None
+    # Values that the environment has stay there: they may be secrets.
+    variables = [
+        f"{name!r}: os.environ[{name!r}]"
+        if os.environ.get(name) == value
+        else f"{name!r}: {value!r}"
+        for name, value in options.variable
+    ]
+    text = _constructor("sky.Image", dataclasses.replace(image, env={}))
+    if not variables:
+        return text
+    comma = "" if text.endswith("()") else ", "
+    return f"{text[:-1]}{comma}env={{{', '.join(variables)}}})"
+
+
+def _plugin(word: str, nodes: int) -> str:
+    name, _, argument = word.partition("=")
+    given = [repr(argument)] if argument else []
+    if nodes == 1 and name in ("torch", "accelerate"):
+        given.append("single_rank=True")  # as in cells: what trains on many runs on one as well
+    return f"sky.plugins.{name}({', '.join(given)})"
+
+
+def _constructor(name: str, value: Any) -> str:
+    """Return the expression that makes a dataclass, without what is as by default."""
+    given = []
+    for each in dataclasses.fields(value):
+        default = each.default
+        if each.default_factory is not dataclasses.MISSING:
+            default = each.default_factory()
+        if each.init and (has := getattr(value, each.name)) != default:
+            given.append(f"{each.name}={_literal(has)}")
+    return f"{name}({', '.join(given)})"
+
+
+def _literal(value: Any) -> str:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _constructor(f"sky.{type(value).__name__}", value)
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_literal, value))}]"
+    return repr(value)

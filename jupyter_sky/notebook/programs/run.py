@@ -1,0 +1,290 @@
+"""``jupyter sky run``: a notebook or script to its end, in a terminal, in CI or under cron.
+
+Its cells run in a shell of this process, one after the other, and clusters that it starts end with
+it, whether it comes to its end, fails or is stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+from traitlets.config import Config
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import RemoteError
+from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
+from jupyter_sky.formatting import format_count, format_dollars, format_elapsed
+from jupyter_sky.notebook import extension
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.output import background_run
+from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
+from jupyter_sky.notebook.session import Session
+
+_FAILED, _MISUSED = 1, 2
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_program(
+    name: str, arguments: Sequence[str], options: CellOptions, keep: bool, config: Config
+) -> int:
+    """Run a notebook or script, and return the exit status of this process.
+
+    Parameters
+    ----------
+    name
+        Its file.
+    arguments
+        What it finds in ``sys.argv`` behind its name, here and on the ranks.
+    options
+        Options that take the place of those above cells.
+    keep
+        Whether clusters that it starts stay up when it is over.
+    config
+        The configuration of the shell.
+
+    Returns
+    -------
+    int
+        0; 1 or 2 after an error, what ``sys.exit`` was given, or what a script ended with; 128 and
+        the number of a signal that has stopped it.
+
+    Raises
+    ------
+    UsageError
+        When it cannot be read, or when there is nothing in it that options could be for.
+    """
+    path = Path(name).expanduser().absolute()
+    cells = read_cells(path)
+    # That of a notebook whose cell has started this process, perhaps.
+    os.environ.pop("JPY_SESSION_NAME", None)
+    os.chdir(path.parent)
+    sys.path.insert(0, str(path.parent))
+    # What IPython says to somebody who types.
+    warnings.filterwarnings("ignore", message="To exit: use 'exit'")
+    shell = _Shell.instance(config=config)
+    shell.program, shell.words = path.stem, (path.name, *arguments)
+    sys.argv = list(shell.words)
+    plain = CellOptions()
+    typed = {each.name: getattr(options, each.name) for each in fields(CellOptions)}
+    given = {each: value for each, value in typed.items() if value != getattr(plain, each)}
+    if given and not any("%sky" in cell.text or "run_cell_magic" in cell.text for cell in cells):
+        raise UsageError(
+            f"no cell of {path.name} begins with `%%sky`, so that none would run on a cluster: put "
+            "it above those that should, or leave the options out."
+        )
+    session = extension.load(shell, given).session
+    program = _Program(path, cells, shell, session)
+    session.observers.append(program)
+    with _heard_signals(program):
+        try:
+            program.run()
+        except KeyboardInterrupt:  # between cells
+            program.status = 128 + (program.signal or signal.SIGINT)
+        finally:
+            program.is_closing = True
+            program.close(keep)
+    return program.status
+
+
+class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
+    """A shell whose tracebacks are not among what its cells print.
+
+    Attributes
+    ----------
+    program
+        What its clusters are named after.
+    words
+        Its name and arguments.
+    """
+
+    program = ""
+    words: tuple[str, ...] = ()
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        """Do nothing: ``%matplotlib inline`` asks for what has windows, and here are none."""
+
+    def ask_exit(self) -> None:
+        """End the program, as ``exit()`` in a cell asks for."""
+        raise SystemExit
+
+    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        """Show an error, and nothing where code ends the program."""
+        if _exit_of(sys.exception()) is None:
+            super().showtraceback(*args, **kwargs)
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
+        sys.stdout.flush()
+        print(self.InteractiveTB.stb2text(stb), file=sys.stderr, flush=True)
+
+
+class _Program:
+    """The cells of a file on their way.
+
+    Parameters
+    ----------
+    path, cells
+        The file and its cells.
+    shell, session
+        Where they run.
+
+    Attributes
+    ----------
+    signal
+        The signal that has stopped it, if one has.
+    status
+        The exit status, as far as it has come.
+    is_closing
+        Whether its clusters are being ended, which no signal stops.
+    """
+
+    def __init__(
+        self, path: Path, cells: list[SourceCell], shell: InteractiveShell, session: Session
+    ) -> None:
+        self._path = path
+        self._cells = cells
+        self._shell = shell
+        self._session = session
+        self._clusters: dict[str, Cluster] = {}
+        self._spent = 0.0
+        self._began = time.monotonic()
+        self._ran = 0
+        self.signal: int | None = None
+        self.status = 0
+        self.is_closing = False
+
+    # What the session tells
+
+    def connected(self, cluster: Cluster, is_new: bool) -> None:
+        """Remember a cluster that was started here: it ends with the program."""
+        if is_new:
+            self._clusters[cluster.name] = cluster
+
+    def ending(self, cluster: Cluster) -> None:
+        """Count what it has cost."""
+        if self._clusters.pop(cluster.name, None):
+            self._spent += _cost(cluster)
+
+    def disconnected(self, cluster: Cluster) -> None:
+        """Nothing: one that was lost is started again by the cell that needs it."""
+
+    # Its life
+
+    def run(self) -> None:
+        """Run the cells, and wait for what they have left in the background."""
+        for cell in self._cells:
+            self._ran = cell.number
+            result = self._shell.run_cell(cell.text, store_history=True)
+            sys.stdout.flush()
+            if self._ends_with(result, cell):
+                return
+        self._wait_for_background()
+
+    def _ends_with(self, result: ExecutionResult, cell: SourceCell) -> bool:
+        """Return whether the program is over with this cell, and set its exit status."""
+        error = result.error_before_exec or result.error_in_exec
+        if self.signal is not None:
+            self.status = 128 + self.signal
+        elif error is None:
+            return False
+        elif (end := _exit_of(error)) is not None:
+            self.status = _exit_status(end)
+            return True
+        elif isinstance(error, KeyboardInterrupt):
+            self.status = 128 + signal.SIGINT
+        elif cell.may_fail:
+            return False
+        else:
+            self.status = _status_of(error)
+        word = "was stopped" if self.status > 128 else "failed"
+        total = len(self._cells)
+        self._say(f"cell {cell.number} of {total} {word}" if total > 1 else word)
+        return True
+
+    def _wait_for_background(self) -> None:
+        """Wait for runs in the background; one that fails and was not asked for fails it all."""
+        for run in background_run.unanswered():
+            if not run.done:
+                self._say(f"waiting for {run!r}")
+            try:
+                run.result()
+            except KeyboardInterrupt:
+                self.status = 128 + (self.signal or signal.SIGINT)
+                return
+            except Exception as error:
+                self._shell.showtraceback()
+                self.status = self.status or _status_of(error)
+
+    def close(self, keep: bool) -> None:
+        """End the clusters that it has started, unless they are to stay, and say what it was."""
+        for name, cluster in list(self._clusters.items()):
+            if keep and self.signal is None:
+                self._say(f"{name} stays up: `jupyter sky down {name}` ends it")
+                self._spent += _cost(cluster)
+                continue
+            try:
+                self._say(self._session.down(name))
+            except SkyError as error:
+                self._say(str(error))
+                self.status = self.status or _FAILED
+        took = format_elapsed(time.monotonic() - self._began)
+        cost = f", {format_dollars(self._spent)}" if self._spent else ""
+        how = "finished" if not self.status else f"ended with status {self.status}"
+        self._say(f"{how} after {format_count(self._ran, 'cell')} and {took}{cost}")
+        self._session.close()
+
+    def _say(self, text: str) -> None:
+        sys.stdout.flush()
+        print(f"{self._path.name}: {text}", file=sys.stderr, flush=True)
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Stop what runs; what ends the clusters afterwards is not stopped again."""
+        if self.signal is None and not self.is_closing:
+            self.signal = number
+            raise KeyboardInterrupt
+        self._say("it is ending its clusters: wait for that, else they go on for a while")
+
+
+@contextmanager
+def _heard_signals(program: _Program) -> Iterator[None]:
+    before = {each: signal.signal(each, program.on_signal) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _cost(cluster: Cluster) -> float:
+    return cluster.snapshot()["cluster"]["cost"] or 0.0
+
+
+def _exit_of(error: BaseException | None) -> SystemExit | None:
+    """Return what has ended the program, here or on a rank, if its own code has ended it."""
+    if isinstance(error, RemoteError) and error.failures[0].error["type"] == SystemExit.__name__:
+        return SystemExit(*error.args)
+    return error if isinstance(error, SystemExit) else None
+
+
+def _exit_status(error: SystemExit) -> int:
+    """Return the status that Python would exit with, and print the text that it would print."""
+    if error.code is None or isinstance(error.code, int):
+        return int(error.code or 0) & 0xFF
+    print(error.code, file=sys.stderr)
+    return _FAILED
+
+
+def _status_of(error: BaseException) -> int:
+    if isinstance(error, ScriptFailed):
+        return error.status
+    return _MISUSED if isinstance(error, UsageError) else _FAILED

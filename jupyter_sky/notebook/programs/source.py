@@ -1,0 +1,131 @@
+"""A cell as plain Python: without IPython's own syntax, and indented where it stands in a block."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import symtable
+import tokenize
+from dataclasses import dataclass
+
+from jupyter_sky.analysis.cell_names import analyse
+from jupyter_sky.errors import UsageError
+
+_STARTS = {"FSTRING_START", "TSTRING_START"}
+_ENDS = {"FSTRING_END", "TSTRING_END"}
+
+
+@dataclass(frozen=True)
+class PythonCell:
+    """A cell as Python.
+
+    Attributes
+    ----------
+    text
+        Its code.
+    binds, reads
+        The names that it binds, and those that it reads before.
+    shows
+        Whether it shows its last value.
+    future
+        What it imports from ``__future__``, which belongs to the top of a file.
+    """
+
+    text: str
+    binds: frozenset[str]
+    reads: frozenset[str]
+    shows: bool
+    future: tuple[str, ...] = ()
+
+
+def python_cell(text: str, number: int) -> tuple[PythonCell, list[str]]:
+    """Return a cell as Python, and the lines of IPython that are left out of it.
+
+    Raises
+    ------
+    UsageError
+        When other code uses IPython's syntax, or the cell does not compile.
+    """
+    kept, left_out = [], []
+    inside = _inside_strings(text)
+    for at, line in enumerate(text.splitlines(), 1):
+        if at not in inside and re.match(r"[%!]", line):
+            left_out.append(line.strip())
+        else:
+            kept.append(line)
+    code = "\n".join(kept)
+    try:
+        tree = ast.parse(code)
+        top = symtable.symtable(code, f"cell {number}", "exec")
+    except SyntaxError as error:
+        raise UsageError(
+            f"cell {number} is no plain Python (line {error.lineno}: {error.msg}): change it, or "
+            "run the notebook with `jupyter sky run`."
+        ) from None
+    future = [
+        each
+        for each in tree.body
+        if isinstance(each, ast.ImportFrom) and each.module == "__future__"
+    ]
+    lines = code.splitlines()
+    for each in future:
+        lines[each.lineno - 1 : each.end_lineno] = [""] * ((each.end_lineno or 0) - each.lineno + 1)
+    code, shows = _shown("\n".join(lines), tree)
+    binds = frozenset(
+        each.get_name() for each in top.get_symbols() if each.is_assigned() or each.is_imported()
+    )
+    reads = analyse(code).reads
+    return PythonCell(code, binds, reads, shows, tuple(map(ast.unparse, future))), left_out
+
+
+def indented(text: str) -> str:
+    """Return a block of code one level deeper; the inside of a string stays as it is."""
+    inside = _inside_strings(text)
+    return "\n".join(
+        line if at in inside or not line.strip() else f"    {line}"
+        for at, line in enumerate(text.split("\n"), 1)
+    )
+
+
+def _inside_strings(text: str) -> set[int]:
+    """Return the numbers of lines that begin inside a string."""
+    found: set[int] = set()
+    begun: list[int] = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            kind = tokenize.tok_name[token.type]
+            if kind == "STRING":
+                found.update(range(token.start[0] + 1, token.end[0] + 1))
+            elif kind in _STARTS:
+                begun.append(token.start[0])
+            elif kind in _ENDS:
+                found.update(range(begun.pop() + 1, token.end[0] + 1))
+    except (tokenize.TokenError, SyntaxError):
+        pass  # what does not compile is said where it is parsed
+    return found
+
+
+def _shown(code: str, tree: ast.Module) -> tuple[str, bool]:
+    """Return code that shows the value of its last expression, and whether there is one."""
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr) or code.rstrip().endswith(";"):
+        return code, False
+    value = last.value
+    is_print = isinstance(value, ast.Call) and ast.unparse(value.func) in ("print", "display")
+    if is_print or isinstance(value, ast.Await | ast.Yield | ast.YieldFrom):
+        return code, False
+    lines = code.splitlines(keepends=True)
+    assert value.end_lineno is not None and value.end_col_offset is not None
+    start = _offset(lines, value.lineno, value.col_offset)
+    end = _offset(lines, value.end_lineno, value.end_col_offset)
+    data = code.encode()
+    shown = data[start:end]
+    if isinstance(value, ast.Tuple) and not shown.startswith(b"("):
+        shown = b"(" + shown + b")"
+    return b"".join([data[:start], b"show(", shown, b")", data[end:]]).decode(), True
+
+
+def _offset(lines: list[str], number: int, column: int) -> int:
+    """Return where a place is, in bytes, as `ast` counts columns."""
+    return sum(len(line.encode()) for line in lines[: number - 1]) + column

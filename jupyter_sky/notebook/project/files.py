@@ -1,0 +1,209 @@
+"""Sends files and folders to the nodes, and brings some from there."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.api.display.progress_line import ProgressLine
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.files.bring import Place, place_in
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_bytes, format_count, format_list, format_ranks
+from jupyter_sky.serialization.folders import FolderContent, read_folder
+from jupyter_sky.transport.protocol.agent_requests import FoundFile
+
+_NAMED = 3  # files that are named one by one
+
+
+def read_sources(
+    names: Sequence[str], to: str | None, limit: float | None, force: bool
+) -> list[FolderContent]:
+    """Read files and folders of this computer, as they are sent.
+
+    A file that is below the working folder has the same place on nodes, and any other the name that
+    it has here.
+
+    Parameters
+    ----------
+    names
+        What was typed, also with ``*``.
+    to
+        The folder of the nodes to put them into.
+    limit
+        Bytes that one of them may have.
+    force
+        Whether files that are in the way on nodes are replaced.
+
+    Raises
+    ------
+    UsageError
+        When one of them is not there, or too large.
+    """
+    contents = []
+    for source in _sources(names):
+        is_below = source.is_relative_to(Path.cwd()) and source != Path.cwd()
+        place = PurePosixPath(to, source.name) if to else PurePosixPath(source.name)
+        if is_below and not to:
+            place = PurePosixPath(source.relative_to(Path.cwd()).as_posix())
+        if source.is_dir():
+            content = read_folder(source, "put", str(place), limit)
+        else:
+            # Each file has a record of its own: one that is sent later does not take its place.
+            mark = hashlib.sha256(source.name.encode()).hexdigest()[:12]
+            content = read_folder(source, f"put-{mark}", str(place.parent), limit)
+        contents.append(replace(content, folder={**content.folder, "force": force}))
+    return contents
+
+
+def bring(
+    shell: InteractiveShell,
+    cluster: Cluster,
+    patterns: Sequence[str],
+    ranks: Sequence[int],
+    to: str | None,
+    limit: float | None,
+    force: bool,
+) -> None:
+    """Bring files from the nodes of ranks, and print what has come.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    cluster
+        The cluster.
+    patterns
+        Names of files and folders there, also with ``*``.
+    ranks
+        The ranks; where they are several, each has a folder of its own here.
+    to
+        The folder to put them into; by default they have the same place here.
+    limit
+        Bytes that they may have in all.
+    force
+        Whether files that are newer here are replaced.
+
+    Raises
+    ------
+    UsageError
+        When there are none, or too many, or newer ones here.
+    """
+    target = Path(to).expanduser().absolute() if to else Path.cwd()
+    places: dict[int, list[Place]] = {}
+    for rank in ranks:
+        folder = target / f"rank{rank}" if len(ranks) > 1 else target
+        places[rank] = list(_found(cluster, patterns, rank, folder))
+    every = [place for each in places.values() for place in each]
+    new = {rank: [p for p in each if not _is_here(p)] for rank, each in places.items()}
+    coming = [place for each in new.values() for place in each]
+    if not force:
+        _check_newer(coming)
+    size = sum(place.file["size"] for place in coming)
+    if limit is not None and size > limit:
+        raise UsageError(
+            f"{_named(coming)} have {format_bytes(size)}: name fewer, or add `--allow-large`."
+        )
+    here = len(every) - len(coming)
+    already = f"{format_count(here, 'file')} {'is' if here == 1 else 'are'} here already"
+    if not coming:
+        print(f"{cluster.name}: {already}")
+        return
+    what = f"{_named(coming)} ({format_bytes(size)})"
+    with ProgressLine(shell, cluster.name) as line:
+        came = 0
+
+        def arrived(count: int) -> None:
+            nonlocal came
+            came += count
+            line.update(f"bringing {what}: {10 * came // max(size, 1) * 10} %")
+
+        try:
+            for rank, wanted in new.items():
+                cluster.files.bring(rank, wanted, arrived)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"{what} did not come as a whole: the same line goes on where it was stopped."
+            ) from None
+        where = f"from {format_ranks(list(ranks))} in {line.seconds:.1f} s"
+        line.update(f"brought {what} {where}{f'; {already}' if here else ''}")
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a name that a node gives is one of those that were asked for."""
+    pattern_parts = PurePosixPath(pattern).parts
+    if pattern.startswith(("/", "~")) or ".." in pattern_parts:
+        pattern_parts = pattern_parts[-1:]
+    parts = PurePosixPath(name).parts
+    for wanted, part in zip(pattern_parts, parts, strict=False):
+        if wanted == "**":
+            return True
+        if not fnmatchcase(part, wanted):
+            return False
+    return len(parts) >= len(pattern_parts)
+
+
+def _sources(names: Sequence[str]) -> Iterator[Path]:
+    for name in names:
+        full = Path(name).expanduser().absolute()
+        if full.exists():
+            yield full
+            continue
+        found = sorted(glob.glob(str(full), recursive=True))  # noqa: PTH207
+        if not found:
+            raise UsageError(f"there is no {name} here, in {Path.cwd()}.")
+        yield from map(Path, found)
+
+
+def _found(cluster: Cluster, patterns: Sequence[str], rank: int, folder: Path) -> Iterator[Place]:
+    found = cluster.files.find(rank, patterns)
+    host = next(node.host for node in cluster.state.nodes if rank in node.ranks)
+    if found["missing"]:
+        raise UsageError(
+            f"there is no {format_list(found['missing'])} on {host}, where rank {rank} is: "
+            "names are those in the folder that ranks begin in."
+        )
+    if found["has_more"]:
+        raise UsageError(f"these are too many files on {host}: pack them into one file there.")
+    if not found["files"]:
+        raise UsageError(f"{format_list(list(patterns))} on {host} has no files.")
+    inside: set[Path] = set()
+    for file in found["files"]:
+        if file["size"] < 0 or not any(matches(file["name"], each) for each in patterns):
+            raise SkyError(f"{host} has given {file['name']!r}, which was not asked for.")
+        yield Place(file, place_in(folder, file["name"], inside))
+
+
+def _is_here(place: Place) -> bool:
+    """Return whether a file was brought before, and is the same as on its node."""
+    try:
+        status = place.path.stat()
+    except OSError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == (place.file["size"], place.file["changed"])
+
+
+def _check_newer(places: Sequence[Place]) -> None:
+    for place in places:
+        if place.path.is_dir():
+            raise UsageError(f"{place.path} is a folder here, and a file there: add `--to FOLDER`.")
+        if place.path.exists() and place.path.stat().st_mtime_ns > place.file["changed"]:
+            raise UsageError(
+                f"{place.path} is newer than the one on the node: add `--force` to replace it, or "
+                "`--to FOLDER`."
+            )
+
+
+def _named(places: Sequence[Place]) -> str:
+    files: list[FoundFile] = [place.file for place in places]
+    names = [file["name"] for file in files[:_NAMED]]
+    if (more := len(files) - _NAMED) > 0:
+        names.append(format_count(more, "other"))
+    return format_list(names)

@@ -1,0 +1,74 @@
+"""Volumes of a cluster that is up: made when a cell asks for them, written back after each run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.api.display.progress_line import ProgressLine
+from jupyter_sky.api.environment.resolve import makes_environments
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_count, format_list
+from jupyter_sky.notebook.output.progress import NoticeLine
+from jupyter_sky.notebook.project.install import install
+from jupyter_sky.providers.buckets.volume import Volume, check_here, packages_for
+from jupyter_sky.providers.cloud import CloudProvider
+
+
+def add_volumes(
+    shell: InteractiveShell, cluster: Cluster, texts: Sequence[str], limit: float | None
+) -> None:
+    """Make volumes on all nodes of a cluster that is up.
+
+    Raises
+    ------
+    SkyError
+        When a node cannot make one; the cluster is as it was then.
+    """
+    volumes = [replace(Volume.parse(each), limit=limit) for each in texts]
+    if makes_environments(cluster.provider):
+        image = cluster.spec.image
+        there = {*image.pip, *image.pins, *cluster.packages.added}
+        if needed := [each for each in packages_for(volumes) if each not in there]:
+            install(shell, cluster, needed, image)
+    elif cluster.sync.shares_files:
+        check_here(volumes)
+    with ProgressLine(shell, cluster.name) as line:
+        named = format_list([f"{each.url} at {each.path}" for each in volumes])
+        line.update(f"preparing {named}")
+        cluster.mounts.add(volumes)
+        nodes = format_count(len(cluster.state.nodes), "node")
+        line.update(f"{named} on {nodes}, in {line.seconds:.1f} s")
+
+
+def say_written_back(shell: InteractiveShell, cluster: Cluster) -> None:
+    """Write back what ranks have written to volumes, and say what that came to."""
+    if not cluster.mounts.volumes:
+        return
+    written, troubles = cluster.mounts.write_back()
+    if written:
+        NoticeLine(shell, cluster.name).update("; ".join(written))
+    for trouble in troubles:
+        print(f"{cluster.name}: {trouble}", file=sys.stderr)
+
+
+def keep_unwritten(cluster: Cluster) -> None:
+    """Refuse to give machines back that have files of volumes which are nowhere else.
+
+    Raises
+    ------
+    SkyError
+        When they cannot be written back.
+    """
+    if not cluster.mounts.volumes or not isinstance(cluster.provider, CloudProvider):
+        return
+    _, troubles = cluster.mounts.write_back()
+    if troubles:
+        raise SkyError(
+            f"{cluster.name}: {'; '.join(troubles)}: `%sky get` brings files here, and "
+            "`%sky down --discard` ends the cluster without them."
+        )

@@ -1,0 +1,114 @@
+"""Keeps a folder on the nodes like the notebook's, before each run; says what a run wrote there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.formatting import format_list
+from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
+from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization.folders import FolderContent, FolderIndex, read_folder
+from jupyter_sky.transport.protocol.messages import Script
+
+_NAMED = 5  # files that a run has written
+_LONGEST = 100  # characters of the name of one
+
+
+class Workdirs:
+    """The folders of this computer that clusters have, as they were sent last."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, str] = {}
+        self._index = FolderIndex()
+
+    def keep(
+        self, shell: InteractiveShell, cluster: Cluster, folder: Path, limit: float | None
+    ) -> None:
+        """Make the folder that ranks run in like one of this computer, if it is not yet.
+
+        Where nodes see the files of this computer, ranks go to the folder itself.
+
+        Raises
+        ------
+        UsageError
+            When it is too large.
+        SkyError
+            When something is in the way on a node.
+        """
+        processes = [[rank.rank, rank.pid] for rank in cluster.state.ranks]
+        if cluster.sync.shares_files:
+            mark = json.dumps([str(folder), processes])
+            if mark != self._kept.get(cluster.id):
+                go = pickling.dump(partial(os.chdir, str(folder)), "the folder")
+                call, parts = blobs.pack(go)
+                self._run(cluster, Task(cluster.all_ranks, call=call, blobs=parts, show=()))
+                self._kept[cluster.id] = mark
+            return
+        content = read_folder(folder, limit=limit, index=self._index)
+        text = json.dumps([content.folder, processes], sort_keys=True)
+        mark = hashlib.sha256(text.encode()).hexdigest()
+        if mark == self._kept.get(cluster.id):
+            return
+        first = tuple(min(node.ranks) for node in cluster.state.nodes)
+        leaving = sum(content.blobs[key].nbytes for key in cluster.lacking(content.blobs))
+        sending = SendingLine(shell, cluster.name, {folder.name: leaving})
+        self._run(cluster, task_that_sends(content, first, f"send {folder.name}"), sending)
+        self._kept[cluster.id] = mark
+
+    def _run(self, cluster: Cluster, task: Task, sending: SendingLine | None = None) -> None:
+        run = cluster.run(task)
+        if sending:
+            run.follow(sending=sending.update)
+        else:
+            run.follow()
+        run.check()
+
+
+def task_that_sends(content: FolderContent, ranks: Sequence[int], title: str) -> Task:
+    """Return what puts a folder beside what ranks run in, and does nothing else."""
+    script: Script = {
+        "text": ":",
+        "env": {},
+        "folders": [content.folder],
+        "cwd": "",
+        "together": False,
+        "port": 0,
+    }
+    return Task(tuple(ranks), script=script, blobs=content.blobs, show=(), title=title)
+
+
+def say_written(shell: InteractiveShell, cluster: Cluster, ranks: Sequence[int]) -> None:
+    """Say which files the last run has written on nodes, and how they come here."""
+    if cluster.sync.shares_files:
+        return
+    nodes = [sorted(set(node.ranks) & set(ranks)) for node in cluster.state.nodes]
+    said = cluster.files.written([there[0] for there in nodes if there])
+    found = {rank: [each for each in names if _is_shown(each)] for rank, names in said.items()}
+    every = list(dict.fromkeys(name for names in found.values() for name in names))
+    if not every:
+        return
+    shown = every[:_NAMED]
+    words = [shlex.quote(name.rstrip("/")) for name in shown]
+    where = [rank for rank, names in found.items() if names]
+    if where != [0]:
+        is_all = len(where) == len(cluster.state.nodes)
+        words += ["--ranks", "all" if is_all else ",".join(map(str, where))]
+    more = f" and {len(every) - len(shown)} more" if len(every) > len(shown) else ""
+    NoticeLine(shell, cluster.name).update(
+        f"wrote {format_list(shown)}{more}: `%sky get {' '.join(words)}` brings it here"
+    )
+
+
+def _is_shown(name: str) -> bool:
+    # A node says what it likes: what is shown is a name, and nothing else.
+    return name.isprintable() and 0 < len(name) <= _LONGEST and "`" not in name
