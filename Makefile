@@ -38,13 +38,15 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo views test test-environment check lint format pictures bench system-packages clean
+.PHONY: help demo views test test-gpu gpu-wheels test-environment check lint format pictures bench system-packages clean
 
 help:
 	@echo "make demo     run notebooks/quickstart.ipynb without a browser and print what it shows"
 	@echo "make views    build the notebook's panel and JupyterLab's sidebar, from labextension/"
 	@echo "make check    check style and types, and run a quick test of each room: before each commit"
 	@echo "make test     run all tests (ARGS=... goes to pytest)"
+	@echo "make test-gpu run the tests that need an NVIDIA GPU, on a machine that may lack a network"
+	@echo "make gpu-wheels  fetch what that machine lacks, to be carried there with the repository"
 	@echo "make lint     check style and types"
 	@echo "make format   rewrite the code in the style that lint checks"
 	@echo "make pictures make the README's pictures again, with a real JupyterLab and cluster"
@@ -90,8 +92,17 @@ pictures: test-environment
 	@$(SHOW_SIDEBAR)
 	$(PY) -m tests.labextension.pictures
 
+# On a machine with a GPU, where there may be no network: its PyTorch, and the wheels of build/gpu.
+test-gpu:
+	@$(if $(wildcard build/gpu/*.whl),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) \
+	    -m tests.gpu $(ARGS)
+
+# What that machine lacks, put here by one with a network: ARGS="--python 3.11 --machine aarch64".
+gpu-wheels: | $(PY)
+	$(PY) -m tests.gpu.wheels $(ARGS)
+
 bench: $(VENV)/.with-test
-	$(PY) -m tests.benchmarks $(ARGS)
+	$(PY) -m tests.benchmarks --json build/bench/figures.json --svg build/bench/figures.svg $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(dir $(VIEWS)) labextension/node_modules labextension/.yarn

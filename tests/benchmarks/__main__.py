@@ -15,19 +15,24 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from tests.benchmarks import long_life, table
+from tests.benchmarks import long_life, picture, table
 from tests.benchmarks.cases import (
     contest,
     faults,
+    files,
+    history,
     imports,
     machines,
     output,
     panel,
     recovery,
     rented,
+    scale,
     start,
+    volumes,
 )
 from tests.benchmarks.cases.workloads import (
     calls,
@@ -54,11 +59,15 @@ THEMES = {
     "lines": output.lines,
     "flood": output.flood,
     "panel": panel.panel,
+    "history": history.history,
     "killed": recovery.killed,
     "stop": recovery.stop,
     "faults": faults.faults,
     "long-life": long_life.long_life,
     "machines": machines.machines,
+    "files": files.files,
+    "scale": scale.scale,
+    "volumes": volumes.volumes,
     "rented": rented.rented,
 }
 
@@ -66,12 +75,23 @@ THEMES = {
 def main() -> int:
     """Measure what was asked for and return the exit status."""
     options = _options()
+    if options.fault:
+        options.only = [*(options.only or []), "faults"]
+        THEMES["faults"] = partial(faults.faults, only=options.fault)
     with _workplace():
-        rows = list(_measured(options.only or THEMES, options.peers))
+        rows = list(_measured(dict.fromkeys(options.only or THEMES), options.peers))
     print(table.render(rows))
     if options.json:
-        options.json.write_text(json.dumps(table.plain(rows), indent=2) + "\n")
+        measured = {"machine": picture.machine(), "figures": table.plain(rows)}
+        _write(options.json, json.dumps(measured, indent=2) + "\n")
+    if options.svg:
+        _write(options.svg, picture.draw(rows, picture.machine()))
     return report(rows)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 def report(rows: Sequence[Row]) -> int:
@@ -83,18 +103,30 @@ def report(rows: Sequence[Row]) -> int:
     return 2 if unmeasured(rows) else int(bool(missed(rows)))
 
 
-def _options() -> argparse.Namespace:
+def _options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
         "--only", action="append", choices=THEMES, metavar="NAME",
         help=f"measure only this; may be repeated: {', '.join(THEMES)}",
     )  # fmt: skip
     parser.add_argument(
+        "--fault", action="append", metavar="TEXT",
+        help="break only what has this in its name; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
         "--peers", action=argparse.BooleanOptionalAction, default=True,
         help="measure peers as well, where they are installed",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    return parser.parse_args()
+    parser.add_argument(
+        "--svg", type=Path, metavar="FILE", help="draw there what peers have a figure for"
+    )
+    options = parser.parse_args(words)
+    for text in options.fault or ():
+        if not any(text in name for name in faults.names()):
+            said = "".join(f"\n  {name}" for name in faults.names())
+            parser.error(f"no fault has {text!r} in its name; there are:{said}")
+    return options
 
 
 def _measured(themes: Iterable[str], peers: bool) -> Iterator[Row]:

@@ -23,6 +23,7 @@ from jupyter_sky.providers.node_defaults import SHARED_MEMORY
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.benchmarks.measure import Row, Target, number
 from tests.benchmarks.notebook import Notebook, SkyNotebook
+from tests.node_processes import fork_server_of
 
 _NAME = "long-life"
 _SAMPLES = 40
@@ -39,6 +40,14 @@ _CELLS = (
     "%%sky --gather parts\nparts = dist.get_rank() + {n}",
     "%%sky\nones = torch.ones(1)\ndist.all_reduce(ones)\nones + {n}",
     "%%sky\nfrom IPython.display import HTML, display\ndisplay(HTML('<b>{n}</b>'))",
+)
+# As much that IPython keeps: the text of the cell, and what it has printed and displayed.
+_PLAIN = (
+    "print('[0] step', {n})\nprint('[1] step', {n})",
+    "print({n})",
+    "parts = [{n}, {n}]",
+    "print('tensor([{n}.])')",
+    "from IPython.display import HTML, display\ndisplay(HTML('<b>{n}</b>'))",
 )
 _COLLECTIVE = _CELLS[3]
 _FAILS = "%%sky\nraise ValueError({n})"
@@ -121,7 +130,7 @@ def _rows(what: str, curve: Sequence[Sample], plain: Sequence[float] | None) -> 
         note = f"{_drawn(values)} from {number(values[0])} to {number(values[-1])} {limit.unit}"
         grown = growth(values)
         if plain and kind == "memory of the kernel":
-            # IPython keeps the text of each cell.
+            # IPython keeps the text of each cell, and what it has shown.
             note += f"; as many cells without a cluster: {growth(plain):.1f} MB, taken off here"
             grown -= growth(plain)
         yield Row(f"{what}: {kind}, growth", grown, limit.unit, Target(limit.growth), note=note)
@@ -145,7 +154,7 @@ def _now(kernel: psutil.Process) -> Sample:
     assert row is not None
     [machine] = row.machines
     agent = psutil.Process(machine["pid"])
-    [fork_server] = agent.children()
+    fork_server = fork_server_of(agent)
     ranks = fork_server.children()
     everyone = [kernel, agent, fork_server, *ranks]
     return {
@@ -194,10 +203,16 @@ def _plain_cells(times: int) -> list[float]:
         kernel = _process_of(notebook)
         curve = _curve(
             times,
-            lambda turn: notebook.run(f"{turn % 100}\n'''{_CELLS[turn % len(_CELLS)]}'''"),
+            lambda turn: notebook.run(_plain(turn)),
             lambda: {"memory": _memory(kernel)},
         )
         return [each["memory"] for each in curve]
+
+
+def _plain(turn: int) -> str:
+    """Return a cell that is as long as one of a cluster, and shows as much."""
+    cell, kind = _CELLS[turn % len(_CELLS)], _PLAIN[turn % len(_PLAIN)]
+    return f"# {cell!r}\n" + kind.format(n=turn % 100)
 
 
 def _process_of(notebook: Notebook) -> psutil.Process:

@@ -49,6 +49,14 @@ class Base:
 
 
 @dataclass(frozen=True)
+class Point:
+    """That a row is a point of a curve: its name, and where on the axis from left to right."""
+
+    curve: str
+    x: float
+
+
+@dataclass(frozen=True)
 class Row:
     """One figure.
 
@@ -64,6 +72,8 @@ class Row:
         The same figure of others, or in words why there is none.
     note
         What else there is to know about it.
+    point
+        Of which curve it is a point, if of any.
     """
 
     what: str
@@ -73,6 +83,7 @@ class Row:
     base: Base | None = None
     peers: Mapping[str, float | str] = field(default_factory=dict)
     note: str = ""
+    point: Point | None = None
 
     @property
     def ratio(self) -> float | None:

@@ -12,6 +12,7 @@ import psutil
 
 _PR_SET_CHILD_SUBREAPER = 36
 _TO_END = 5.0
+_ENDS_BY_ITSELF = "jupyter-sky template"  # within a minute
 
 
 def adopt_orphans() -> None:
@@ -27,7 +28,9 @@ def end_descendants() -> list[str]:
         for child in children:
             try:
                 if child.status() != psutil.STATUS_ZOMBIE:
-                    left.append(" ".join(child.cmdline()) or child.name())
+                    command = " ".join(child.cmdline()) or child.name()
+                    if not command.startswith(_ENDS_BY_ITSELF):
+                        left.append(command)
                     child.kill()
             except psutil.NoSuchProcess:
                 continue

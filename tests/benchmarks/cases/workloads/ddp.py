@@ -20,8 +20,13 @@ WARM_UP = 10
 STEPS = 100
 
 
-def train() -> tuple[float, float]:
+def train(batch: int = BATCH) -> tuple[float, float]:
     """Train in the group that is there.
+
+    Parameters
+    ----------
+    batch
+        Samples of each rank in a step.
 
     Returns
     -------
@@ -31,7 +36,7 @@ def train() -> tuple[float, float]:
     # With more, one of the two that are compared could use the processors better than the other.
     assert torch.get_num_threads() == 1
     torch.manual_seed(0)
-    loader = _loader()
+    loader = _loader(batch)
     model = DistributedDataParallel(_network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
@@ -50,7 +55,7 @@ def train() -> tuple[float, float]:
     steps(STEPS)
     taken, processor = time.monotonic() - started, torch.tensor(time.process_time() - used)
     dist.all_reduce(processor)
-    samples = dist.get_world_size() * BATCH * STEPS
+    samples = dist.get_world_size() * batch * STEPS
     return samples / taken, 1000 * processor.item() / samples
 
 
@@ -68,13 +73,13 @@ def _network() -> nn.Module:
     )
 
 
-def _loader() -> DataLoader:
+def _loader(batch: int) -> DataLoader:
     """Made-up digits: each class a pattern of its own, under noise."""
     labels = torch.randint(10, (SIZE,))
     patterns = torch.rand(10, 1, 28, 28)
     images = patterns[labels] + 0.3 * torch.randn(SIZE, 1, 28, 28)
     data = TensorDataset(images, labels)
-    return DataLoader(data, BATCH, sampler=DistributedSampler(data), drop_last=True)
+    return DataLoader(data, batch, sampler=DistributedSampler(data), drop_last=True)
 
 
 def _endless(loader: DataLoader):

@@ -63,7 +63,7 @@ class Measured:
 
 # Bytes of values, as the kernel receives them.
 _COUNT = """
-from jupyter_sky.cluster.network.download import Downloads
+from jupyter_sky.cluster.network.blobs.download import Downloads
 
 _received = 0
 

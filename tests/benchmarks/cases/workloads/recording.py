@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 
@@ -13,10 +12,12 @@ _ROUNDS = 5
 _OFF = {"TORCH_FR_BUFFER_SIZE": "0"}  # torch records nothing then
 _THREADS = {"OMP_NUM_THREADS": "1"}
 
-_CELL = """%%sky --nodes 4 --out figures --hang-after {after}
+# Two ranks with small batches: a step takes some 40 ms of a processor, of which recording would be
+# a larger part than in most trainings, and all rounds together take a minute or two.
+_CELL = """%%sky --nodes 2 --out figures --hang-after {after}
 from tests.benchmarks.cases.workloads.ddp import train
 
-figures = train()
+figures = train(batch=8)
 """
 
 _COLLECTIVES = 20_000
@@ -32,15 +33,16 @@ for _ in range(1000):
 before = time.process_time()
 for _ in range({_COLLECTIVES}):
     group.allreduce([tensor]).wait()
-print((time.process_time() - before) / {_COLLECTIVES})
-dist.destroy_process_group()
+print((time.process_time() - before) / {_COLLECTIVES}, flush=True)
+os._exit(0)  # at its usual end gloo aborts the process now and then
 """
 
 
 def recording(peers: bool) -> list[Row]:
     """Take turns: with nothing recorded and nobody watching, and as every cell has it.
 
-    What is compared is processor time, which hardly depends on what else the machine does.
+    What is compared is processor time, which hardly depends on what else the machine does, and of
+    all rounds the least: what else it does can only add to it.
     """
     with SkyNotebook(_THREADS | _OFF) as without, SkyNotebook(_THREADS) as notebook:
         plain, ours = alternate(
@@ -51,10 +53,10 @@ def recording(peers: bool) -> list[Row]:
     return [
         Row(
             "DDP loop, collectives recorded",
-            statistics.median(ours),
+            min(ours),
             "ms a sample",
             Target(1.01, ratio=True),
-            Base("not recorded", statistics.median(plain)),
+            Base("not recorded", min(plain)),
             note=f"processor time {spread(ours, 'ms a sample')}, not recorded "
             f"{spread(plain, 'ms a sample')}; {each:.1f} µs a collective by itself",
         )

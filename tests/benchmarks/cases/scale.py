@@ -1,0 +1,141 @@
+"""Many nodes: real agents and links, and ranks that only answer; see `tests.benchmarks.light`.
+
+What takes time on the nodes is not shown by that: all agents share the processors of this machine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.runtime_env import Timeouts
+from jupyter_sky.providers.spec import ClusterSpec
+from tests.benchmarks.light.provider import Light
+from tests.benchmarks.measure import Point, Row, Target
+from tests.cluster.cells import Cells
+
+SIZES = (16, 64, 256, 1000)
+"""Nodes, with a rank each; `_NODES_OF_EIGHT` are measured as well."""
+
+_NODES_OF_EIGHT = 32
+_ROUNDS, _RUNS = 5, 4
+_LINES = 100
+_BLOB = 4_000_000
+
+_CPU = Target(15.0)  # µs a rank, at 256 ranks
+_MEMORY = Target(50.0)  # kB a rank
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What a cluster of so many nodes costs the notebook; times of a run are the best of some."""
+
+    start: float
+    memory: float
+    threads: int
+    wall: float
+    cpu: float
+    lines: float
+    snapshot: float
+    push: float
+
+
+def scale(peers: bool) -> list[Row]:
+    """What a run costs the kernel, against the number of nodes."""
+    _measure(2, 1)  # so that no figure has what is imported
+    samples = {(nodes, 1): _measure(nodes, 1) for nodes in SIZES}
+    samples[_NODES_OF_EIGHT, 8] = _measure(_NODES_OF_EIGHT, 8)
+    return [row for (nodes, each), sample in samples.items() for row in _rows(nodes, each, sample)]
+
+
+def _rows(nodes: int, each: int, sample: _Sample) -> list[Row]:
+    ranks = nodes * each
+    where = f"{nodes} light nodes" + (f" of {each} ranks" if each > 1 else "")
+    is_goal = ranks == 256
+
+    def at(curve: str) -> Point | None:
+        return Point(f"{curve}, by nodes", nodes) if each == 1 else None
+
+    return [
+        Row(
+            f"{where}: the kernel's processor time for an empty cell, a rank",
+            1e6 * sample.cpu / ranks,
+            "µs",
+            _CPU if is_goal else None,
+            note=f"{1000 * sample.cpu:.1f} ms in all; the cell takes {1000 * sample.wall:.1f} ms",
+            point=at("processor time of the kernel for a cell, a rank"),
+        ),
+        Row(
+            f"{where}: memory of the kernel, a rank",
+            sample.memory / ranks / 1000,
+            "kB",
+            _MEMORY if is_goal else None,
+            note=f"{sample.threads} threads",
+            point=at("memory of the kernel, a rank"),
+        ),
+        Row(
+            f"{where}: start, with agents that have nothing to import",
+            sample.start,
+            "s",
+            note=f"a snapshot for the panel takes {1000 * sample.snapshot:.1f} ms",
+            point=at("start of light nodes"),
+        ),
+        Row(
+            f"{where}: {_LINES} lines of every rank",
+            sample.lines,
+            "s",
+            note=f"{_BLOB / 1e6:.0f} MB to all nodes: {sample.push:.2f} s",
+            point=at(f"{_LINES} lines of every rank"),
+        ),
+    ]
+
+
+def _measure(nodes: int, each: int) -> _Sample:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    began = time.monotonic()
+    with _cluster(nodes, each) as cells:
+        start = time.monotonic() - began
+        memory = process.memory_info().rss - before
+        cells.run("0")
+        cpu, wall = min(_run(cells) for _ in range(_ROUNDS))
+        began = time.monotonic()
+        cells.run(str(_LINES), show=cells.cluster.all_ranks)
+        lines = time.monotonic() - began
+        began = time.monotonic()
+        cells.cluster.snapshot()
+        snapshot = time.monotonic() - began
+        cells.namespace["blob"] = np.random.default_rng(0).integers(0, 255, _BLOB, np.uint8)
+        began = time.monotonic()
+        cells.run("0", names=["blob"])
+        push = time.monotonic() - began
+        threads = threading.active_count()
+    return _Sample(start, memory, threads, wall, cpu, lines, snapshot, push)
+
+
+def _run(cells: Cells) -> tuple[float, float]:
+    """Return the kernel's processor time for a run, and its duration."""
+    cpu, wall = time.process_time(), time.monotonic()
+    for _ in range(_RUNS):
+        cells.run("0")
+    return (time.process_time() - cpu) / _RUNS, (time.monotonic() - wall) / _RUNS
+
+
+@contextmanager
+def _cluster(nodes: int, each: int) -> Iterator[Cells]:
+    spec = ClusterSpec(name=f"light-{uuid.uuid4().hex[:6]}", nodes=nodes, procs_per_node=each)
+    made, env = assemble(spec, [])
+    cluster = Cluster.start(made, Light(), env, timeouts=Timeouts(stop=20))
+    try:
+        yield Cells(cluster)
+    finally:
+        cluster.down()

@@ -1,0 +1,1 @@
+"""What only a machine with an NVIDIA GPU can show, and a stand-in of its driver for all others."""

@@ -1,0 +1,100 @@
+"""Run the suite on a machine with an NVIDIA GPU, print its table, and keep it in RESULTS.md.
+
+The machine needs PyTorch and nothing else: what the suite imports beside it is taken from the
+wheels of build/gpu, which `make gpu-wheels` puts there on a machine with a network.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.gpu import figures, machine, wheels
+
+if TYPE_CHECKING:
+    import pytest
+
+ROOT = Path(__file__).parents[2]
+NO_GPU = 3  # exit status
+
+
+def main() -> int:
+    """Run it and return the exit status: 0 when all is well, 3 where there is no GPU."""
+    found = machine.find()
+    if isinstance(found, str):
+        print(f"make test-gpu: {found}", file=sys.stderr)
+        return NO_GPU
+    folders = [str(ROOT), *map(str, wheels.unpack())]
+    sys.path[:0] = folders
+    # Agents, ranks and torchrun are other processes.
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *before])
+    import pytest
+
+    collected = Collected()
+    began = time.monotonic()
+    # Without the settings and fixtures of the other tests: they need more than there is here.
+    here = Path(__file__).parent
+    places = ["-c", os.devnull, f"--rootdir={ROOT}", f"--confcutdir={here}"]
+    ways = ["--import-mode=importlib", "-p", "no:cacheprovider", "-q", "-ra", *sys.argv[1:]]
+    status = pytest.main([*places, *ways, str(here)], plugins=[collected])
+    seconds = time.monotonic() - began
+    print(f"\n{found}\n\n{figures.table(collected.checks)}\n\n{seconds:.0f} s")
+    if not sys.argv[1:]:  # of all of it
+        date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        figures.write(str(found), date, _commit(), seconds, collected.checks)
+    return int(status)
+
+
+class Collected:
+    """A plugin of pytest that keeps how each check came out."""
+
+    def __init__(self) -> None:
+        self.checks: list[figures.Check] = []
+        self._of: dict[str, figures.Check] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Make a row for each check of a GPU; those of the stand-in are named as that."""
+        for item in items:
+            stand_in = "on the stand-in of NVML: " if "stand_in" in item.nodeid else ""
+            check = figures.Check(stand_in + item.name.removeprefix("test_").replace("_", " "))
+            self._of[item.nodeid] = check
+            self.checks.append(check)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take over how it came out and what it measured; what fails at its end has failed."""
+        check = self._of[report.nodeid]
+        if report.when == "call":
+            for _, made in report.user_properties:
+                check.figures.extend(made.figures)
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            said = str(crash.message if crash else report.longrepr).splitlines() or [""]
+            check.outcome = f"failed: {said[0]}"[:160].replace("|", "/")
+        elif report.skipped and isinstance(report.longrepr, tuple):
+            check.outcome = f"skipped: {report.longrepr[2].removeprefix('Skipped: ')}"
+        elif report.when == "call" and check.outcome == "not run":
+            check.outcome = "passed"
+
+
+def _commit() -> str:
+    """Return what is tested; the folder may have been carried here without its history."""
+    told = wheels.FOLDER / "commit"
+    if told.exists():
+        return told.read_text().strip()
+    try:
+        asked = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True
+        )
+    except OSError:
+        return "not known"
+    return asked.stdout.strip() or "not known"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
