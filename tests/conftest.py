@@ -6,18 +6,19 @@ Several processes may run tests at a time; what is said here for a session holds
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.lab import Lab, missing
+from tests.lab import Lab, kernel_ports, missing
 from tests.schedule import (
     pytest_collection_modifyitems,
     pytest_xdist_auto_num_workers,
@@ -31,11 +32,20 @@ __all__ = [
 ]
 
 
+# Threads of OpenMP look for work in a loop before they sleep, which takes processor time from other
+# tests. torch reads this when it is imported, and kernels and ranks inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # How fast an example is depends on what other tests do meanwhile.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
+ENDED_WITHIN = 30.0
+"""Seconds for what the last tests have ended, as far as nobody waits for that."""
+
 _numbers = itertools.count()
+_folders: dict[str, str] = {}
+"""The test file of each folder, which is short for the sake of the sockets in it."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,18 +64,19 @@ def workplace() -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "jupyter"))
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        kernel_ports.reserve()
         yield folder
-    left = processes_of(folder)
-    for process in left:
-        process.kill()
+    psutil.wait_procs(processes_of(folder), ENDED_WITHIN)
+    left = kill_processes_of(folder)
     shutil.rmtree(folder, ignore_errors=True)
-    assert not left, f"processes were left behind: {left}"
+    assert not left, f"processes were left behind: {left}; folders: {_folders}"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def home(workplace: Path) -> Iterator[Path]:
+def home(workplace: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """Give each file a registry of its own: it finds no cluster but those of its own tests."""
     folder = workplace / str(next(_numbers))
+    _folders[folder.name] = request.module.__name__
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_SKY_HOME", str(folder))
         yield folder
@@ -86,6 +97,15 @@ def processes_of(folder: Path) -> list[psutil.Process]:
         if any(str(folder) in part for part in process.info["cmdline"] or ()):
             found.append(process)
     return found
+
+
+def kill_processes_of(folder: Path) -> list[str]:
+    """Kill those processes; return the process id and command line of each."""
+    found = processes_of(folder)
+    for process in found:
+        with suppress(psutil.NoSuchProcess):  # a fork server ends with its agent
+            process.kill()
+    return [f"{each.pid} {' '.join(each.info['cmdline'])}" for each in found]
 
 
 @pytest.fixture(scope="session")

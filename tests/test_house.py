@@ -6,6 +6,7 @@ CONTRIBUTING.md shows the plan.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import cache
@@ -243,3 +244,27 @@ def test_folders_and_files_are_small() -> None:
     assert {path: size for path, size in sizes.items() if size > LONGEST_FILE} == {}
     counts = Counter(path.parent for path in [*sizes, *TESTS.rglob("*.py")])
     assert {folder: count for folder, count in counts.items() if count > LARGEST_FOLDER} == {}
+
+
+def test_what_is_of_one_provider_stays_in_its_folder() -> None:
+    """Beside its folder, only the notebook, where its options are typed, knows a provider."""
+    own = re.compile(r"\b(aws|ec2|boto3?|amazon|moto)\b", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for room in ("cluster", "serialization", "transport", "analysis")
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if own.search(line)
+    ]
+    assert found == []
+    inside = {
+        module: targets
+        for module, targets in graph(ROOT).items()
+        if not module.startswith((f"{PACKAGE}.notebook.", f"{PACKAGE}.providers.aws"))
+    }
+    users = {
+        module
+        for module, targets in inside.items()
+        if any(target.startswith(f"{PACKAGE}.providers.aws") for target in targets)
+    }
+    assert users <= {PACKAGE, f"{PACKAGE}.providers"}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 
 from tests.installed import skip_without
+from tests.paths import ROOT
 
 NODE_FREE = {"boto3", "numpy", "paramiko", "torch"}
 ROOT_FREE = NODE_FREE | {"IPython", "anywidget", "ipywidgets"}
+COLLECTION_FREE = {"boto3", "dask", "distributed", "jax", "keras", "moto", "torch", "transformers"}
+SCRIPTS = {"benchmarks/cases/workloads/ddp.py", "benchmarks/peers/dask.py", "gpu/checks/ddp.py"}
+"""Files of the tests that only processes of their own run."""
 
 
 def modules_after(code: str) -> set[str]:
@@ -43,3 +48,26 @@ def test_the_server_extension_brings_nothing_that_reaches_machines() -> None:
     skip_without("jupyter_server")
     loaded = modules_after("import jupyter_sky.server.handlers")
     assert not loaded & (NODE_FREE | {"anywidget", "ipywidgets"})
+
+
+def test_collecting_tests_brings_no_framework_and_no_cloud() -> None:
+    found = [
+        f"{path}:{statement.lineno}"
+        for path in (ROOT / "tests").rglob("*.py")
+        if str(path.relative_to(ROOT / "tests")) not in SCRIPTS
+        for statement in ast.parse(path.read_text()).body
+        if _brings(statement) & COLLECTION_FREE
+    ]
+    assert found == []  # `on_first_use` and `skip_without` of tests/installed.py import nothing
+
+
+def _brings(statement: ast.stmt) -> set[str]:
+    """The top-level modules that a statement of a file imports, or skips the file without."""
+    if isinstance(statement, ast.Import):
+        return {each.name.partition(".")[0] for each in statement.names}
+    if isinstance(statement, ast.ImportFrom):
+        return {(statement.module or "").partition(".")[0]}
+    value = getattr(statement, "value", None)
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "pytest.importorskip":
+        return {str(ast.literal_eval(value.args[0])).partition(".")[0]}
+    return set()

@@ -71,6 +71,14 @@ def test_arguments_are_checked() -> None:
         sky.Spec(sky.Local(), allocation="sometimes")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="selection='best'"):
         order(sky.Spec(sky.Local()), selection="best")
+    with pytest.raises(UsageError, match=r"'local' is no provider: write sky.Spec\(sky.Local"):
+        sky.Spec("local")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="selection='best'"):
+        sky.ComputePool(sky.Spec(sky.Local()), selection="best")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="is no sky.Spec: write sky.ComputePool"):
+        sky.ComputePool(sky.Local(), nodes=2)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="worker=4: write worker=sky.Worker"):
+        sky.ComputePool(worker=4)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="not both"):
         sky.ComputePool(sky.Spec(sky.Local()), provider=sky.Local())
 
@@ -84,7 +92,7 @@ def test_the_next_place_is_tried_where_one_has_no_machines(home: Any) -> None:
         assert pool.provider == sky.Local()
         assert pool.map(abs, [-1]) == [1]
     with (
-        pytest.raises(sky.SkyError, match="no nodes at any of 2 places: ssh: .*; ssh: "),
+        pytest.raises(sky.SkyError, match=r"no nodes at any of 2 places: ssh: .*[^.]; ssh: .*\.$"),
         sky.ComputePool(nowhere, nowhere),
     ):
         pass

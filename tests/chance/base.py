@@ -81,7 +81,7 @@ class Machine(RuleBasedStateMachine):
 
     steps: ClassVar[int] = 0
     log: ClassVar[Any] = sys.stderr
-    patience: ClassVar[float] = 240.0
+    patience: ClassVar[float] = 500.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,12 +94,16 @@ class Machine(RuleBasedStateMachine):
     def start(self, at: int) -> None:
         shape = self.shapes[at % len(self.shapes)]
         print(f"       start({shape})", file=self.log, flush=True)
-        self.world = World(shape)
+        self.world = self._make(shape)
         try:
             self.before = leaks.belongings(self.world)
         except BaseException:
             self.failed = True
             raise
+
+    def _make(self, shape: Shape) -> World:
+        """Return a cluster of a shape."""
+        return World(shape)
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):

@@ -12,8 +12,10 @@ import psutil
 
 from jupyter_sky.cluster.inventory import registry
 from tests.chance.world import World
+from tests.node_processes import processes_of_node
+from tests.waiting import PATIENCE
 
-_GONE_WITHIN = 20.0  # seconds
+_GONE_WITHIN = PATIENCE  # an agent takes a client to be gone after half a minute
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,14 @@ class Traces:
 def belongings(world: World) -> list[Belongings]:
     """Return what each agent of a cluster has."""
     found = []
-    for machine in _machines(world):
-        agent = psutil.Process(machine["pid"])
+    for machine in world.machines:
+        agent = world.agent(machine)
+        assert agent, f"an agent is not there: {machine}"
         found.append(
             Belongings(
                 len(_open_files(agent)),
-                len(agent.children(recursive=True)),
-                len(list(Path(machine["blobs"]).glob("*.part"))),
+                len(processes_of_node(agent)),
+                len(list(world.path(machine, "blobs").glob("*.part"))),
             )
         )
     return found
@@ -53,13 +56,12 @@ def belongings(world: World) -> list[Belongings]:
 
 def traces(world: World) -> Traces:
     """Return where there is something of a cluster now."""
-    machines = _machines(world)
+    machines = world.machines
     processes = []
-    for machine in machines:
-        if psutil.pid_exists(machine["pid"]):
-            agent = psutil.Process(machine["pid"])
-            processes += [agent, *agent.children(recursive=True)]
-    folders = [Path(machine[kind]) for machine in machines for kind in ("folder", "blobs")]
+    for agent in map(world.agent, machines):
+        if agent:
+            processes += processes_of_node(agent)
+    folders = [world.path(each, which) for each in machines for which in ("folder", "blobs")]
     return Traces(tuple(processes), tuple(folders))
 
 
@@ -84,7 +86,8 @@ def check_same(before: list[Belongings], world: World) -> None:
 
 def files(world: World) -> list[list[str]]:
     """Return what each agent has open."""
-    return [sorted(_open_files(psutil.Process(machine["pid"]))) for machine in _machines(world)]
+    agents = [world.agent(machine) for machine in world.machines]
+    return [sorted(_open_files(agent)) for agent in agents if agent]
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -118,8 +121,3 @@ class Kernel:
         while (now := Kernel.now()).descriptors > self.descriptors or now.threads > self.threads:
             assert time.monotonic() < until, f"this process had {self}, and has {now}"
             time.sleep(0.05)
-
-
-def _machines(world: World) -> list[dict]:
-    row = registry.find(world.cluster.name)
-    return row.machines if row else []

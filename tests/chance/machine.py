@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
-
 import hypothesis
-import psutil
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
@@ -15,14 +10,15 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.errors import ClusterLost
 from tests.chance import leaks, sidebar
-from tests.chance.base import step
+from tests.chance.base import Machine, step
 from tests.chance.cells import CellSteps
 from tests.chance.guest import guest
 from tests.chance.model import Statement
 from tests.chance.strategies import LINES, SOME, STATEMENTS
 from tests.chance.trouble import TroubleSteps
 from tests.cluster.conftest import Cells
-from tests.faults.parts import agent_of, fork_server_of
+from tests.node_processes import fork_server_of
+from tests.waiting import PATIENCE
 
 MOST_NODES = 4
 
@@ -31,6 +27,11 @@ class Chance(CellSteps, TroubleSteps):
     """A notebook and its cluster, to which anything may happen."""
 
     # Its life
+
+    @rule()
+    @step
+    def a_quiet_moment(self) -> None:
+        """Do nothing: Hypothesis begins with the first of the rules alone, again and again."""
 
     @rule(some=SOME)
     @step
@@ -44,7 +45,7 @@ class Chance(CellSteps, TroubleSteps):
     def idle_rank_is_killed(self, victim: int) -> None:
         before = self.world.pids()
         rank = victim % len(before)
-        os.kill(before[rank], signal.SIGKILL)
+        self.world.process(rank).kill()
         self._await_restart([rank], before)
 
     @rule(nodes=st.integers(1, MOST_NODES))
@@ -87,13 +88,13 @@ class Chance(CellSteps, TroubleSteps):
     ) -> None:
         """Kill another kernel that is attached: its run goes on, and a third one may stop it."""
         world = self.world
-        with guest(world.cluster.name, runs) as other:
+        with guest(world.cluster.name, runs, world.hosts) as other:
             other.kill()
             other.wait()
         if runs:
             with world.visitor() as third:
                 assert third.interrupt(), "the run of the kernel that was killed is not seen"
-                assert third.wait_until_idle(30), "that run does not end"
+                assert third.wait_until_idle(PATIENCE), "that run does not end"
         job = world.job(self._ranks(some), lines)
         statements = self._possible(job.ranks, statements)
         world.begin(job, statements)
@@ -109,19 +110,24 @@ class Chance(CellSteps, TroubleSteps):
         before = world.pids()
         connection = world.cluster._controller.connections[-1]
         ranks = sorted(connection.ranks)
-        agent_of(Cells(world.cluster), -1).kill()
+        agent = world.agent(world.machines[-1])
+        assert agent
+        agent.kill()
         self._await_restart(ranks, before)
 
     @precondition(lambda self: self.world.shape.agents == 1)
-    @rule(what=st.sampled_from([agent_of, fork_server_of]))
+    @rule(what=st.sampled_from(["agent", "fork server"]))
     @step
-    def cluster_is_lost(self, what: Callable[[Cells], psutil.Process]) -> None:
+    def cluster_is_lost(self, what: str) -> None:
         """Kill what a cluster cannot do without: the cell says so, and the next one starts anew."""
         world = self.world
         found = leaks.traces(world)
         job, _ = self._waiting_job(15, [], 3)
         world.begin(job)
-        process = what(Cells(world.cluster))
+        process = world.agent(world.machines[0])
+        assert process
+        if what == "fork server":
+            process = fork_server_of(process)
         self._when_inside(job, process.kill)
         self._raises(job, (ClusterLost, RankLost))
         job.check_lines()
@@ -132,7 +138,7 @@ class Chance(CellSteps, TroubleSteps):
         self.before = leaks.belongings(world)
 
 
-def run(seed: int, clusters: int, steps: int) -> None:
+def run(seed: int, clusters: int, steps: int, kind: type[Machine] = Chance) -> None:
     """Make so many steps on each of some clusters, as a seed says; raise what goes wrong.
 
     What failed is not tried again with fewer steps: processes do not do the same twice.
@@ -146,4 +152,4 @@ def run(seed: int, clusters: int, steps: int) -> None:
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )
-    run_state_machine_as_test(hypothesis.seed(seed)(type("Chance", (Chance,), {})), settings=chosen)
+    run_state_machine_as_test(hypothesis.seed(seed)(type("Chance", (kind,), {})), settings=chosen)

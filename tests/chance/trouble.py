@@ -16,8 +16,6 @@ from tests.chance import sidebar
 from tests.chance.base import Machine, step
 from tests.chance.model import DATA, NUMBERS, Statement
 from tests.chance.strategies import LINES, MOMENT, SOME, STATEMENTS
-from tests.cluster.conftest import Cells
-from tests.faults.parts import agent_of
 
 
 class _Left(Exception):
@@ -64,7 +62,8 @@ class TroubleSteps(Machine):
         job, statements = self._waiting_job(some, statements, lines)
         self.world.begin(job, statements)
         self.world.model.run(job.ranks, statements)
-        agent = agent_of(Cells(self.world.cluster))
+        agent = self.world.agent(self.world.machines[0])
+        assert agent
 
         def act() -> None:
             agent.suspend()
@@ -92,7 +91,8 @@ class TroubleSteps(Machine):
             if by == "key":
                 os.kill(os.getpid(), signal.SIGINT)
                 return
-            if by == "sidebar":
+            # A server asks no host: it knows what kernels tell.
+            if by == "sidebar" and not self.world.hosts:
                 assert sidebar.entry(self.world)["state"] == "running"
                 sidebar.interrupt(self.world)
                 return
@@ -113,10 +113,10 @@ class TroubleSteps(Machine):
         rank = job.ranks[victim % len(job.ranks)]
         self.world.begin(job, statements)
         self.world.model.run(job.ranks, statements)
-        before = self.world.pids()
+        before, process = self.world.pids(), self.world.process(rank)
 
         def act() -> None:
-            os.kill(before[rank], signal.SIGSTOP)
+            process.suspend()
             os.kill(os.getpid(), signal.SIGINT)
 
         with contextlib.suppress(Interrupted):
@@ -133,10 +133,10 @@ class TroubleSteps(Machine):
         rank = job.ranks[victim % len(job.ranks)]
         self.world.begin(job, statements)
         self.world.model.run(job.ranks, statements)
-        before = self.world.pids()
+        before, process = self.world.pids(), self.world.process(rank)
 
         def act() -> None:
-            os.kill(before[rank], signal.SIGKILL)
+            process.kill()
             if not self.world.shape.framework:
                 job.go.touch()
 
@@ -192,10 +192,10 @@ class TroubleSteps(Machine):
             job.ranks,
             [Statement("set", "c", number=100 + self.number), Statement("measure", "b", "data")],
         )
-        before = world.pids()
+        before, process = world.pids(), world.process(rank)
         act = {
             "stop": lambda: os.kill(os.getpid(), signal.SIGINT),
-            "kill": lambda: os.kill(before[rank], signal.SIGKILL),
+            "kill": process.kill,
             "cut": world.cut_links,
             "interrupt": world.cluster.interrupt,
         }[what]
@@ -225,6 +225,10 @@ class TroubleSteps(Machine):
             touched = world.model.maybe_run(job.ranks, statements)
         if what == "kill":
             self._await_restart([rank], before)
+            if whole:
+                # It may have waited for the new process, and have bound its names there.
+                world.settle()
+                world.cluster.restart([rank])
         world.settle()
         for name in touched:
             if name in DATA:

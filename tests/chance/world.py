@@ -7,11 +7,13 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
@@ -20,6 +22,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.protocol.events import Output
@@ -27,8 +30,9 @@ from tests.chance.model import NAMES, Model, Statement
 from tests.cluster.conftest import Cells
 from tests.cluster.namespace.notebook import Notebook
 from tests.faults.parts import until
+from tests.waiting import PATIENCE
 
-STOP = 1.0
+STOP = 5.0
 """Seconds from Stop until a rank that does not react is ended."""
 
 _PROOF = """
@@ -37,7 +41,7 @@ _ones = torch.ones(1)
 dist.all_reduce(_ones)
 _sum = int(_ones.item())
 """
-_SETTLED_WITHIN = 60.0  # seconds
+_SETTLED_WITHIN = PATIENCE
 
 
 @dataclass(frozen=True)
@@ -159,20 +163,28 @@ class World:
         What they should hold.
     jobs
         Every cell that was started on this cluster.
+    hosts
+        The hosts that its nodes can be on; none if they are local.
     """
+
+    hosts: tuple[str, ...] = ()
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.folder = Path(tempfile.mkdtemp(prefix="sky-chance-"))
         self.jobs: list[Job] = []
         self._numbers = 0
-        self._provider = Local(machines=shape.agents)
+        self._provider = self._nodes_come_from()
         self.start()
+
+    def _nodes_come_from(self) -> Provider:
+        return Local(machines=self.shape.agents)
 
     def start(self) -> None:
         """Start the cluster, with an empty notebook."""
         name = f"chance-{uuid.uuid4().hex[:8]}"
-        more: dict[str, Any] = {"replace": True} if self.shape.agents > 1 else {}
+        # Where nobody takes the place of a node, one that is slow to come back is waited for.
+        more: dict[str, Any] = {"replace": True} if self.shape.agents > 1 else {"patience": 120.0}
         spec = ClusterSpec(name=name, nodes=self.shape.nodes, **more)
         made, runtime_env = assemble(spec, self._plugins)
         timeouts = Timeouts(stop=STOP)
@@ -250,8 +262,27 @@ class World:
     # What can be known of it
 
     def pids(self) -> dict[int, int | None]:
-        """Return the process of each rank."""
+        """Return the process of each rank, as its node counts."""
         return {rank.rank: rank.pid for rank in self.cluster.state.ranks}
+
+    def process(self, rank: int) -> psutil.Process:
+        """Return the process of a rank."""
+        return psutil.Process(self.pids()[rank])
+
+    @property
+    def machines(self) -> list[dict[str, Any]]:
+        """What the registry has of its machines."""
+        row = registry.find(self.cluster.name)
+        return row.machines if row else []
+
+    def agent(self, machine: Mapping[str, Any]) -> psutil.Process | None:
+        """Return the agent of a machine, if it is there."""
+        pid = machine["pid"]
+        return psutil.Process(pid) if psutil.pid_exists(pid) else None
+
+    def path(self, machine: Mapping[str, Any], which: str) -> Path:
+        """Return where this process finds the ``folder`` of a machine's agent, or its ``blobs``."""
+        return Path(machine[which])
 
     def until(self, condition: Callable[[], object]) -> None:
         """Wait until something about the cluster is true."""
@@ -319,4 +350,8 @@ def _apart(text: str, expected: str) -> str:
     pairs = enumerate(zip(text, expected, strict=False))
     at = next((at for at, (one, other) in pairs if one != other), min(len(text), len(expected)))
     near = max(0, at - 20)
-    return f"{text[near : at + 40]!r}, not {expected[near : at + 40]!r}, at character {at}"
+    missing = [line for line in expected.splitlines() if line not in text.splitlines()]
+    return (
+        f"{text[near : at + 40]!r}, not {expected[near : at + 40]!r}, at character {at}; "
+        f"{missing[:5] or 'nothing'} of {len(missing)} missing"
+    )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,80 +13,14 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.protocol.events import Display, Output
+from tests.cluster.cells import Cells, start
 from tests.conftest import shared_registry
+from tests.waiting import until
 
-
-@dataclass
-class Cells:
-    """Runs cells on a cluster, as the magic does."""
-
-    cluster: Cluster
-    namespace: dict[str, Any] = field(default_factory=dict)
-    events: list[Output | Display] = field(default_factory=list)
-
-    def start(
-        self,
-        code: str,
-        *,
-        ranks: Sequence[int] | None = None,
-        names: Sequence[str] = (),
-        values: Mapping[int, Sequence[str]] | None = None,
-        show: Sequence[int] = (0,),
-        title: str = "",
-    ) -> RunHandle:
-        ranks = tuple(self.cluster.all_ranks if ranks is None else ranks)
-        update = self.cluster.sync.update(names, self.namespace, ranks)
-        task = Task(
-            ranks, code=code, update=update, values=values or {}, show=tuple(show), title=title
-        )
-        run = self.cluster.run(task)
-        run.begin()
-        return run
-
-    def run(self, code: str, **options: Any) -> dict[int, Any]:
-        run = self.start(code, **options)
-        self.events = []
-        run.follow(self.events.append)
-        return run.values()
-
-    def ask(self, expression: str, **options: Any) -> list[Any]:
-        """Return an expression's value on every rank."""
-        ranks = options.get("ranks") or self.cluster.all_ranks
-        values = {rank: ["_asked"] for rank in ranks}
-        found = self.run(f"_asked = {expression}", values=values, **options)
-        return [found[rank]["_asked"] for rank in sorted(found)]
-
-    def text(self, stream: str = "stdout", rank: int | None = None) -> str:
-        """Return what the last run printed."""
-        return b"".join(
-            event.data
-            for event in self.events
-            if isinstance(event, Output)
-            and event.stream == stream
-            and (rank is None or event.rank == rank)
-        ).decode()
-
-
-def start(
-    nodes: int = 4,
-    *,
-    provider: Local | None = None,
-    framework: bool = True,
-    stop: float = 20.0,
-    **spec: Any,
-) -> Cells:
-    """Start a cluster whose ranks form a group; without a framework it comes up at once."""
-    wanted = ClusterSpec(name=f"test-{uuid.uuid4().hex[:8]}", nodes=nodes, **spec)
-    made, runtime_env = assemble(wanted, [sky.plugins.torch()] if framework else [])
-    return Cells(
-        Cluster.start(made, provider or Local(), runtime_env, timeouts=Timeouts(stop=stop))
-    )
+__all__ = ["Cells", "start"]
 
 
 _PREPARE = "import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()"
@@ -118,9 +51,19 @@ def cells(shared: Cells, workplace: Path) -> Iterator[Cells]:
     with shared_registry(workplace):
         before = _processes(shared)
         yield shared
+        _end_runs(shared)
         # A rank that was lost, or that Stop had to kill, is as empty as it began.
         if shared.cluster.alive and _processes(shared) != before:
             shared.run(_PREPARE)
+
+
+def _end_runs(cells: Cells) -> None:
+    """Stop what a test that has failed has left, so that it is the only one that does."""
+    runs = list(cells.cluster._scheduler._runs.values())
+    for run in runs:
+        if not run.finished:
+            cells.cluster.interrupt_run(run.id)
+    until(lambda: all(run.finished for run in runs))
 
 
 def _processes(cells: Cells) -> list[int | None]:

@@ -19,6 +19,7 @@ from jupyter_sky.cluster.inventory import asked_names, kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
+from tests.node_processes import processes_of_node
 
 NOBODY = 65534
 
@@ -97,9 +98,9 @@ def test_another_user_opens_and_reaches_nothing(street: Path, new: Callable[...,
     names = {path.name for path in paths}
     assert {"agent.sock", "spec.json", "journal", "registry.sqlite", "0a.json", "0b.json"} <= names
     assert any(path.parent.name.startswith(cells.cluster.id) for path in paths)
-    processes = [psutil.Process(each["pid"]) for each in row.machines]
-    ranks = [child for each in processes for child in each.children(recursive=True)]
-    environments = [f"/proc/{each.pid}/environ" for each in (*processes, *ranks)]
+    agents = [psutil.Process(each["pid"]) for each in row.machines]
+    everyone = [process for each in agents for process in processes_of_node(each)]
+    environments = [f"/proc/{each.pid}/environ" for each in everyone]
     ports = [node.port for node in cells.cluster.state.nodes]
     open_to_all = [["list", str(street)]]  # by the test
     assert attempts([*map(str, paths), *environments], ports) == open_to_all

@@ -105,8 +105,7 @@ def test_what_a_run_was_asked_for_comes_from_this_computer(
     opened, go = tmp_path / "opened", tmp_path / "go"
     wait = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)"
     pair.start(wait)
-    while not any(rank.run for rank in pair.cluster.state.ranks):
-        time.sleep(0.01)
+    until(lambda: all(rank.run for rank in pair.cluster.state.ranks))
     with taken_over(pair.cluster, 1) as node:
 
         def lie(message: dict[str, Any]) -> dict[str, Any]:
@@ -232,6 +231,8 @@ def test_what_a_node_sends_has_a_limit(
         pair.cluster.close()
         cells = again(pair)
         for message in ({"piece": 1, "offset": 0}, {"piece": []}, {"report": []}, {"event": "x"}):
+            # What is said before the link is up again reaches nobody.
+            until(lambda: all(each.is_up for each in cells.cluster._controller.connections))
             broken = len(node.clients)
             node.say_raw(encode(message, 1 << 50))
             while len(node.clients) == broken:  # hung up, and connected again
@@ -289,8 +290,16 @@ def test_a_node_that_left_is_not_let_in_any_more(new: Callable[..., Cells], tmp_
     ids=["an outcome that is none", "a number that is too high"],
 )
 def test_a_run_whose_end_a_node_does_not_tell_ends_there(
-    pair: Cells, again: Callable[[Cells], Cells], wrong: dict[str, Any], what: str
+    pair: Cells, again: Callable[[Cells], Cells], tmp_path: Path, wrong: dict[str, Any], what: str
 ) -> None:
+    printed = tmp_path / "printed"
+    # The head has printed when the other rank comes to its end.
+    code = f"""import os, time
+if os.environ['SKYPILOT_NODE_RANK'] == '0':
+    print('mine', flush=True)
+    open({str(printed)!r}, 'w').close()
+while not os.path.exists({str(printed)!r}): time.sleep(0.01)
+x = 5"""
     with taken_over(pair.cluster, 1) as node:
         pair.cluster.close()
         cells = again(pair)
@@ -300,7 +309,7 @@ def test_a_run_whose_end_a_node_does_not_tell_ends_there(
 
         node.change = lie
         with pytest.raises(SkyError, match="node 1 sent what cannot be read") as caught:
-            cells.run("x = 5\nprint('mine')", values={0: ["x"]})
+            cells.run(code, values={0: ["x"]})
         assert what in str(caught.value)
         assert [each.rank for each in caught.value.failures] == [1]
         assert cells.text() == "mine\n"
@@ -348,4 +357,28 @@ def test_what_is_malformed_does_no_harm(pair: Cells, again: Callable[[Cells], Ce
                 until(lambda before=broken: len(node.clients) > before)
         assert cells.ask("1 + 1") == [2, 2]
         assert cells.cluster.snapshot()["ranks"][1]["phase"] == "idle"
+        cells.cluster.down()
+
+
+def test_what_is_no_welcome_keeps_no_link_from_coming_back(
+    pair: Cells, again: Callable[[Cells], Cells]
+) -> None:
+    with taken_over(pair.cluster, 1) as node:
+        pair.cluster.close()
+        cells = again(pair)
+        wrong: list[dict[str, Any]] = [
+            {"welcome": 1},
+            {"welcome": True, "version": 5},
+            {"welcome": True, "version": "0.0.1", "missing": 5, "cluster": "", "ending": False},
+        ]
+        left = list(wrong)
+
+        def lie(message: dict[str, Any]) -> dict[str, Any]:
+            # Its number is what the test keeps books with, and nobody reads.
+            return {"last": 0, **left.pop()} if "welcome" in message and left else message
+
+        node.change = lie
+        node.say_raw(encode({"event": "output"}))
+        until(lambda: not left)
+        assert cells.ask("1 + 1") == [2, 2]
         cells.cluster.down()

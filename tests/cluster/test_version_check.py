@@ -14,7 +14,8 @@ from jupyter_sky import __version__ as VERSION
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import probe, registry
-from jupyter_sky.cluster.network.connection import Connection, IgnoreEvents
+from jupyter_sky.cluster.inventory.probe import IgnoreEvents
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.version_check import VersionMismatch, check, compare
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local

@@ -5,16 +5,19 @@ The tests hold what is said, and that nothing is left behind; the benchmarks tak
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -121,11 +124,29 @@ def _kill_rank(cells: Cells, mended: ExitStack) -> None:
     os.kill(_pid(cells), signal.SIGKILL)
 
 
-def _kill_rank_that_sends(cells: Cells, mended: ExitStack) -> None:
-    pattern = f"{_pid(cells)}-*.part"
-    while not any(blobs_of(cells).glob(pattern)):
+def _note_where_ranks_write(cells: Cells, mended: ExitStack) -> None:
+    cells.namespace |= {"parts": str(blobs_of(cells)), "pid": _pid(cells)}
+
+
+_KILLED_WHEN_IT_SENDS = """
+import signal, threading
+
+def watch():
+    # In the rank itself: whatever pauses this pauses the writing too.
+    while not any(name.startswith(f"{os.getpid()}-") for name in os.listdir(parts)):
         time.sleep(0.001)
-    _kill_rank(cells, mended)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+large = os.urandom(400_000_000)
+threading.Thread(target=watch, daemon=True).start()
+"""
+
+
+def _rank_that_sends_is_killed(cells: Cells, mended: ExitStack) -> None:
+    """Wait until it has killed itself: another process may have its place by now."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while psutil.Process(cells.namespace["pid"]).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.001)
 
 
 def _break_group(cells: Cells, mended: ExitStack) -> None:
@@ -168,7 +189,8 @@ def _freeze_agent(cells: Cells, mended: ExitStack) -> None:
 
 def _fill_shared_memory(cells: Cells, mended: ExitStack) -> None:
     cells.namespace["data"] = os.urandom(20_000_000)
-    mended.enter_context(limits.full_disk(agent_of(cells), 1_000_000))
+    for writer in (agent_of(cells), psutil.Process()):  # the notebook writes there itself, too
+        mended.enter_context(limits.full_disk(writer, 1_000_000))
 
 
 def _fill_disk(cells: Cells, mended: ExitStack) -> None:
@@ -185,8 +207,14 @@ def _no_process(cells: Cells, mended: ExitStack) -> None:
     _kill_rank(cells, mended)
 
 
+def _note_sign(cells: Cells, mended: ExitStack) -> None:
+    folder = mended.enter_context(tempfile.TemporaryDirectory(prefix="sky-"))
+    cells.namespace["sign"] = f"{folder}/sign"
+
+
 def _little_memory(cells: Cells, mended: ExitStack) -> None:
     mended.enter_context(limits.memory(psutil.Process(_pid(cells)), 300_000_000))
+    Path(cells.namespace["sign"]).touch()
 
 
 def _no_frames(cells: Cells, mended: ExitStack) -> None:
@@ -213,10 +241,12 @@ FAULTS = (
     ),
     Fault(
         "kill -9 of a rank, sending results",
-        _kill_rank_that_sends,
+        _rank_that_sends_is_killed,
         _LOST,
-        during=f"large = os.urandom(400_000_000)\n{_INSIDE}",
+        prepare=_note_where_ranks_write,
+        during=f"{_KILLED_WHEN_IT_SENDS}{_INSIDE}",
         ranks=(VICTIM,),
+        names=("parts",),
         values=("large",),
     ),
     Fault(
@@ -238,7 +268,12 @@ FAULTS = (
         "no memory for a rank",
         _little_memory,
         "the system killed it because there was no memory left",
-        during=f"{_INSIDE}time.sleep(0.2)\nif kept == 2: big = b'x' * 10**9\ntime.sleep(600)",
+        prepare=_note_sign,
+        during=(
+            f"{_INSIDE}while not os.path.exists(sign): time.sleep(0.01)\n"
+            "if kept == 2: big = b'x' * 10**9\ntime.sleep(600)"
+        ),
+        names=("sign",),
         known=1.5,
     ),
     Fault(

@@ -12,6 +12,7 @@ import jupyter_sky
 from jupyter_sky.transport.frames import Decoder, encode
 from tests.cluster.conftest import Cells, new
 from tests.faults.parts import folder_of
+from tests.waiting import PATIENCE
 
 __all__ = ["new"]
 
@@ -21,7 +22,7 @@ class RawClient:
 
     def __init__(self, cells: Cells, since: int | None = None, visits: bool = False) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(30)
+        self.sock.settimeout(PATIENCE)
         self.sock.connect(str(folder_of(cells) / "agent.sock"))
         self._decoder = Decoder()
         self._received: list[dict[str, Any]] = []
@@ -43,6 +44,10 @@ class RawClient:
             for message, _ in self._decoder.received(count):
                 if message:
                     yield message
+
+    def give_sign(self) -> None:
+        """Be there still: an agent ends the link to who is silent for half a minute."""
+        self.sock.sendall(encode({}))
 
     def welcome(self) -> dict[str, Any]:
         """Return the agent's welcome."""

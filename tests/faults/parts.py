@@ -13,9 +13,12 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import Timeouts
+from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
+from tests import node_processes
 from tests.cluster.conftest import Cells
+from tests.waiting import PATIENCE
 
 
 def agent_of(cells: Cells, machine: int = 0) -> psutil.Process:
@@ -25,11 +28,10 @@ def agent_of(cells: Cells, machine: int = 0) -> psutil.Process:
 
 def fork_server_of(cells: Cells, machine: int = 0) -> psutil.Process:
     """Return the process that the ranks of an agent are forked from."""
-    [fork_server] = agent_of(cells, machine).children()
-    return fork_server
+    return node_processes.fork_server_of(agent_of(cells, machine))
 
 
-def until(cells: Cells, condition: Callable[[], object], within: float = 60) -> None:
+def until(cells: Cells, condition: Callable[[], object], within: float = PATIENCE) -> None:
     """Wait until a change of the cluster makes something true."""
     changed = threading.Event()
     cells.cluster.listen(changed.set)
@@ -48,12 +50,12 @@ def blobs_of(cells: Cells, machine: int = 0) -> Path:
     return Path(_machine(cells, machine)["blobs"])
 
 
-def attach(name: str) -> Cells:
+def attach(name: str, provider: Provider | None = None) -> Cells:
     """Take up a cluster, as another kernel does."""
     row = registry.find(name)
     assert row is not None
     _, runtime_env = assemble(ClusterSpec(name=name), [])
-    cluster = Cluster.attach(row, Local(), runtime_env, timeouts=Timeouts(stop=5))
+    cluster = Cluster.attach(row, provider or Local(), runtime_env, timeouts=Timeouts(stop=5))
     assert cluster is not None
     return Cells(cluster)
 

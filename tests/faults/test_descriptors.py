@@ -12,7 +12,9 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.state import RankPhase
+from jupyter_sky.node.agent.server import MOST_CLIENTS
 from jupyter_sky.providers.local import Local
+from tests import waiting
 from tests.cluster.conftest import Cells
 from tests.faults.limits import NoControlGroups, descriptors, no_more_processes
 from tests.faults.parts import agent_of, folder_of, fork_server_of, until
@@ -45,6 +47,34 @@ def test_idle_connections_and_few_descriptors_cost_no_rank(new) -> None:
     assert after[0] != before[0]
     assert after[1:] == before[1:]
     assert (folder_of(cells) / "agent.log").stat().st_size < 10_000
+
+
+def test_more_clients_than_there_may_be_are_sent_away(new) -> None:
+    cells = new(nodes=1, framework=False)
+    path = str(folder_of(cells) / "agent.sock")
+    with contextlib.ExitStack() as stack:
+
+        def come() -> socket.socket:
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+            sock.connect(path)
+            return sock
+
+        first = come()
+        for _ in range(MOST_CLIENTS - 2):  # the notebook is one
+            come()
+        assert come().recv(1) == b""
+        assert cells.ask("1") == [1]
+        first.close()
+
+        def is_served() -> bool:
+            sock = come()
+            sock.settimeout(0.05)
+            with contextlib.suppress(TimeoutError):
+                return sock.recv(1) != b""  # a sign of life, or nothing yet
+            return True
+
+        waiting.until(is_served)
+        assert cells.ask("2") == [2]
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,10 @@ def test_a_slow_client_and_a_full_disk_cost_no_rank(new, raw) -> None:
     slow = raw(cells, since=0, visits=True)
     with full_disk(agent_of(cells), 500_123):
         cells.run(SHOW.format(200))
+        slow.give_sign()
         assert displayed(cells) == list(range(200))
         cells.run("print('after')")
+        slow.give_sign()
         assert cells.text() == "after\n"
     assert cells.ask("__import__('os').getpid()") == before
     last = raw(cells).welcome()["last"]

@@ -11,6 +11,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from tests.cluster.conftest import Cells
 from tests.faults.other_kernel import running_kernel
 from tests.faults.parts import attach
+from tests.waiting import PATIENCE
 
 
 def follow_until_stopped(cells: Cells, lines: int) -> list[int]:
@@ -51,7 +52,7 @@ def test_a_frozen_kernel_gets_all_output_when_it_goes_on() -> None:
             assert numbers == list(range(len(numbers)))
             process.resume()
             # It learns that its run was stopped, and ends.
-            assert kernel.wait(30) == 0
+            assert kernel.wait(PATIENCE) == 0
             cells.run("pass")
         finally:
             cells.cluster.down()

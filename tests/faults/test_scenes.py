@@ -16,6 +16,7 @@ from tests.faults.scenes.links import cluster_on_two_networks
 from tests.faults.scenes.scene import HostScene, Scene
 from tests.lab import Lab
 from tests.providers.ssh.conftest import hang_up
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
@@ -24,7 +25,7 @@ def test_the_user_is_told_and_goes_on(workplace: Path, scene: Scene) -> None:
     felt = scene.play()
     assert re.search(scene.said, felt.said), felt.said
     left = set(processes_of(workplace)) - before
-    assert not psutil.wait_procs(left, timeout=30)[1]
+    assert not psutil.wait_procs(left, timeout=PATIENCE)[1]
 
 
 @pytest.fixture(scope="module")

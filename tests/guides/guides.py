@@ -29,17 +29,23 @@ def done(
         [cell] = [each for each in notebook.cells if text in each.source]
         cell.source = cell.source.replace(text, other)
     resources = {"metadata": {"path": str(folder)}} if folder else {}
-    NotebookClient(notebook, timeout=100, kernel_name="python3", resources=resources).execute()
+    patience = {"timeout": 300, "startup_timeout": 300}
+    NotebookClient(notebook, kernel_name="python3", resources=resources, **patience).execute()
     return notebook
 
 
 def text_of(cell: nbformat.NotebookNode) -> str:
     """Return what a cell shows, as text."""
-    parts = []
+    shown = ""
+    former = None
     for output in cell.get("outputs", []):
+        # What is printed may be cut anywhere; everything else begins on a line of its own.
+        goes_on = output["output_type"] == "stream" and output.get("name") == former
+        former = output.get("name")
         data = output.get("data", {}).get("text/plain", "")
-        parts.append(output.get("text", "") + data + "\n".join(output.get("traceback", [])))
-    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(parts))
+        text = output.get("text", "") + data + "\n".join(output.get("traceback", []))
+        shown += text if goes_on or not shown else f"\n{text}"
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown)
 
 
 def code(notebook: nbformat.NotebookNode, beginning: str) -> nbformat.NotebookNode:

@@ -10,10 +10,14 @@ import pytest
 from tests.guides import guides
 from tests.guides.guides import code, text_of
 
-pytestmark = pytest.mark.timeout(400)  # three notebooks, on a machine that has other tests to do
+pytestmark = pytest.mark.timeout(900)  # three notebooks, on a machine that has other tests to do
 
 FEWER = {
-    "mingpt": {"STEPS = 1500": "STEPS = 60"},
+    "mingpt": {
+        "STEPS = 1500": "STEPS = 200",
+        "WIDTH, HEADS, LAYERS = 64, 96, 4, 3": "WIDTH, HEADS, LAYERS = 16, 32, 2, 1",
+        "(24,)": "(8,)",
+    },
     "huggingface": {"num_train_epochs=6": "num_train_epochs=1"},
     "jax-and-keras": {},
 }
@@ -21,7 +25,7 @@ FEWER = {
 
 @pytest.fixture(scope="module", params=["saved", "fresh"])
 def shown(request: pytest.FixtureRequest) -> dict[str, nbformat.NotebookNode]:
-    """The guides as they are saved, and as they run here, with fewer steps."""
+    """The guides as they are saved, and as they run here, smaller and with fewer steps."""
     if request.param == "saved":
         return {name: guides.saved(name) for name in FEWER}
     return {name: guides.done(name, fewer) for name, fewer in FEWER.items()}
@@ -32,7 +36,8 @@ def test_a_gpt_learns_to_write(shown: dict[str, nbformat.NotebookNode]) -> None:
     trained = text_of(code(notebook, "%%sky --nodes 2"))
     losses = [float(loss) for loss in re.findall(r"^step \d+: loss ([\d.]+)$", trained, re.M)]
     assert len(losses) == 10
-    assert losses[-1] < losses[0] < 4.5  # letters drawn at random have 4.7
+    assert losses[-1] < losses[0]
+    assert losses[-1] < 3.5  # letters drawn at random have 4.7
     written = text_of(code(notebook, "@torch.no_grad"))
     assert written.startswith("Return the ")
     assert len(written) > 400

@@ -11,6 +11,8 @@ from tests.installed import skip_without
 
 skip_without("distributed")
 
+pytestmark = pytest.mark.timeout(900)  # a whole notebook, on a machine that has other tests to do
+
 
 @pytest.fixture(scope="module")
 def done() -> nbformat.NotebookNode:

@@ -13,6 +13,8 @@ from tests.installed import skip_without
 
 skip_without("torch")
 
+pytestmark = pytest.mark.timeout(900)  # a whole notebook, on a machine that has other tests to do
+
 NAME = "large-models"
 PART = r"([\d,]+) (?:of ([\d,]+) )?parameters are here; .*loss is ([\d.]+)"
 

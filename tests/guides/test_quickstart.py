@@ -10,6 +10,8 @@ import pytest
 from tests.guides import guides
 from tests.guides.guides import code, text_of
 
+pytestmark = pytest.mark.timeout(900)  # a whole notebook, on a machine that has other tests to do
+
 
 @pytest.fixture(scope="module")
 def done() -> nbformat.NotebookNode:

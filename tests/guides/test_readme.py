@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.paths import ROOT
 
-LOAD, CELL, SCRIPT = re.findall(
+LOAD, CELL, SCRIPT, RETRIED, _ = re.findall(
     r"^```(?:python)?\n((?:%load_ext|%%sky|import jupyter_sky).*?)^```$",
     (ROOT / "README.md").read_text(),
     flags=re.MULTILINE | re.DOTALL,
@@ -22,6 +22,26 @@ def test_the_cell(opened) -> None:
     cell = notebook.succeed(CELL)
     assert re.fullmatch("".join(rf"epoch {i}: loss \d\.\d{{3}}\n" for i in range(5)), cell.stdout)
     assert notebook.value("type(model).__name__, images_seen") == ("Linear", [450] * 4)
+
+
+def test_the_cell_that_runs_again(opened, tmp_path: Path) -> None:
+    """A rank is killed between two checkpoints; the training ends with the same loss."""
+    notebook = opened()
+    notebook.succeed(f"import os\nos.chdir({str(tmp_path)!r})")
+    killed = """    if step == 150 and checkpoint is None:
+        rank = sky.instance_info().rank
+        open(f"{rank} has logged", "w").close()
+        while rank == 1:
+            if os.path.exists("0 has logged"):
+                os.kill(os.getpid(), 9)
+"""
+    before, log, after = RETRIED.partition("    sky.log(step=step, loss=loss)\n")
+    cell = notebook.succeed(f"{before}{log}{killed}{after}")
+    place = "checkpoints/run-1 of step 100; attempt 2 of 4 begins"
+    assert re.search(rf"Lost: 50 steps and .*, since the checkpoint {place}\n", cell.stdout)
+    with_loss = notebook.value("loss.item()")
+    assert notebook.succeed(RETRIED).stdout == ""
+    assert notebook.value("loss.item()") == with_loss
 
 
 def test_the_script(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from tests.installed import skip_without
 
 skip_without("matplotlib", "torch")
 
+pytestmark = pytest.mark.timeout(900)  # a whole notebook, on a machine that has other tests to do
+
 NAME = "working-with-cells"
 
 SHOWN = {

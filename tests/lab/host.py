@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 
 BOOT = Path(__file__).with_name("boot.sh")
-WITHIN = 20.0
-"""Seconds for a host to come up; they take a tenth of one."""
+WITHIN = 120.0
+"""Seconds for a host to come up; they take a tenth of one where nothing else runs."""
 
 HAS_IPV6 = Path("/proc/net/if_inet6").exists()
 
@@ -247,6 +247,7 @@ class Host:
         for server in servers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 server.kill()
+        psutil.wait_procs(servers, WITHIN)  # the port is theirs until then
         config = str(self.folder / "etc" / "sshd_config")
         self.run("/usr/sbin/sshd", "-f", config, "-E", str(self.folder / "sshd.log"))
         deadline = time.monotonic() + WITHIN
@@ -262,6 +263,11 @@ class Host:
                 if alive and re.search(pattern, " ".join(process.cmdline())):
                     found.append(process)
         return found
+
+    def agent_folders(self) -> list[Path]:
+        """Return the folders of agents; a template of fork servers may lie beside them."""
+        runtime = self.folder / "tmp" / f"jupyter-sky-{os.getuid()}"
+        return [path for path in runtime.glob("*") if path.suffix != ".template"]
 
     def listening(self) -> set[tuple[str, int]]:
         """Return address and port of every TCP socket that listens on the host."""

@@ -12,6 +12,7 @@ import pytest
 
 from tests.lab import Lab, missing
 from tests.lab.lab import labs
+from tests.waiting import PATIENCE
 
 if reason := missing():
     pytest.skip(reason, allow_module_level=True)
@@ -22,15 +23,15 @@ def ssh(lab: Lab, host: str, command: str) -> subprocess.CompletedProcess[str]:
     options = [
         *("-F", folder / "config", "-i", folder / "id_ed25519"),
         *("-o", f"UserKnownHostsFile={folder / 'known_hosts'}", "-o", "BatchMode=yes"),
-        *("-o", "ConnectTimeout=5", "-o", "IdentitiesOnly=yes"),
+        *("-o", "ConnectTimeout=60", "-o", "IdentitiesOnly=yes"),
     ]
     return subprocess.run(
         ["ssh", *map(str, options), host, command], capture_output=True, text=True
     )
 
 
-def reaches(host, other) -> bool:
-    script = f"import socket; socket.create_connection(({other.address!r}, 22), 2)"
+def reaches(host, other, within: float = 60) -> bool:
+    script = f"import socket; socket.create_connection(({other.address!r}, 22), {within})"
     return not host.run(sys.executable, "-c", f"try:\n {script}\nexcept OSError: print('no')")
 
 
@@ -54,7 +55,7 @@ def test_a_cable_can_be_cut_and_a_firewall_is_between_two(lab: Lab) -> None:
     assert ssh(lab, first.name, "true").returncode == 0
     first.block(second)
     try:
-        assert not reaches(second, first)
+        assert not reaches(second, first, within=2)
         assert reaches(third, first)
     finally:
         first.speed_up()
@@ -67,7 +68,7 @@ def test_without_power_nothing_is_left(lab: Lab) -> None:
     processes = [psutil.Process(host.pid), *host.processes()]
     assert any("sleep 600" in " ".join(process.cmdline()) for process in processes)
     host.power_off()
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE)
     assert not alive
     host.start()
     assert ssh(lab, host.name, "true").returncode == 0
@@ -90,7 +91,7 @@ def test_the_next_lab_removes_one_that_was_left_over(
     process = psutil.Process(left.hosts[0].pid)
     following = Lab.start(1)
     try:
-        psutil.wait_procs([process], timeout=10)
+        psutil.wait_procs([process], timeout=PATIENCE)
         assert not process.is_running()
         assert following.hosts[0].is_up
     finally:

@@ -18,6 +18,18 @@ _CHECK = """async place => {
   const { violations } = await axe.run(place, rules);
   return violations.flatMap(({ help, nodes }) => nodes.map(({ html }) => `${help}: ${html}`));
 }"""
+# Notifications go after seconds: what they have said is kept.
+_KEEP_TOASTS = """() => {
+  window.toasts = [];
+  const keep = () => {
+    for (const toast of document.querySelectorAll('.Toastify__toast')) {
+      window.toasts.push(toast.textContent);
+    }
+  };
+  window.keepsToasts?.disconnect();
+  window.keepsToasts = new MutationObserver(keep);
+  window.keepsToasts.observe(document.body, { childList: true, subtree: true });
+}"""
 
 
 @contextmanager
@@ -65,6 +77,7 @@ class SidebarUser(NotebookUser):
         super().__init__(pages, server, place, name, *cells)
         self.trouble: list[str] = []
         self.page.on("pageerror", self._note)
+        self.page.evaluate(_KEEP_TOASTS)
         self.do("show")
 
     def _note(self, error: Any) -> None:
@@ -106,9 +119,15 @@ class SidebarUser(NotebookUser):
         dialog.get_by_role("button", name=answer).click()
         dialog.wait_for(state="detached")
 
+    def wait_for_toast(self, text: str) -> None:
+        """Wait until a notification has shown a text since the notebook was opened."""
+        self.page.wait_for_function(
+            "text => toasts.some((shown) => shown.includes(text))", arg=text
+        )
+
     def reload(self) -> None:
         """Load the page again, as it was."""
-        self.page.goto(re.sub(r"[?&]reset", "", self.page.url))
+        self._pages.load_again(self.page, re.sub(r"[?&]reset", "", self.page.url))
         self.page.locator("#jupyterlab-splash").wait_for(state="detached")
 
     def cells(self) -> list[str]:

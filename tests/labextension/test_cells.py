@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,8 +22,8 @@ ENDLESS = """%%sky --nodes 2
 import itertools, os, time
 for step in itertools.count():
     print('step', step)
-    time.sleep(0.1)
-    if os.path.exists({end!r}):
+    time.sleep(0.3)
+    if step >= 12 and os.path.exists({end!r}):
         break
 """
 
@@ -42,7 +43,7 @@ def test_a_later_cell_leaves_the_strip_of_an_earlier_one(open_notebook: Open, sh
     strip.get_by_role("button", name="rank 1 failed").click()
     strip.get_by_role("log").get_by_role("button", name="Cell In[3], line 3").click()
     line = "jupyterapp.shell.currentWidget.content.activeCell.editor.getCursorPosition().line"
-    assert user.page.evaluate(line) == 2
+    user.page.wait_for_function(f"{line} === 2")
     user.page.screenshot(path=shots / "cells-failed.png")
 
     user.wait_for_state(first, "Finished")
@@ -80,12 +81,18 @@ def test_a_reload_in_the_middle_of_a_run(
     cell = user.cell("step in itertools")
     user.wait_for_state(cell, "Running")
     strip = user.strip(cell)
+    # It comes with a new strip; what is selected in the one before is forgotten.
+    shown = cell.locator(".jp-RenderedText")
+    last = max([2, *map(int, re.findall(r"step (\d+)", "".join(shown.all_inner_texts())))])
     strip.get_by_role("button", name="Show missing output").click()
-    cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
-    if strip.get_by_role("option").count() == 0:
-        strip.get_by_role("button", name="Running").click()
+    shown.get_by_text(f"step {last + 1}").wait_for()
+    opener = strip.get_by_role("button", name="Running")
+    if opener.get_attribute("aria-expanded") == "false":
+        opener.click()
     strip.get_by_role("option", name="rank 1,").click()
-    strip.get_by_role("log", name="Output of rank 1").get_by_text("step 12", exact=True).wait_for()
+    # Of a run that has gone on for long, the log shows the end.
+    log = strip.get_by_role("log", name="Output of rank 1")
+    log.get_by_text(re.compile(r"^step \d+$")).last.wait_for()
     user.page.screenshot(path=shots / f"cells-reloaded-{saved}.png")
 
     end.touch()

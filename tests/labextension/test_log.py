@@ -48,6 +48,7 @@ def test_a_log_to_work_with(open_notebook: Open, shots: Path) -> None:
     # One rank: runs are set apart by title and time.
     log = page.get_by_role("log", name="Log of rank 0")
     log.get_by_text("epoch 2 of rank 0").wait_for()
+    log.get_by_text("a warning of 0").wait_for()
     titles = log.locator(".jsky-log-title").all_inner_texts()
     assert titles == ["print('set up', rank)", "train the model"]
     assert log.locator("[data-stream=stderr]").all_inner_texts() == ["a warning of 0"]
@@ -56,7 +57,7 @@ def test_a_log_to_work_with(open_notebook: Open, shots: Path) -> None:
     which = page.get_by_role("textbox", name="Ranks, like")
     which.fill("all")
     page.keyboard.press("Enter")
-    page.unroute(CLUSTERS)
+    page.unroute_all(behavior="wait")
     log = page.get_by_role("log", name="Log of ranks 0-2")
     for rank in range(3):
         log.get_by_text(f"epoch 2 of rank {rank}").wait_for()

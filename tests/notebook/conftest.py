@@ -17,7 +17,7 @@ from traitlets.config import Config
 
 from jupyter_sky.cluster.inventory import registry
 from tests.conftest import shared_registry
-from tests.notebook.kernels import LiveNotebook
+from tests.notebook.kernels import PATIENCE, LiveNotebook
 from tests.paths import ROOT
 
 
@@ -54,6 +54,16 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def shared_shell(workplace: Path, home: Path) -> Iterator[Notebook]:
+    """One shell, with its clusters, for all tests of a file that take it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+        made = Notebook()
+        yield made
+        made.close()
+
+
 @dataclass
 class Kernel:
     """A kernel of its own process."""
@@ -66,7 +76,7 @@ class Kernel:
         """Run a cell and return what it printed; fail where it fails."""
         self.messages = []
         reply = self.client.execute_interactive(
-            cell, output_hook=self.messages.append, timeout=100, **options
+            cell, output_hook=self.messages.append, timeout=PATIENCE, **options
         )["content"]
         assert reply["status"] == "ok", "\n".join(reply["traceback"])
         return self.text
@@ -80,13 +90,13 @@ class Kernel:
 
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
-    manager, client = start_new_kernel()
+    manager, client = start_new_kernel(startup_timeout=PATIENCE)
     made = Kernel(manager, client)
     try:
         made.run("%load_ext jupyter_sky\n%config Sky.plugin = 'none'")
         yield made
     finally:
-        made.client.execute_interactive("%sky auto off\n%sky down", timeout=100)
+        made.client.execute_interactive("%sky auto off\n%sky down", timeout=PATIENCE)
         client.stop_channels()
         manager.shutdown_kernel(now=True)
 

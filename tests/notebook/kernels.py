@@ -16,7 +16,7 @@ from traitlets.config import Config
 
 from jupyter_sky.notebook.panel.strip import MIME
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds that may pass without any message; only a test that fails waits so long."""
 
 
@@ -119,11 +119,12 @@ class LiveNotebook:
     def __init__(self, path: Path, encryption: str = "auto", runtime: str = "", **env: str) -> None:
         self.path = path
         config = Config({"KernelManager": {"transport_encryption": encryption}})
+        # Jupyter Server tells its kernels in this way which notebook they belong to.
+        env = {**os.environ, "JPY_SESSION_NAME": str(path), **env}
+
         self._manager = KernelManager(kernel_name="python3", config=config)
         if runtime:
             self._manager.connection_file = f"{runtime}/kernel-{path.stem}.json"
-        # Jupyter Server tells its kernels in this way which notebook they belong to.
-        env = {**os.environ, "JPY_SESSION_NAME": str(path), **env}
         self._manager.start_kernel(cwd=str(path.parent), env=env)
         self._connect()
 
@@ -151,8 +152,12 @@ class LiveNotebook:
     def answer(self, text: str) -> str:
         """Answer what the running cell asks the user, and return the question."""
         question = self.question()
-        self._client.input(text)
+        self.type(text)
         return question
+
+    def type(self, text: str) -> None:
+        """Answer the question that is open."""
+        self._client.input(text)
 
     def question(self) -> str:
         """Wait for a question of the running cell, and leave it open."""

@@ -7,14 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
+from jupyter_sky.providers import providers
 from tests.notebook.kernels import LiveNotebook
+from tests.waiting import until
 
 COUNTING = (
     "%%sky --nodes 2 --plugin none --out last --gather mine\n"
     "import os, time\n"
-    "for n in range({}):\n    print(n, flush=True)\n    time.sleep(0.02)\n"
+    "for n in range({count}):\n    print(n, flush=True)\n"
+    "    while n == {at} and not os.path.exists({go!r}): time.sleep(0.01)\n"
     "last = n\nmine = os.getpid()"
 )
+"""Counts up to a number, at which it waits for a file."""
+
+
+def wait_for_end_of_run() -> None:
+    """Wait until the cluster has nothing to do, as one sees who is not its notebook."""
+    until(lambda: probe(registry.rows(), providers())[0].phase is ProbePhase.IDLE)
 
 
 @pytest.mark.parametrize("now", [True, False], ids=["killed", "asked to end"])
@@ -23,8 +34,7 @@ def test_a_restarted_kernel_takes_a_run_up(
 ) -> None:
     notebook = opened()
     go = tmp_path / "go"
-    wait = f"while n == 150 and not os.path.exists({str(go)!r}): time.sleep(0.01)"
-    cell = notebook.start(COUNTING.format(200).replace("time.sleep(0.02)", wait))
+    cell = notebook.start(COUNTING.format(count=200, at=150, go=str(go)))
     notebook.until(cell, lambda cell: "5\n" in cell.stdout)
     notebook.restart(now)
     notebook.succeed("%load_ext jupyter_sky")
@@ -42,12 +52,17 @@ def test_a_restarted_kernel_takes_a_run_up(
     assert len(notebook.succeed("%sky attach").stdout.splitlines()) == 1
 
 
-def test_a_run_that_ended_meanwhile_is_shown_once(opened: Callable[..., LiveNotebook]) -> None:
+def test_a_run_that_ended_meanwhile_is_shown_once(
+    opened: Callable[..., LiveNotebook], tmp_path: Path
+) -> None:
     notebook = opened()
-    cell = notebook.start(COUNTING.format(60))
+    go = tmp_path / "go"
+    cell = notebook.start(COUNTING.format(count=60, at=30, go=str(go)))
     notebook.until(cell, lambda cell: "5\n" in cell.stdout)
     notebook.restart()
-    notebook.succeed("%load_ext jupyter_sky\nimport time\ntime.sleep(3)")
+    notebook.succeed("%load_ext jupyter_sky")
+    go.touch()
+    wait_for_end_of_run()
     lines = notebook.succeed("%sky attach").stdout.splitlines()[2:]
     assert lines == [str(n) for n in range(60)]
     assert notebook.value("last") == 59
@@ -56,14 +71,19 @@ def test_a_run_that_ended_meanwhile_is_shown_once(opened: Callable[..., LiveNote
     assert len(notebook.succeed("%sky attach").stdout.splitlines()) == 1
 
 
-def test_an_error_that_came_meanwhile_is_raised(opened: Callable[..., LiveNotebook]) -> None:
+def test_an_error_that_came_meanwhile_is_raised(
+    opened: Callable[..., LiveNotebook], tmp_path: Path
+) -> None:
     notebook = opened()
+    go = tmp_path / "go"
     cell = notebook.start(
-        "%%sky --nodes 2 --plugin none\nimport time\nprint('here', flush=True)\n"
-        "time.sleep(2)\nraise ValueError('too late')"
+        "%%sky --nodes 2 --plugin none\nimport os, time\nprint('here', flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nraise ValueError('too late')"
     )
     notebook.until(cell, lambda cell: "here" in cell.stdout)
     notebook.restart()
     notebook.succeed("%load_ext jupyter_sky")
+    go.touch()
+    wait_for_end_of_run()
     failed = notebook.run("%sky attach")
     assert "ValueError: too late" in failed.traceback

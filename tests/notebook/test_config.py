@@ -151,9 +151,10 @@ def test_a_cluster_that_was_lost_comes_back_as_it_was(notebook: Notebook) -> Non
     notebook.run("%sky up --nodes 1 --cpus 1")
     notebook.run("%config Sky.nodes = 3")
     before = registry.rows()[0]
-    os.kill(before.machines[0]["pid"], 9)
+    # While the cell runs: the next one would start another cluster as soon as that is known.
+    agent = before.machines[0]["pid"]
     with pytest.raises(Exception, match="is lost"):
-        notebook.run("%%sky\nimport time\ntime.sleep(600)")
+        notebook.run(f"%%sky\nimport os, time\nos.kill({agent}, 9)\ntime.sleep(600)")
     notebook.run("%%sky\nx = 1")
     [after] = registry.rows()
     assert (after.spec, after.id == before.id) == (before.spec, False)

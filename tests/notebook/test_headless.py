@@ -30,12 +30,14 @@ def ipython_folder(tmp_path: Path) -> Iterator[Path]:
     (profile / "ipython_config.py").write_text(SETTINGS)
     (profile / "ipython_kernel_config.py").write_text(SETTINGS)
     yield profile.parent
-    for row in registry.rows():
+    rows = registry.rows()
+    for row in rows:
         for machine in row.machines:
             while psutil.pid_exists(machine["pid"]):
                 time.sleep(0.01)
     for each in orphans.find():
-        each.remove()
+        if each.id in {row.id for row in rows}:  # others may be of other processes' tests
+            each.remove()
 
 
 def run(command: list[str], folder: Path, given: str = "") -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import psutil
 
 from jupyter_sky.cluster.inventory import registry
-from tests.notebook.kernels import LiveNotebook
+from tests.node_processes import processes_of_node
+from tests.notebook.kernels import PATIENCE, LiveNotebook
 
 
 def clusters(prefix: str) -> list[str]:
@@ -85,11 +86,11 @@ def test_a_cluster_whose_agent_is_killed_is_lost_in_one_line_and_started_anew(op
     notebook.until(cell, lambda cell: cell.stdout)
     [name] = clusters("killed-")
     agent = psutil.Process(registry.find(name).machines[0]["pid"])
-    everything = [agent, *agent.children(recursive=True)]
+    everything = processes_of_node(agent)
     agent.kill()
     notebook.finish(cell)
     assert cell.error["ename"] == "ClusterLost"
     assert "Run the cell again to start a new one." in cell.sentence
-    assert psutil.wait_procs(everything, timeout=30)[1] == []
+    assert psutil.wait_procs(everything, timeout=PATIENCE)[1] == []
     assert notebook.succeed("%%sky\nprint('again')").stdout == "again\n"
     assert clusters("killed-") == [name]

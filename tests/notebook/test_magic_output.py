@@ -18,7 +18,7 @@ def test_lines_of_the_head_arrive_while_the_cell_runs(pair: LiveNotebook, tmp_pa
         f"    while not os.path.exists({str(seen)!r}):\n"
         "        time.sleep(0.01)\n"
     )
-    pair.until(cell, lambda cell: "epoch" in cell.stdout)
+    pair.until(cell, lambda cell: "epoch 0\n" in cell.stdout)
     assert cell.stdout == "epoch 0\n"
     seen.touch()
     assert pair.finish(cell).stdout == "epoch 0\nepoch 1\n"
@@ -213,7 +213,8 @@ def test_a_flood_is_thinned_in_the_cell_and_complete_in_the_log(
     assert re.fullmatch(r"\[… [\d,]+ lines, 5[\d.]+ MB not shown here: .* …\]", notice)
     assert "`%sky logs 0 --save FILE` has all of them" in notice
     assert shown.endswith("~\x7f" + 128 * "\N{REPLACEMENT CHARACTER}")
-    assert len(cell.stdout) + len(end) < 120_000
+    # What passes before the first gap is a matter of time; all together is 50 MB.
+    assert len(cell.stdout) + len(end) < 500_000
     log = tmp_path / "rank 0.log"
     saved = pair.succeed(f"%sky logs 0 --save '{log}'")
     data = log.read_bytes()

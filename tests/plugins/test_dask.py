@@ -11,7 +11,6 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ import psutil
 import pytest
 
 import jupyter_sky as sky
-from tests import waiting
+from jupyter_sky.plugins.dask_cluster import progress
+from jupyter_sky.plugins.dask_cluster.deployment import client_of
 from tests.installed import skip_without
+from tests.waiting import PATIENCE, until
 
 skip_without("distributed")
-
-pytestmark = pytest.mark.timeout(300)  # on a machine that has other tests to do
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +48,6 @@ def workers(pool: sky.ComputePool) -> dict[str, int]:
         for address, pid in found.items()
         if address in names and isinstance(pid, int)
     }
-
-
-# A worker that is lost comes back within that, beside other tests.
-until = partial(waiting.until, within=90.0)
 
 
 def dask_processes(pool: sky.ComputePool) -> list[psutil.Process]:
@@ -110,10 +105,12 @@ def shown(pool: sky.ComputePool, seen: list[tuple[str, float | None]]) -> None:
         seen.append((progress["count"], progress["left"]))
 
 
-def test_how_far_it_is_is_shown(pool: sky.ComputePool) -> None:
+def test_how_far_it_is_is_shown(pool: sky.ComputePool, monkeypatch: pytest.MonkeyPatch) -> None:
     import joblib
     from distributed import Event
 
+    # Calls are counted as long as that is quick, which nothing is where a process is paused.
+    monkeypatch.setattr(progress, "_COUNTED_WITHIN", PATIENCE)
     seen: list[tuple[str, float | None]] = []
     pool.cluster.listen(lambda: shown(pool, seen))
 
@@ -257,7 +254,7 @@ def answered(port: int) -> bytes:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", port), 20) as sock:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as sock:
         try:
             # In TLS 1.3 a client is connected before the server has looked at its certificate.
             with context.wrap_socket(sock) as secure:
@@ -314,33 +311,43 @@ def test_a_scaled_pool_has_a_worker_more(pool: sky.ComputePool) -> None:
     until(lambda: sorted(workers(pool)) == ["rank-0", "rank-1"])
 
 
-def test_nothing_is_left_of_it() -> None:
-    with sky.ComputePool(nodes=1, plugins=[sky.plugins.dask(concurrency=3)]) as made:
-        assert list(made.dask().nthreads().values()) == [3]
-        processes = dask_processes(made)
+def test_a_cluster_is_not_idle_while_dask_works_and_nothing_is_left_of_it() -> None:
+    from distributed import Event
+
+    dask = sky.plugins.dask(concurrency=3)
+    with sky.ComputePool(nodes=1, plugins=[dask], idle_timeout=30) as made:
         client = made.dask()
-    _, left = psutil.wait_procs(processes, 20)
+        assert list(client.nthreads().values()) == [3]
+        task = client.submit(lambda: Event("over").wait())
+
+        def long() -> bool:
+            shown = made.cluster.snapshot()["run"]
+            return bool(shown and shown["title"] == "tasks on Dask" and shown["seconds"] > 34)
+
+        until(long)  # for longer than it may be idle
+        assert made.cluster.alive
+        Event("over", client=client).set()
+        assert task.result()
+        processes = dask_processes(made)
+    _, left = psutil.wait_procs(processes, PATIENCE)
     assert not left
     assert client.status == "closed"
     with pytest.raises(sky.SkyError, match="not up"):
         _ = made.cluster
 
 
-def test_a_cluster_is_not_idle_while_dask_works() -> None:
-    from distributed import Event
+def test_a_cluster_is_not_idle_while_workers_come() -> None:
+    with sky.ComputePool(nodes=1, idle_timeout=15) as made:
 
-    dask = sky.plugins.dask()
-    with sky.ComputePool(nodes=1, plugins=[dask], idle_timeout=16) as made:
-        task = made.dask().submit(lambda: Event("over").wait())
+        def hold_up_the_worker() -> None:
+            scheduler, worker = until(lambda: both if len(both := dask_processes(made)) > 1 else ())
+            worker = max(scheduler, worker, key=psutil.Process.create_time)
+            worker.suspend()
+            threading.Event().wait(20)  # for longer than it may be idle
+            worker.resume()
 
-        def long() -> bool:
-            shown = made.cluster.snapshot()["run"]
-            return bool(shown and shown["title"] == "tasks on Dask" and shown["seconds"] > 20)
-
-        until(long)  # for longer than it may be idle
-        assert made.cluster.alive
-        Event("over", client=made.dask()).set()
-        assert task.result()
+        threading.Thread(target=hold_up_the_worker, daemon=True).start()
+        assert client_of(made.cluster).submit(len, "abc").result() == 3
 
 
 def test_a_pool_without_dask_says_how_to_get_it() -> None:

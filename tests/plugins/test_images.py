@@ -16,6 +16,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.instance import _parse
 from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+from jupyter_sky.providers.ssh.setup.environment import recipe_for
 from tests.api.conftest import topology
 
 WHEELS = "https://download.pytorch.org/whl"
@@ -35,7 +36,6 @@ def transformed(
 @pytest.mark.parametrize(
     ("accelerator", "channel"),
     [
-        (None, "cpu"),
         (sky.accelerators.T4(), "cu128"),
         ("A100", "cu128"),
         ("a100-80gb:8", "cu128"),
@@ -51,6 +51,38 @@ def test_the_accelerator_chooses_the_wheels(
     image = transformed(sky.plugins.torch(), accelerator)
     assert image.pip == ("torch",)
     assert image.pip_indexes == (sky.PipIndex(f"{WHEELS}/{channel}", ("torch",)),)
+
+
+def test_hosts_of_which_nothing_is_known_take_wheels_for_the_gpus_that_they_have() -> None:
+    [index] = transformed(sky.plugins.torch()).pip_indexes
+    assert (index.url, index.cuda_url) == (f"{WHEELS}/cpu", f"{WHEELS}/cu128")
+    image = sky.Image(pip=["torch"], pip_indexes=[index])
+    assert f"{WHEELS}/cpu" in recipe_for(image).project
+    with_gpu = recipe_for(image, cuda=True).project
+    assert f"{WHEELS}/cu128" in with_gpu
+    assert f"{WHEELS}/cpu" not in with_gpu
+
+
+@pytest.mark.parametrize(
+    ("version", "accelerator", "channel"),
+    [
+        ("2.3.1", "A100", "cu121"),
+        ("2.5.1", "A100", "cu124"),
+        ("2.6.0", "A100", "cu126"),
+        ("2.9.1", "A100", "cu128"),
+        ("2.13.0", "A100", "cu130"),
+        ("2.13.0", "V100", "cu126"),  # CUDA 13 has left it out
+        ("2.9.1+cu126", "A100", "cu126"),
+    ],
+)
+def test_the_version_chooses_among_the_builds_that_there_are_of_it(
+    version: str, accelerator: str, channel: str
+) -> None:
+    notebook = sky.Image(pins=[f"torch=={version}", "torchvision==0.1"])
+    [index] = transformed(sky.plugins.torch(), accelerator, notebook).pip_indexes
+    assert index == sky.PipIndex(f"{WHEELS}/{channel}", ("torch", "torchvision"))
+    [index] = transformed(sky.plugins.torch(version=version), accelerator).pip_indexes
+    assert index.url == f"{WHEELS}/{channel}"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +110,7 @@ def test_versions_become_requirements(versions: dict[str, Any], pip: list[str]) 
     assert image.pip == tuple(pip)
     (index,) = image.pip_indexes
     assert isinstance(index, sky.PipIndex)
-    assert index.url == f"{WHEELS}/{versions.get('cuda', 'cu128')}"
+    assert versions.get("cuda", "") in index.url
     assert [name.split("=")[0].rstrip("<>~") for name in pip] == list(index.packages)
 
 

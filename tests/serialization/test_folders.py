@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.serialization.folders import read_folder
+from jupyter_sky.serialization import folders
+from jupyter_sky.serialization.folders import FolderIndex, read_folder
 
 
 def write(root: Path, *paths: str, text: str = "x") -> None:
@@ -86,3 +89,48 @@ def test_a_home_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(UsageError, match="is not sent as a whole: go to the folder of the project"):
         read_folder(tmp_path)
+
+
+def test_what_is_as_it_was_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(name)
+    clock = [time.time_ns()]
+    monkeypatch.setattr(time, "time_ns", lambda: clock[0])
+    opened: list[str] = []
+    usual = folders._read
+
+    def read(path: Path, size: int) -> memoryview:
+        opened.append(path.name)
+        return usual(path, size)
+
+    monkeypatch.setattr(folders, "_read", read)
+    index = FolderIndex()
+
+    def look() -> dict[str, str]:
+        opened.clear()
+        content = read_folder(tmp_path, index=index)
+        return {name: file["blob"] for name, file in content.folder["files"].items()}
+
+    first = look()
+    assert look() == first
+    assert opened == ["a", "b", "c"]  # changed a moment ago, as they may be again
+    clock[0] += 10 * 10**9
+    assert look() == first
+    assert opened == ["a", "b", "c"]
+    assert look() == first
+    assert opened == []
+    # Neither the same size nor the same time hides that another text is there.
+    status = (tmp_path / "b").stat()
+    (tmp_path / "b").write_text("x")
+    os.utime(tmp_path / "b", ns=(status.st_atime_ns, status.st_mtime_ns))
+    changed = look()
+    assert (opened, changed["a"], changed["b"] == first["b"]) == (["b"], first["a"], False)
+    # What is sent is read then, and is what was said.
+    content = read_folder(tmp_path, index=index)
+    assert {bytes(each) for each in content.blobs.values()} == {b"a", b"x", b"c"}
+    content = read_folder(tmp_path, index=index)
+    (tmp_path / "c").write_text("y")
+    with pytest.raises(UsageError, match=r"c is changed while it is sent"):
+        _ = content.blobs

@@ -27,9 +27,9 @@ import nbformat
 from jupyter_client import BlockingKernelClient
 
 from jupyter_sky.server import schema
-from tests.notebook.kernels import PATIENCE, Cell
+from tests.notebook.kernels import Cell
 from tests.paths import ROOT
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 BASE = "/user/ada%20l/"
 
@@ -198,7 +198,7 @@ def end(process: subprocess.Popen[str]) -> None:
     """End a server, and wait until it has ended."""
     process.terminate()
     try:
-        process.wait(timeout=60)
+        process.wait(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         # All is closed, but for a thread of AnyIO's for files: seen once in many whole runs.
         process.kill()
@@ -208,16 +208,18 @@ def end(process: subprocess.Popen[str]) -> None:
 def _listens(address: str) -> bool:
     parts = urlsplit(address)
     with contextlib.suppress(ConnectionRefusedError):
-        socket.create_connection((parts.hostname, parts.port), timeout=10).close()
+        socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE).close()
         return True
     return False
 
 
 @contextmanager
-def serve(home: Path, *options: str) -> Iterator[Server]:
-    """Serve notebooks from a new folder below ``home``."""
+def serve(home: Path, *options: str, config: str = "") -> Iterator[Server]:
+    """Serve notebooks from a new folder below ``home``, with a configuration file in Python."""
     folder, runtime = home / "notebooks", home / "runtime"
     folder.mkdir()
+    (home / "config").mkdir()
+    (home / "config" / "jupyter_server_config.py").write_text(config)
     environment = {
         **os.environ,
         "HOME": str(home),
@@ -228,7 +230,8 @@ def serve(home: Path, *options: str) -> Iterator[Server]:
     }
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"),
+            *(sys.executable, "-m", "tests.lab.kernel_ports", "jupyter_server"),
+            *("--no-browser", "--allow-root"),
             *("--ip=127.0.0.1", "--port=0", f"--ServerApp.base_url={BASE}"),
             f"--ServerApp.root_dir={folder}",
             "--ServerApp.jpserver_extensions={'jupyter_sky.server': True}",

@@ -19,8 +19,12 @@ from tests.server.jupyter import Server, serve
 
 NO_TOKEN = {"Accept": "application/json"}
 LOGS = ["clusters/0a/logs/0", "clusters/0a/logs/0/file"]
-GETS = ["clusters", *LOGS, "clusters/0a/runs/0a", "kernels/0a", "offers", "anything"]
-POSTS = [f"clusters/0a/{action}" for action in ("interrupt", "restart", "scale", "down")]
+ASKED = ["clusters/0a/history?since=0", "clusters/0a/variables"]
+GETS = ["clusters", *LOGS, *ASKED, "clusters/0a/runs/0a", "kernels/0a", "offers", "anything"]
+POSTS = [
+    f"clusters/0a/{each}"
+    for each in ("interrupt", "restart", "scale", "down", "profile", "terminal")
+]
 
 
 @pytest.mark.parametrize("path", GETS)
@@ -83,6 +87,7 @@ def test_each_route_is_among_those_that_are_tried() -> None:
     )
     add_routes(MagicMock(base_url="/", web_app=web_app))
     tried = [f"/jupyter-sky/api/{path}" for path in (*GETS, *POSTS, "clusters/0a/live/0")]
+    tried = [path.partition("?")[0] for path in tried]
     tried.append("/jupyter-sky/forward/0a/demo/said")  # in test_forwarding.py
     first = {next(each for each in added if re.fullmatch(each, path)) for path in tried}
     assert first == set(added)

@@ -6,20 +6,23 @@ import asyncio
 import os
 import signal
 import sqlite3
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import registry, stops
 from jupyter_sky.paths import home
 from jupyter_sky.server import actions, cluster_list
 from jupyter_sky.server.actions import ClusterActions
 from jupyter_sky.server.kernel_reports import KernelReports
 from tests.server.jupyter import Kernel, Server
+from tests.waiting import until
 
 Open = Callable[[str], Kernel]
 
@@ -44,31 +47,77 @@ def test_a_cluster_is_there_with_its_notebook_while_the_cell_is_busy(
     assert (entry["provider"], entry["nodes"], entry["note"]) == ("local", 2, "")
     shown = server.until("busy", lambda entry: "epoch 1" in entry["snapshot"]["output"]["text"])
     assert [rank["phase"] for rank in shown["snapshot"]["ranks"]] == ["running", "running"]
-    said = server.act(entry, "where").json["said"]
-    assert "busy: no rank waits for another: ranks 0-1 are at `time.sleep(600)` (cell [" in said
+    asleep = "busy: no rank waits for another: ranks 0-1 are at `time.sleep(600)` (cell ["
+    said = until(lambda: _where(server, entry, asleep))
     # The strip shows it too: the kernel was asked, which waits for the run.
-    shown = server.until("busy", lambda entry: entry["snapshot"]["run"]["where"])
-    assert f"busy: {shown['snapshot']['run']['where']}" == said
+    server.until("busy", lambda entry: f"busy: {entry['snapshot']['run']['where']}" == said)
     stopped = server.act(entry, "interrupt")
     assert stopped.json == {"said": "busy: stopping"}
     assert "KeyboardInterrupt" in kernel.finish(cell).traceback
     entry = server.until("busy", lambda entry: entry["state"] == "ready")
     assert entry["snapshot"]["run"]["state"] == "interrupted"
-    assert 1790 < entry["idle"]["left"] < 1800
+    server.until("busy", lambda entry: 0 < entry["idle"]["left"] < 1800)
+
+
+def _where(server: Server, entry: dict[str, Any], text: str) -> str:
+    """What is said of where ranks are, once it has a text: they get there one after the other."""
+    said = str(server.act(entry, "where").json["said"])
+    return said if text in said else ""
 
 
 def test_a_cluster_of_no_notebook(server: Server, alone: Cluster) -> None:
     entry = server.until(alone.name, lambda entry: entry["state"] == "ready")
     assert (entry["kernels"], entry["snapshot"], entry["line"]) == ([], None, None)
     assert server.act(entry, "interrupt").json == {"said": f"{alone.name}: nothing is running"}
+    # Only a kernel knows what was used, and looks.
+    for path in ("history", "variables"):
+        answer = server.sky(f"clusters/{entry['id']}/{path}")
+        assert answer.status == 409
+        assert answer.message == "no notebook is connected to this cluster: attach it first."
     assert server.act(entry, "restart", {"ranks": [1]}).json == {
         "said": f"{alone.name}: rank 1 restarted with empty namespaces"
     }
+    # Local nodes cost nothing: there is no use in stopping them.
+    place = f"clusters/{entry['id']}"
+    assert not entry["stoppable"]
+    for answer in (server.sky(f"{place}/stop"), server.act(entry, "stop")):
+        assert answer.message.startswith("local nodes are not stopped. It costs nothing")
+    assert server.act(entry, "start").message.startswith("start cannot be read: ")
+    said = server.act(entry, "start", {"max_price": 1.5}).message
+    assert said.startswith("local nodes are not stopped. It costs nothing")
+    assert server.sky(f"{place}/down").status == 405
     assert server.act(entry, "down").json == {
         "said": f"{alone.name}: ended; nothing is left running"
     }
     assert alone.name not in server.clusters()
     assert server.act(entry, "down").message == "that cluster no longer exists."
+
+
+def test_what_a_page_asks_of_a_cluster(server: Server, opened: Open) -> None:
+    kernel = opened("asked.ipynb")
+    kernel.run("%%sky --nodes 2 --cluster asked\nshared = 1")
+    entry = server.until("asked", lambda entry: entry["kernels"])
+    place = f"clusters/{entry['id']}"
+    variables = server.sky(f"{place}/variables").json
+    assert [row["cells"][:2] for row in variables["rows"]] == [["shared", "int"]]
+    history = until(lambda: _measured(server, place))
+    assert [node["node"] for node in history["nodes"]] == [0, 1]
+    more = server.sky(f"{place}/history?since={history['at']}").json
+    assert more["at"] >= history["at"]
+    assert all(len(node["times"]) < 100 for node in more["nodes"])
+    assert "nothing is running" in server.act(entry, "profile").message
+    assert server.sky(f"{place}/history?since=-1").status == 400
+    assert server.sky(f"{place}/history?since=x").message.startswith("since is a whole number from")
+    assert server.sky(f"{place}/profile").status == 405
+    assert server.sky(f"{place}/variables", {}).status == 405
+    # A question that could not be answered is no trouble of the cluster's.
+    assert server.clusters()["asked"]["note"] == ""
+    kernel.run("%sky down asked")
+
+
+def _measured(server: Server, place: str) -> Any:
+    history = server.sky(f"{place}/history").json
+    return history if len(history["nodes"]) == 2 else None
 
 
 def test_a_cluster_whose_kernel_was_killed(server: Server, opened: Open) -> None:
@@ -96,7 +145,7 @@ def test_a_kernel_that_hangs_is_passed_by(server: Server, opened: Open, tmp_path
     process = psutil.Process(entry_pid(server, kernel))
     process.suspend()
     try:
-        assert "rank 0 is at `time.sleep(600)`" in server.act(entry, "where").json["said"]
+        assert until(lambda: _where(server, entry, "rank 0 is at `time.sleep(600)`"))
         assert server.act(entry, "restart", {"ranks": None}).message == "the kernel does not answer"
         assert server.act(entry, "interrupt").json == {"said": "stuck: stopped"}
     finally:
@@ -232,6 +281,8 @@ def test_logs_of_any_rank_also_while_the_cell_is_busy(server: Server, opened: Op
     cell = kernel.start("%%sky\nprint('more', flush=True)\nimport time\ntime.sleep(600)")
     kernel.until(cell, lambda cell: "more" in cell.stdout)
     entry = server.clusters()["logs"]
+    # The cell has shown what rank 0 has printed.
+    until(lambda: server.sky(f"clusters/{entry['id']}/logs/1?tail=1").json["text"] == "more\n")
     log = server.sky(f"clusters/{entry['id']}/logs/1")
     assert log.json == {"rank": 1, "text": "I am é\nmore\n"}
     assert server.sky(f"clusters/{entry['id']}/logs/1?tail=1").json["text"] == "more\n"
@@ -272,6 +323,33 @@ def test_a_row_that_cannot_be_made_out_is_shown_beside_the_others(
         .startswith("half: removed from the registry")
     )
     assert "half" not in server.clusters()
+
+
+def test_a_stopped_cluster_is_shown_with_what_its_disks_cost(tmp_path: Path) -> None:
+    registry.record("0000000c", "train", "aws", {"nodes": 1, "idle_timeout": 3600.0})
+    registry.record_machines("0000000c", [{"nodes": [{"price": 2.5, "ranks": [0]}]}])
+    stops.record_stop("0000000c", time.time(), stops.DiskCost(0.01))
+    inventory = cluster_list.read_inventory(KernelReports(tmp_path))
+    shown = cluster_list.answer(inventory, {}, {}, {}, tmp_path)["clusters"]
+    [entry] = [each for each in shown if each["name"] == "train"]
+    assert (entry["state"], entry["price"], entry["snapshot"]) == ("stopped", 0.01, None)
+    assert entry["running_price"] == 2.5
+    assert entry["note"] == "Its disks are kept: Start or `%sky start train` starts it again."
+    # Nothing ends the disks when the limit is reached: it is said.
+    [row] = [row for row in registry.rows() if row.id == "0000000c"]
+    stops.record_begin(row)
+    stops.record_stop("0000000c", time.time(), stops.DiskCost(0.01, left=0.0))
+    inventory = cluster_list.read_inventory(KernelReports(tmp_path))
+    shown = cluster_list.answer(inventory, {}, {}, {}, tmp_path)["clusters"]
+    [note] = [each["note"] for each in shown if each["name"] == "train"]
+    assert note.startswith("Its --max-cost is spent, and its disks go on costing: end it, or give")
+    # Once somebody starts it, it is starting, whatever was known of it before.
+    [row] = [row for row in registry.rows() if row.id == "0000000c"]
+    stops.record_begin(row)
+    inventory = cluster_list.read_inventory(KernelReports(tmp_path))
+    shown = cluster_list.answer(inventory, {"0000000c": "stopped"}, {}, {}, tmp_path)["clusters"]
+    registry.remove("0000000c")
+    assert [each["state"] for each in shown if each["name"] == "train"] == ["starting"]
 
 
 def test_a_registry_that_is_none_is_said(server: Server, registry_file: Path) -> None:

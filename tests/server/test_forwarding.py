@@ -17,7 +17,9 @@ from tornado.web import Application, RequestHandler
 from tornado.websocket import WebSocketHandler, websocket_connect
 
 from jupyter_sky.cluster.network import handshake
+from tests.installed import skip_without
 from tests.server.jupyter import Answer, Kernel, Server, serve
+from tests.waiting import until
 
 Open = Callable[[str], Kernel]
 
@@ -25,7 +27,7 @@ SHOW = """
 from jupyter_sky.cluster.network.pages import Page
 from jupyter_sky.notebook.extension import _extensions
 [extension] = _extensions.values()
-[cluster] = extension._session.connected_clusters()
+[cluster] = extension.session.connected_clusters()
 cluster.pages.show(Page('demo', 'Demo', 0, '127.0.0.1', {port}, 'start'))
 """
 
@@ -124,7 +126,9 @@ def kernel(server: Server, port: int) -> Iterator[Kernel]:
 @pytest.fixture(scope="module")
 def below(server: Server, kernel: Kernel) -> str:
     """Where the page is, as the list of clusters says it."""
-    entry = server.until("pages", lambda each: each["snapshot"]["cluster"]["pages"])
+    entry = server.until(
+        "pages", lambda each: each["snapshot"] and each["snapshot"]["cluster"]["pages"]
+    )
     [page] = entry["snapshot"]["cluster"]["pages"]
     assert page["label"] == "Demo"
     path = str(page["path"])
@@ -316,3 +320,68 @@ def test_a_page_is_there_while_the_kernel_is_busy(
     assert [each.status for each in answers] == [200] * 3
     server.fetch(f"api/kernels/{kernel.id}/interrupt", b"", "POST")
     kernel.finish(cell)
+
+
+def test_any_port_of_a_node_has_a_link(
+    server: Server, below: str, kernel: Kernel, port: int
+) -> None:
+    cell = kernel.run(f"%sky forward {port}")
+    [bundle] = cell.data
+    assert bundle["text/plain"].startswith(f"Port {port} of rank 0: /")
+    path = bundle["text/plain"].partition("jupyter-sky/")[2]
+    assert f'jupyter-sky/{path}" target="_blank"' in bundle["text/html"]
+    answer = server.fetch(f"jupyter-sky/{path}said/")
+    assert (answer.status, answer.json["uri"]) == (200, "/said/")
+    cookies, _ = server.cookies()
+    heard = websocket(
+        server, f"jupyter-sky/{path}echo", "over it", Cookie=cookies, Origin=origin(server)
+    )
+    assert heard[2:] == ["over it"]
+    assert server.fetch(f"jupyter-sky/{path}said/", Authorization="token wrong").status == 403
+    shown = server.until("pages", lambda each: len(each["snapshot"]["cluster"]["pages"]) == 2)
+    labels = [page["label"] for page in shown["snapshot"]["cluster"]["pages"]]
+    assert labels == ["Demo", f"Port {port} of rank 0"]
+    assert "is not shown" in kernel.run(f"%sky forward {port} --off").stdout
+    assert server.fetch(f"jupyter-sky/{path}said/").status == 503
+    # One that nobody serves says so where the page would be.
+    cell = kernel.run("%sky forward 1")
+    path = cell.data[0]["text/plain"].partition("jupyter-sky/")[2]
+    assert "does not answer" in server.fetch(f"jupyter-sky/{path}").body.decode()
+    kernel.run("%sky forward 1 --off")
+
+
+BOARD = """%%sky
+import subprocess, sys, time
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+writer = EventFileWriter({logs!r})
+value = Summary.Value(tag="loss", simple_value=0.5)
+writer.add_event(Event(step=7, wall_time=time.time(), summary=Summary(value=[value])))
+writer.close()
+words = [sys.executable, "-m", "tensorboard.main", "--logdir", {logs!r}, "--port", "{port}"]
+board = subprocess.Popen(words)
+"""
+
+
+def test_tensorboard_shows_what_a_rank_has_logged(
+    server: Server, below: str, kernel: Kernel, tmp_path: Path
+) -> None:
+    skip_without("tensorboard")
+    sock, port = bind_unused_port()
+    sock.close()
+    kernel.run(BOARD.format(logs=str(tmp_path), port=port))
+    try:
+        cell = kernel.run(f"%sky forward {port}")
+        page = "jupyter-sky/" + cell.data[0]["text/plain"].partition("jupyter-sky/")[2]
+        until(lambda: server.fetch(page).status == 200)
+        assert b"TensorBoard" in server.fetch(page).body
+        # What the page asks for comes from below it.
+        assert server.fetch(f"{page}index.js").status == 200
+        until(lambda: server.fetch(f"{page}data/plugin/scalars/tags").json)
+        assert "loss" in str(server.fetch(f"{page}data/plugin/scalars/tags").json)
+        scalars = server.fetch(f"{page}data/plugin/scalars/scalars?run=.&tag=loss").json
+        assert [point[1:] for point in scalars] == [[7, 0.5]]
+    finally:
+        kernel.run(f"%sky forward {port} --off")
+        kernel.run("%%sky\nboard.terminate(); board.wait()")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -17,9 +17,21 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.server import schema
 from jupyter_sky.server.cli_process import StreamingCommand
-from tests.server.jupyter import Kernel, Server
+from tests.server.jupyter import Kernel, Server, serve
+from tests.waiting import until
 
 Open = Callable[[str], Kernel]
+
+FEW = 4
+"""Logs that can be followed at once here: to fill all places costs a process for each."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with few places; Jupyter runs its configuration as Python."""
+    config = f"from jupyter_sky.server import log_stream\nlog_stream._LARGEST_COUNT = {FEW}\n"
+    with serve(tmp_path_factory.mktemp("server"), config=config) as made:
+        yield made
 
 
 async def follow(
@@ -41,10 +53,10 @@ async def next_chunk(connection: WebSocketClientConnection) -> dict[str, Any]:
     return dict(found)
 
 
-async def read(connection: WebSocketClientConnection, until: str) -> str:
+async def read(connection: WebSocketClientConnection, end: str) -> str:
     """What comes until it ends in a text."""
     text = ""
-    while not text.endswith(until):
+    while not text.endswith(end):
         text += text_of(await next_chunk(connection))
     return text
 
@@ -84,8 +96,7 @@ def test_lines_come_while_the_cell_is_busy(server: Server, opened: Open) -> None
 
     asyncio.run(watch())
     kernel.finish(cell)
-    psutil.wait_procs(followers("live"), timeout=30)
-    assert not followers("live")
+    until(lambda: not followers("live"))
 
 
 def test_nothing_goes_on_when_the_page_is_gone(server: Server, alone: Cluster) -> None:
@@ -99,8 +110,7 @@ def test_nothing_goes_on_when_the_page_is_gone(server: Server, alone: Cluster) -
         connection.close()
 
     asyncio.run(look_in())
-    psutil.wait_procs(followers(alone.name), timeout=30)
-    assert not followers(alone.name)
+    until(lambda: not followers(alone.name))
 
 
 def test_all_ranks_are_merged_with_the_runs_that_they_are_of(
@@ -150,13 +160,40 @@ def test_a_tail_that_is_no_number_keeps_no_place(server: Server, alone: Cluster)
     entry = server.clusters()[alone.name]
 
     async def look_in() -> str:
-        for _ in range(17):  # one more than can be followed at once
+        for _ in range(FEW + 1):  # one more than can be followed at once
             connection = await follow(server, entry, 12, "9" * 5000)
             end = (await next_chunk(connection))["end"]
             assert await connection.read_message() is None
         return str(end)
 
     assert "there is no rank 12" in asyncio.run(look_in())
+
+
+def test_more_than_there_are_places_for_are_refused_until_one_is_closed(
+    server: Server, alone: Cluster
+) -> None:
+    alone.run(Task((0, 1), code="print('here', flush=True)")).follow()
+    entry = server.clusters()[alone.name]
+    refused = {"entries": [], "end": f"{FEW} logs are open already: close one of them."}
+
+    async def accepted() -> WebSocketClientConnection:
+        while True:  # a page that was closed a moment ago keeps its place for another
+            connection = await follow(server, entry, 0)
+            chunk = await next_chunk(connection)
+            if chunk["end"] is None:
+                return connection
+            assert chunk == refused
+            await asyncio.sleep(0.05)
+
+    async def look_in() -> None:
+        opened = [await accepted() for _ in range(FEW)]
+        assert await next_chunk(await follow(server, entry, 0)) == refused
+        opened.pop().close()
+        opened.append(await accepted())
+        for connection in opened:
+            connection.close()
+
+    asyncio.run(look_in())
 
 
 def test_what_cannot_be_started_is_over_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

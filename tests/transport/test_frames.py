@@ -84,7 +84,8 @@ def test_lists_that_claim_more_than_there_is_take_no_memory() -> None:
     try:
         with pytest.raises(ProtocolError):
             decode_message(body)
-        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        # Of 3 GB, and beside what other threads take meanwhile.
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
     finally:
         tracemalloc.stop()
 

@@ -103,7 +103,7 @@ def test_a_closed_link_holds_no_memory_until_cycles_are_collected() -> None:
             pass
 
     async def scenario() -> None:
-        for _ in range(40):
+        for _ in range(400):
             a, b = socket.socketpair()
             Owner(a).link.close()
             b.close()
@@ -112,7 +112,8 @@ def test_a_closed_link_holds_no_memory_until_cycles_are_collected() -> None:
     tracemalloc.start()
     try:
         asyncio.run(scenario())
-        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+        # Of 100 MB, and beside what other threads take meanwhile.
+        assert tracemalloc.get_traced_memory()[0] < 20_000_000
     finally:
         tracemalloc.stop()
         gc.enable()

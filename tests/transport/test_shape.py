@@ -26,10 +26,12 @@ from jupyter_sky.transport.protocol.events import (
     RankExited,
     RankStarted,
     RunBegan,
+    Saved,
     Told,
     decode_event,
 )
-from jupyter_sky.transport.protocol.messages import Packed, RankUsage
+from jupyter_sky.transport.protocol.inspection import RankUsage
+from jupyter_sky.transport.protocol.messages import Packed
 from jupyter_sky.transport.protocol.shape import check_for
 
 VALUE: Packed = {"stream": b"x", "buffers": [{"blob": "ab", "size": 5}, b""], "tokens": {1: 2}}
@@ -40,9 +42,12 @@ EVENTS = [
     Formed(1, 2, None),
     Formed(1, 2, report(ValueError, "no")),
     Output(0, None, "stdout", b"x"),
+    Output(0, "r", "stdout", b"x", call=3),
     Display(0, "r", "display", {"text/plain": "x", "image/png": b"x"}, {}, {"display_id": "y"}),
-    RunBegan("r", [0, 1], "title", [0], {0: ["x"]}),
-    Metrics(0, "r", {"loss": b"x" * 16}, {"loss": 1}),
+    Saved(0, "r", "/shared/run", 300.0),
+    Saved(0, "r", "/shared/run", None),
+    RunBegan("r", [(0, 1)], "title", [(0, 0)], {0: ["x"]}),
+    Metrics(0, "r", {"loss": b"x" * 16}, {"loss": 1}, of=3),
     Prompted(0, "r", "debugger", 1, "", "stopped", "cell [7], line 12"),
     Told(0, "r", "value", 3, VALUE),
     Told(0, "r", "error", 4, None, report(ValueError, "no")),

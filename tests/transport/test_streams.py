@@ -6,23 +6,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_sky.transport.streams import FIRST_PLACE, LineJoiner, MarkReader, mark
+from jupyter_sky.transport.streams import (
+    FIRST_PLACE,
+    LineJoiner,
+    MarkReader,
+    Piece,
+    call_mark,
+    mark,
+)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
 def test_marks_are_taken_out_however_they_are_cut(sizes: list[int]) -> None:
-    sent = b"one" + mark(False, 1) + mark(True, 2) + b"two\x00\x10sk" + mark(True, 3) + b"three"
+    sent = b"one" + mark(False, 1) + mark(True, 2) + b"two\x00\x10sk" + call_mark(7) + b"and"
+    sent += mark(True, 3) + b"three"
     reader, found, at = MarkReader(), [], 0
     for size in [*sizes, len(sent)]:
         found += reader.split(sent[at : at + size])
         at += size
-    found.append((6, reader.end()))
-    texts = {place: b"" for place, _ in found}
-    for place, text in found:
-        texts[place] += text
-    assert texts[FIRST_PLACE] == b"one"
-    assert texts[4] == b"two\x00\x10sk"
-    assert texts[6] == b"three"
+    found.append(reader.end())
+    assert _joined(found) == {
+        (FIRST_PLACE, 0): b"one",
+        (4, 0): b"two\x00\x10sk",
+        (4, 7): b"and",
+        (6, 7): b"three",
+    }
+
+
+def _joined(pieces: list[Piece]) -> dict[tuple[int, int], bytes]:
+    texts: dict[tuple[int, int], bytes] = {}
+    for place, call, text in pieces:
+        if text:
+            texts[place, call] = texts.get((place, call), b"") + text
+    return texts
 
 
 @pytest.mark.parametrize(

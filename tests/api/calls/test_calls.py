@@ -324,9 +324,17 @@ def test_a_process_that_ends_takes_no_rank_with_it(pool: sky.ComputePool, tmp_pa
 
 
 def test_arguments_of_a_worker_are_checked() -> None:
-    for wrong in ({"concurrency": 0}, {"executor": "fibre"}, {"buffer": -1}):
+    counts = [{"concurrency": 0}, {"concurrency": "4"}, {"concurrency": 2.5}, {"buffer": -1}]
+    for wrong in ({"executor": "fibre"}, *counts):
         with pytest.raises(sky.UsageError, match="Worker"):
             Worker(**wrong)  # type: ignore[arg-type]
+
+
+def test_limits_of_a_call_are_checked() -> None:
+    limits: list[dict[str, Any]] = [{"timeout": "1"}, {"timeout": 0}, {"retries": "1"}]
+    for wrong in (*limits, {"retries": -1}, {"retries": 0.5}):
+        with pytest.raises(sky.UsageError, match=r"(timeout|retries)=.*: give"):
+            sky.compute(**wrong)
 
 
 @contextlib.contextmanager

@@ -198,8 +198,9 @@ def test_a_call_of_others_goes_on_when_one_is_left(pool: sky.ComputePool, tmp_pa
     assert next(stream) == 1
     until((tmp_path / "left" / "begun").exists)
     stream.close()
-    until((tmp_path / "left" / "ended").exists)
-    assert (tmp_path / "left" / "ended").read_text() == "SkyError"
+    ended = tmp_path / "left" / "ended"
+    until(lambda: ended.exists() and ended.read_text())
+    assert ended.read_text() == "SkyError"
     assert pool.map(total, [[1], [2]]) == [1, 2]
     (tmp_path / "go").touch()
     assert other.result() == "go"

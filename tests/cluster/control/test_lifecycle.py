@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -21,13 +22,14 @@ from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from tests.conftest import processes_of
+from tests.node_processes import processes_of_node
 
 
 def everything(cells) -> list[psutil.Process]:
     """Return agent, fork server and ranks of a cluster."""
     machine = json.loads(json.dumps(registry.find(cells.cluster.name).machines[0]))
     agent = psutil.Process(machine["pid"])
-    return [agent, *agent.children(recursive=True)]
+    return processes_of_node(agent)
 
 
 def wait_for(path: Path) -> None:
@@ -37,12 +39,12 @@ def wait_for(path: Path) -> None:
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     assert not alive
 
 
 def test_down_leaves_nothing(new) -> None:
-    cells = new()
+    cells = new(framework=False)
     processes = everything(cells)
     row = registry.find(cells.cluster.name).machines[0]
     assert len(processes) == 6
@@ -180,7 +182,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
-    if psutil.pid_exists(int(done.stdout)):
+    with contextlib.suppress(psutil.NoSuchProcess):  # it is gone already
         assert_gone([psutil.Process(int(done.stdout))])
     # The next one of that name takes the place of what is written of it.
     with sky.ComputePool(name="killed"):
@@ -189,25 +191,25 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_several_agents_are_one_cluster(new) -> None:
-    cells = new(nodes=4, provider=Local(machines=2))
+    cells = new(nodes=2, provider=Local(machines=2))
     cells.run("import torch, torch.distributed as dist\nrank = dist.get_rank()\nkept = rank")
     cells.run("x = torch.ones(1)\ndist.all_reduce(x)")
-    assert cells.ask("x.item()") == [4.0] * 4
+    assert cells.ask("x.item()") == [2.0] * 2
     with pytest.raises(ValueError):
-        cells.run("if rank == 3: raise ValueError\ndist.barrier()")
-    assert cells.ask("kept") == [0, 1, 2, 3]
+        cells.run("if rank == 1: raise ValueError\ndist.barrier()")
+    assert cells.ask("kept") == [0, 1]
 
 
 def test_an_idle_cluster_ends_as_a_whole(new) -> None:
-    cells = new(nodes=2, framework=False, provider=Local(machines=2), idle_timeout=3)
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), idle_timeout=6)
     cells.run("import time")
     folders = [Path(machine["folder"]) for machine in registry.find(cells.cluster.name).machines]
     # What goes on at one node keeps the other up, which has nothing to do.
-    cells.run("time.sleep(6)", ranks=[0])
+    cells.run("time.sleep(9)", ranks=[0])
     assert cells.ask("1 + 1") == [2, 2]
     while any(folder.exists() for folder in folders):
         time.sleep(0.01)
-    with pytest.raises(sky.ClusterLost, match="has ended itself: nothing ran on it for 3 s"):
+    with pytest.raises(sky.ClusterLost, match="has ended itself: nothing ran on it for 6 s"):
         cells.run("pass")
 
 

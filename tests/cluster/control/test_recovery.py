@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -49,7 +50,8 @@ def test_another_node_takes_the_place_of_one_that_is_lost(new) -> None:
         "import time, torch, torch.distributed as dist\nprint('here', flush=True)\n"
         "if kept == 0: dist.all_reduce(torch.ones(1))\nelse: time.sleep(600)"
     )
-    run.follow(lambda event: kill_agent(cells, 1))
+    killing = itertools.count()  # a line may come in pieces
+    run.follow(lambda event: next(killing) or kill_agent(cells, 1))
     with pytest.raises(RankLost, match="rank 1 is lost: the agent of node 1 ended"):
         run.values()
     assert_is_whole(cells, 3, keep=[0, None, 2])

@@ -25,6 +25,8 @@ from tests.faults.parts import agent_of
 class Rented(Local):
     """Nodes of this machine that have to be given back."""
 
+    cloud = "this machine"
+
     def __init__(self) -> None:
         super().__init__()
         self.given_back: list[str] = []
@@ -67,7 +69,8 @@ def test_down_gives_machines_back_when_the_registry_cannot_be_written() -> None:
     assert registry.find("rented") is None
 
 
-def test_a_registry_that_is_held_does_not_hold_up_the_loop(new) -> None:
+def test_a_registry_that_is_held_does_not_hold_up_the_loop(new, monkeypatch) -> None:
+    monkeypatch.setattr(registry, "WAIT", 60.0)  # longer than it is held here
     cells = new(1, framework=False)
     agent = agent_of(cells)
     ended = threading.Event()
@@ -80,7 +83,7 @@ def test_a_registry_that_is_held_does_not_hold_up_the_loop(new) -> None:
 
     thread = threading.Thread(target=end)
     thread.start()
-    agent.wait(30)
+    agent.wait(60)
     for _ in range(20):  # `down` waits for the registry by now, or is about to
         event_loop.wait(asyncio.sleep(0.01))
     assert not ended.is_set()

@@ -21,7 +21,9 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells, start, taken_up
 from tests.cluster.control.test_lifecycle import everything
+from tests.conftest import kill_processes_of
 from tests.forks import forks_with
+from tests.node_processes import fork_server_of
 from tests.waiting import until
 
 IMPORTS = "import json, os, jupyter_sky as sky"
@@ -73,10 +75,8 @@ def assert_is_whole(
 def ranks_on_this_machine(cells: Cells) -> int:
     """Count the processes of a cluster that are ranks."""
     row = registry.find(cells.cluster.name)
-    fork_servers = [
-        child for machine in row.machines for child in psutil.Process(machine["pid"]).children()
-    ]
-    return sum(len(fork_server.children()) for fork_server in fork_servers)
+    agents = [psutil.Process(machine["pid"]) for machine in row.machines]
+    return sum(len(fork_server_of(agent).children()) for agent in agents)
 
 
 def test_ranks_come_and_go_and_those_that_stay_keep_their_variables(new) -> None:
@@ -333,7 +333,7 @@ class Death:
     ],
 )
 def test_another_kernel_finds_the_old_cluster_or_the_new_one(
-    tmp_path: Path, machines: int, framework: bool, changes: Sequence[int]
+    tmp_path: Path, home: Path, machines: int, framework: bool, changes: Sequence[int]
 ) -> None:
     name = tmp_path / "name"
     moments = itertools.product(changes, [(2, 3), (3, 2)])
@@ -352,6 +352,8 @@ def test_another_kernel_finds_the_old_cluster_or_the_new_one(
     finally:
         if name.exists():
             deaths[0].taken_up().cluster.down()
+        # An agent whose kernel died before the cluster knew of it waits two minutes for another.
+        kill_processes_of(home)
 
 
 def assert_is_one_or_the_other(cells: Cells, death: Death) -> None:

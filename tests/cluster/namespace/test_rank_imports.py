@@ -11,9 +11,9 @@ import sys
 from tests.cluster.namespace.notebook import open_notebook
 
 # Plugins are pickled by their names: they are `api` and `plugins`, and say in terms of
-# `providers.spec`, which is data alone, what an image has to contain.
+# `providers.spec` and of its volumes, which are data alone, what an image has to contain.
 ALLOWED = {"node", "serialization", "transport", "analysis", "api", "plugins"}
-ALLOWED_BESIDE = {"providers", "providers.spec"}
+ALLOWED_BESIDE = {"providers", "providers.spec", "providers.buckets", "providers.buckets.volume"}
 GROUND = {"errors", "formatting", "paths"}
 
 

@@ -277,11 +277,19 @@ def test_the_sizes_of_what_is_sent(notebook) -> None:
     assert notebook.start("big").task.update.sizes["big"] < 10_000
 
 
-def test_what_has_arrived_is_told_while_it_does(notebook) -> None:
+def test_what_has_arrived_is_told_while_it_does(notebook, tmp_path) -> None:
     notebook.here("import numpy as np\nnoise = np.random.default_rng(1).random(4_000_000)")
-    seen = []
-    run = notebook.start("noise")
-    run.follow(sending=seen.append)
+    seen, go = [], tmp_path / "go"
+
+    def see(progress) -> None:
+        seen.append(progress)
+        if progress.arrived == progress.total:
+            go.touch()
+
+    # The last of it is acknowledged while the cell runs; one that is over at once says no more.
+    wait = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nnoise"
+    run = notebook.start(wait)
+    run.follow(sending=see)
     assert {progress.total for progress in seen} == {32_000_000}
     arrived = [progress.arrived for progress in seen]
     assert arrived == sorted(set(arrived))

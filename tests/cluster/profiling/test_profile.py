@@ -47,7 +47,7 @@ def _profile(
         return enough(found[-1])
 
     with _running(cells, code, folder):
-        until(is_enough)
+        until(is_enough, within=150)
     return found[-1]
 
 
@@ -70,15 +70,19 @@ while True:
     cold()"""
 
     def enough(found: Profile) -> bool:
-        return all(_of_seen(found, rank)["compute"] > 0.6 for rank in range(4))
+        # Of a rank that gets no time little is seen, and that is what the sentence says.
+        seen = all(_of_seen(found, rank)["compute"] > 0.6 for rank in range(4))
+        return seen and "compute" in found.sentence
 
     found = _profile(cells, code, tmp_path, enough)
-    hottest = found.hot_lines()[0]
+    hottest, *others = found.hot_lines()
     assert (hottest.frame.place, hottest.frame.line) == ("the cell", 5)
     assert "hot" in hottest.frame.function
     assert "math.sin(each)" in hottest.frame.text
-    assert hottest.share > 0.4
-    assert "compute" in found.sentence
+    # More than half of what was seen is computing, and nothing else computes.
+    assert hottest.share > sum(line.share for line in others)
+    seen = [1 - each.shares["other"] - each.shares["outside"] for each in found.ranks]
+    assert hottest.share <= sum(seen) / len(seen) + 1e-9
     assert all(0 < rank.came <= rank.asked <= 2 * RATE for rank in found.ranks)
 
 
@@ -92,18 +96,19 @@ while True:
     dist.all_reduce(torch.ones(3))"""
 
     def enough(found: Profile) -> bool:
+        lines = {each.frame.text: each.ranks for each in found.hot_lines()}
         return (
             found.sentence.startswith("ranks 0-1, 3 spend ")
+            and found.sentence.endswith("% waiting")
             and _of_seen(found, 2)["waiting"] > 0.5
             and all(_of_seen(found, rank)["communication"] > 0.5 for rank in (0, 1, 3))
+            and lines.get("dist.all_reduce(torch.ones(3))") == (0, 1, 3)
         )
 
     found = _profile(cells, code, tmp_path, enough)
     assert "of the time in communication, where they wait for rank 2: " in found.sentence
-    assert found.sentence.endswith("% waiting")
     lines = {each.frame.text: each.ranks for each in found.hot_lines()}
     assert lines["time.sleep(0.2)"] == (2,)
-    assert lines["dist.all_reduce(torch.ones(3))"] == (0, 1, 3)
 
 
 def test_a_collective_that_is_waited_for_in_c_code_is_communication(
@@ -135,11 +140,10 @@ for batch in torch.utils.data.DataLoader(Data(), batch_size=4):
     pass"""
 
     def enough(found: Profile) -> bool:
-        return _of_seen(found, 1)["data"] > 0.8
+        return _of_seen(found, 1)["data"] > 0.8 and "data loading" in found.sentence
 
     found = _profile(cells, code, tmp_path, enough, ranks=(1,))
     assert [each.rank for each in found.ranks] == [1]
-    assert "data loading" in found.sentence
 
 
 def test_c_code_that_keeps_the_interpreter_to_itself_is_found(cells: Cells, tmp_path: Path) -> None:
@@ -159,10 +163,13 @@ else:
     time.sleep(600)"""
     with _running(cells, code, seen):
         with way.open("wb") as file:
-            found = cells.cluster.profiler.profile(4.0, (0, 1))
+
+            def profile() -> Profile | None:
+                found = cells.cluster.profiler.profile(4.0, (0, 1))
+                return found if [each.rank for each in found.ranks if each.stuck] == [1] else None
+
+            found = until(profile, within=120)
             file.write(b"x")
-        held = next(each for each in found.ranks if each.rank == 1)
-        assert held.stuck > 0
         assert found.came.endswith(
             "samples came: on rank 1 a call into C let no other Python code run; its stack, which "
             "the system wrote, stands for that time"

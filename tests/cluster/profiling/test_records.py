@@ -56,14 +56,86 @@ for step in range(2):
     assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {
         f"rank {rank}" for rank in range(4)
     }
+    follows_the_format(tmp_path / "trace.json")
     length = (found.span[1] - found.span[0]) / 1000
     timed = [event for event in events if event["ph"] == "X"]
     assert {event["pid"] for event in timed if event["name"] == "aten::mm"} == {0, 1, 2, 3}
-    assert all(-1e6 < event["ts"] < length + 1e6 for event in timed)
+    assert all(event["ts"] < length + 2e6 for event in timed)
     html = as_html(found, "train", "trace.json has it")
     ElementTree.fromstring(html)
     assert "communication" in html
     assert "gloo:all_reduce" in as_text(found, "train", "trace.json has it")
+
+
+def follows_the_format(file: Path) -> None:
+    """Hold a file against what Chrome's "Trace Event Format" asks for, as Perfetto reads it."""
+    document = json.loads(file.read_text())
+    assert set(document) == {"displayTimeUnit", "traceEvents"}
+    assert document["displayTimeUnit"] in ("ms", "ns")
+    named: dict[str, set[tuple[int, int]]] = {"process_name": set(), "thread_name": set()}
+    rows: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for event in document["traceEvents"]:
+        where = event["pid"], event["tid"]
+        assert all(type(each) is int and each >= 0 for each in where)
+        assert isinstance(event["name"], str)
+        if event["ph"] == "M":
+            [(key, value)] = event["args"].items()
+            kinds = {"process_name": str, "thread_name": str, "process_sort_index": int}
+            assert type(value) is kinds[event["name"]]
+            assert key == event["name"].partition("_")[2]
+            named.get(event["name"], set()).add(where)
+            continue
+        assert set(event) == {"ph", "name", "cat", "pid", "tid", "ts", "dur"}
+        assert event["ph"] == "X"
+        assert event["ts"] >= 0
+        assert event["dur"] >= 0
+        # Perfetto counts in nanoseconds.
+        start = round(1000 * event["ts"])
+        rows.setdefault(where, []).append((start, start + round(1000 * event["dur"])))
+    assert {pid for pid, _ in rows} <= {pid for pid, _ in named["process_name"]}
+    assert set(rows) == named["thread_name"]
+    for spans in rows.values():
+        assert spans == sorted(spans, key=lambda span: (span[0], -span[1]))
+        open_until: list[int] = []
+        for start, end in spans:
+            while open_until and open_until[-1] <= start:
+                open_until.pop()
+            assert not open_until or end <= open_until[-1], "half over another in its row"
+            open_until.append(end)
+
+
+def test_what_overlaps_by_half_has_a_row_of_its_own(tmp_path: Path) -> None:
+    def event(name: str, start: int, duration: int, thread: str = "thread 7") -> TraceEvent:
+        return {
+            "name": name, "cat": "compute", "thread": thread, "start": start, "duration": duration
+        }  # fmt: skip
+
+    def record(events: list[TraceEvent]) -> TorchRecord:
+        return {
+            "trouble": "", "start": 1000, "end": 9000, "stopped": 9000, "has_device": False,
+            "found": len(events), "events": events, "operations": [], "bins": [],
+        }  # fmt: skip
+
+    events = [
+        event("outer", 2000, 1000),
+        event("inner", 2000, 400),
+        event("begun before all", 500, 600, '<b> "thread" 8'),
+        event("async", 2500, 1500),
+        event("async too", 2600, 2000),
+        event("after", 3000, 0),
+    ]
+    found = Trace({0: record(events), 1: record([]), 2: record(events[:1])}, {0: 0, 1: 5, 2: 9}, {})
+    found.write(tmp_path / "trace.json")
+    follows_the_format(tmp_path / "trace.json")
+    written = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    rows = {each["tid"]: each["args"]["name"] for each in written
+            if each["name"] == "thread_name" and each["pid"] == 0}  # fmt: skip
+    assert {each["name"]: rows[each["tid"]] for each in written
+            if each["ph"] == "X" and each["pid"] == 0} == {
+        "begun before all": '<b> "thread" 8', "outer": "thread 7", "inner": "thread 7",
+        "async": "thread 7 (2)", "async too": "thread 7 (3)", "after": "thread 7",
+    }  # fmt: skip
+    assert {each["name"]: each["ts"] for each in written if each["ph"] == "X"}["outer"] == 1.491
 
 
 def test_stop_and_an_error_keep_what_was_recorded(cells: Cells) -> None:

@@ -18,7 +18,7 @@ from jupyter_sky.providers.local import Local
 
 def start(cells, code: str, names=(), timeout: float | None = None, **options) -> BackgroundRun:
     run = cells.start(code, names=names, **options)
-    return BackgroundRun(run, "test", NoStrip(), lambda values: values, timeout)
+    return BackgroundRun(run, "test", NoStrip(), lambda run, values: values, timeout)
 
 
 def test_the_result_comes_when_it_is_asked_for(cells) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster.errors import Interrupted, RemoteError
+from jupyter_sky.cluster.errors import RankLost, RemoteError
+from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
+from tests.cluster.control.test_recovery import kill_agent
 from tests.cluster.runs.test_sharded import FSDP1, FSDP2, NET, TENSOR_PARALLEL
+from tests.cluster.runs.test_stop import stop_at_first_line
 from tests.installed import on_first_use
+from tests.waiting import until
 
 torch = on_first_use("torch")
 
@@ -205,14 +206,12 @@ def test_a_disk_that_cannot_be_written_is_named(
 
 def test_all_ranks_have_to_save(cells: Cells) -> None:
     cells.run(FSDP2)
-    began = time.monotonic()
     with pytest.raises(RemoteError) as caught:
         cells.run("if rank == 1:\n    sky.save(path, model=model)")
     said = "sky.save takes all ranks together, and ranks 0, 2-3 ended the cell without it: call it"
     assert str(caught.value) == f"{said} on every rank, not below `if rank == 0:`."
     with pytest.raises(RemoteError, match="sky.load takes all 4 ranks .* this runs on ranks 0-1"):
         cells.run("sky.load(path, model=model)", ranks=(0, 1))
-    assert time.monotonic() - began < 60
     cells.run("sky.save(path, model=model, step=1)")
     assert cells.ask("sky.load(path)") == [{"step": 1}] * 4
 
@@ -279,9 +278,7 @@ def test_a_save_that_is_stopped_leaves_the_former_one(cells: Cells, tmp_path: Pa
     cells.run(f"{FSDP2}\nsky.save(path, model=model, step=1)")
     former = json.loads((tmp_path / "run" / "checkpoint.json").read_text())
     code = "print('here')\nif rank == 2: time.sleep(600)\nsky.save(path, model=model, step=2)"
-    run = cells.start(code)
-    with pytest.raises(Interrupted):
-        run.follow(lambda event: os.kill(os.getpid(), signal.SIGINT))
+    stop_at_first_line(cells.start(code))
     assert json.loads((tmp_path / "run" / "checkpoint.json").read_text()) == former
     assert cells.ask("sky.load(path, model=model)") == [{"step": 1}] * 4
     cells.run("sky.save(path, model=model, step=3)")
@@ -293,3 +290,42 @@ def test_what_is_wrong_on_one_rank_is_said_with_the_rank(cells: Cells) -> None:
     cells.run(f"{FSDP2}\nsky.save(path, model=model, step=1)")
     with pytest.raises(RemoteError, match=r"was not loaded: .* model\.0\.\w+ \(rank"):
         cells.run("other = nn.Sequential(model)\nsky.load(path, model=other)")
+
+
+STUCK = """
+import pathlib, time, torch.distributed.checkpoint.filesystem as filesystem
+
+def stuck(*args):
+    pathlib.Path(path + '-stuck').touch()
+    time.sleep(600)
+
+if rank == 1:
+    filesystem.FileSystemWriter.finish = filesystem.FileSystemWriter.write_data = stuck
+    filesystem.FileSystemReader.read_data = stuck
+"""
+
+
+@pytest.mark.timeout(500)  # each of its clusters, and the node in place of the lost, imports torch
+@pytest.mark.parametrize(("call", "replace"), [("save", True), ("load", True), ("save", False)])
+def test_a_node_that_is_killed_leaves_the_checkpoint_and_nobody_waits(
+    new, tmp_path: Path, call: str, replace: bool
+) -> None:
+    place = tmp_path / "run"
+    prepare = f"{NET}\nimport os, jupyter_sky as sky\nrank = int(os.environ['RANK'])"
+    prepare += f"\npath = {str(place)!r}\n{DDP}"
+    cells = new(nodes=2, provider=Local(machines=2), replace=replace)
+    cells.run(f"{prepare}\nsky.save(path, model=model, step=1)")
+    step = {"save": ", step=2", "load": ""}[call]
+    run = cells.start(f"{STUCK}\nsky.{call}(path, model=model{step})")
+    until((tmp_path / "run-stuck").exists)
+    kill_agent(cells, 1)
+    advice = "" if replace else ".*`%sky restart`.*`--replace`"
+    with pytest.raises((RankLost, sky.ClusterLost), match=f"the agent of .* 1 ended{advice}"):
+        run.follow(timeout=200)
+        run.values()
+    assert sky.load(place) == {"step": 1}  # also where the cluster is lost
+    if replace:
+        cells.run(prepare)
+        assert cells.ask("sky.load(path, model=model)") == [{"step": 1}] * 2
+        cells.run("sky.save(path, model=model, step=3)")
+        assert len(list(place.iterdir())) == 2  # nothing of the one that was cut off

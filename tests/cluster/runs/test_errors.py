@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster.errors import RankLost
+from jupyter_sky.cluster.errors import RankLost, remote_error
 from jupyter_sky.formatting import format_ranks
 
 
@@ -35,7 +36,14 @@ def test_peers_of_a_failed_rank_are_released(cells) -> None:
 def test_the_same_error_on_several_ranks_is_said_once(cells) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         cells.run("if rank: 1 / 0")
-    assert caught.value.__notes__ == ["on ranks 1-3 (node 1, node 2, node 3)"]
+    # Those that have not told a second after the first one are stopped.
+    failures = caught.value.failures
+    ranks = sorted(failure.rank for failure in failures)
+    assert set(ranks) <= {1, 2, 3}
+    nodes = ", ".join(f"node {rank}" for rank in ranks)
+    assert caught.value.__notes__ == [f"on {format_ranks(ranks)} ({nodes})"]
+    three = [replace(failures[0], rank=rank, host=f"node {rank}") for rank in (1, 2, 3)]
+    assert remote_error(three).__notes__ == ["on ranks 1-3 (node 1, node 2, node 3)"]
 
 
 def test_a_type_of_the_notebook_is_caught_by_its_name(cells) -> None:
@@ -73,11 +81,11 @@ def test_a_remote_error_can_be_pickled(cells) -> None:
     assert str(again) == "again"
 
 
-def test_a_killed_rank_is_named_and_comes_back_empty(new) -> None:
-    cells = new()
-    cells.run("import os, signal, torch, torch.distributed as dist\nkept = rank = dist.get_rank()")
-    with pytest.raises(RankLost, match="rank 2 is lost: it was killed by SIGKILL") as caught:
-        cells.run("if rank == 2:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
+def test_a_killed_rank_is_named_and_comes_back_empty(cells) -> None:
+    cells.run("import signal\nkept = rank")
+    # Not SIGKILL: beside a test that lacks memory, that is taken for the system's.
+    with pytest.raises(RankLost, match="rank 2 is lost: it was killed by SIGTERM") as caught:
+        cells.run("if rank == 2:\n    os.kill(os.getpid(), signal.SIGTERM)\ndist.barrier()")
     assert caught.value.rank == 2
     found = cells.run("pass", values={rank: ["kept"] for rank in (0, 1, 3)})
     assert {rank: names["kept"] for rank, names in found.items()} == {0: 0, 1: 1, 3: 3}
@@ -87,13 +95,12 @@ def test_a_killed_rank_is_named_and_comes_back_empty(new) -> None:
     assert cells.ask("x.item()") == [4.0] * 4
 
 
-def test_names_are_sent_again_to_a_rank_that_came_back(new) -> None:
-    cells = new(nodes=2)
+def test_names_are_sent_again_to_a_rank_that_came_back(cells) -> None:
     cells.namespace["x"] = "sent"
-    cells.run("import os", names=["x"])
+    cells.run("pass", names=["x"])
     with pytest.raises(RankLost):
-        cells.run("import os\nif os.environ['SKYPILOT_NODE_RANK'] == '1': os.kill(os.getpid(), 11)")
-    assert cells.ask("x", names=["x"]) == ["sent", "sent"]
+        cells.run("if rank == 1: os.kill(os.getpid(), 11)")
+    assert cells.ask("x", names=["x"]) == ["sent"] * 4
 
 
 def test_ranks_in_words() -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-
-import psutil
-
 from jupyter_sky.transport.protocol.events import Output
 
 
-def test_a_million_lines(cells) -> None:
-    before = psutil.Process(os.getpid()).memory_info().rss
-    cells.run("for i in range(1_000_000): print('line', i)", ranks=[0])
-    assert psutil.Process(os.getpid()).memory_info().rss - before < 50e6
+def test_very_many_lines(cells) -> None:
+    cells.run("for i in range(300_000): print('line', i)", ranks=[0])
+    # What is not shown takes no room here.
+    assert sum(len(event.data) for event in cells.events) < 2e6
+    assert len(cells.events) < 1000
     text = cells.text()
     assert text.startswith("line 0\nline 1\n")
-    assert text.endswith("line 999998\nline 999999\n")
+    assert text.endswith("line 299998\nline 299999\n")
     shown = text.count("\n") + sum(event.skipped_lines for event in cells.events)
-    assert shown == 1_000_000
-    assert cells.cluster.log(0, tail=2).data == b"line 999998\nline 999999\n"
+    assert shown == 300_000
+    assert cells.cluster.log(0, tail=2).data == b"line 299998\nline 299999\n"
 
 
 def test_one_line_of_fifty_megabytes_and_bytes_that_are_no_text(cells) -> None:

@@ -96,8 +96,14 @@ def test_an_exit_status_is_the_error_of_its_node(pair: Cells) -> None:
     assert "told" not in failed.value.remote_traceback
 
 
-def test_a_failure_ends_the_script_on_the_other_nodes_if_they_belong_together(pair: Cells) -> None:
-    text = "echo $$; [ $SKYPILOT_NODE_RANK = 0 ] && exec sleep 1000; exit 1"
+def test_a_failure_ends_the_script_on_the_other_nodes_if_they_belong_together(
+    pair: Cells, tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    text = (
+        f"[ $SKYPILOT_NODE_RANK = 0 ] && {{ echo $$; touch {said}; exec sleep 1000; }}\n"
+        f"until [ -e {said} ]; do sleep 0.05; done; exit 1"
+    )
     with pytest.raises(ScriptFailed):
         finish(pair, begin(pair, text))
     assert gone(int(pair.text()))
@@ -154,7 +160,8 @@ def test_a_script_that_is_killed_is_said(pair: Cells) -> None:
 
 
 def test_what_it_leaves_ends_with_it(pair: Cells) -> None:
-    run = begin(pair, "(setsid sleep 1000 &) ; echo done")
+    until_it_sleeps = "until [ $(cat /proc/$!/comm) = sleep ]; do sleep 0.05; done"
+    run = begin(pair, f"setsid sleep 1000 & {until_it_sleeps}; echo done")
     finish(pair, run)
     assert pair.text() == "done\n"
     assert "left them running: sleep" in pair.text("stderr")

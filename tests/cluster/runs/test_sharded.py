@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from functools import partial
 from typing import Any
 
 import pytest
 
-from jupyter_sky.cluster.errors import Interrupted, RemoteError
+from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.serialization import blobs, pickling
 from tests.cluster.conftest import Cells
+from tests.cluster.runs.test_stop import stop_at_first_line
 from tests.installed import on_first_use
 
 torch = on_first_use("torch")
@@ -203,8 +202,7 @@ def test_an_error_before_the_gathering_releases_the_others(cells: Cells) -> None
 def test_stop_while_a_rank_is_awaited(cells: Cells) -> None:
     cells.run(FSDP2)
     run = cells.start("print('here')\nif rank == 1: time.sleep(600)", values={0: ["model"]})
-    with pytest.raises(Interrupted):
-        run.follow(lambda event: os.kill(os.getpid(), signal.SIGINT))
+    stop_at_first_line(run)
     assert cells.ask("model.up.weight.shape[0]") == [1030] * 4  # nothing is lost
     assert (
         cells.run("", values={0: ["model:state"]})[0]["model:state"]["up.weight"].numel() == 10300

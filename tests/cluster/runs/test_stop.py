@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -67,6 +68,31 @@ def test_stop(cells, code: str) -> None:
     assert cells.ask("x.item()") == [4.0] * 4
 
 
+def test_stop_is_heard_where_a_lock_is_given_back(cells) -> None:
+    """As ipykernel's flush does: it waits for an event, whose lock the interrupt leaves open."""
+    run, lock = cells.start("print('here')\ntime.sleep(600)"), threading.Lock()
+
+    def press(event: Output) -> None:
+        with lock:
+            lock.release()
+            raise KeyboardInterrupt  # comes before the lock is taken again
+
+    with pytest.raises(Interrupted, match="ranks 0-3 stopped"):
+        run.follow(press)
+    assert cells.ask("rank") == [0, 1, 2, 3]
+
+
+def test_an_error_of_a_lock_is_no_stop(cells) -> None:
+    def show(event: Output) -> None:
+        threading.Lock().release()
+
+    with pytest.raises(RuntimeError, match="release unlocked lock"):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:  # of something else, before
+            cells.start("print('here')").follow(show)
+
+
 def test_a_collective_that_one_rank_has_begun_and_left_is_not_one_of_the_next_cell(cells) -> None:
     begin = "if rank == 0:\n    left = dist.all_reduce(torch.full((3,), 100.0), async_op=True)\n"
     stop_at_first_line(cells.start(f"{begin}print('here')\ntime.sleep(600)"))
@@ -91,12 +117,12 @@ def test_what_was_made_with_a_former_group_is_named(cells) -> None:
 
 
 def test_a_rank_that_does_not_react_is_ended(new) -> None:
-    cells = new(nodes=2, stop=1.0)
+    cells = new(nodes=2, stop=4.0)
     cells.run("import ctypes, torch, torch.distributed as dist\nrank = dist.get_rank()")
     # C's `system` ignores the signal, and with the GIL held nothing else in the process can react.
     deaf = "ctypes.PyDLL(None).system(b'trap : INT; echo here; while :; do sleep 1; done')"
-    said = str(stop_at_first_line(cells.start(f"if rank: {deaf}", show=[1])))
-    assert "rank 1 did not react yet: a rank that has not within 1 s is ended" in said
+    said = str(stop_at_first_line(cells.start(deaf, ranks=[1], show=[1])))
+    assert "rank 1 did not react yet: a rank that has not within 4 s is ended" in said
     cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
     assert cells.ask("x.item()") == [2.0] * 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -88,8 +89,11 @@ def test_a_visitor_follows_what_the_notebook_runs(short: Cluster) -> None:
     again.values()
 
 
-def test_a_run_of_another_kernel_may_take_longer_than_ranks_take_to_start(short: Cluster) -> None:
-    code = "import time\nprint('here', flush=True)\ntime.sleep(2)\nx = 1"
+def test_a_run_of_another_kernel_may_take_longer_than_ranks_take_to_start(
+    short: Cluster, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nx = 1"
     mine = short.run(Task((0, 1), code=code, values={0: ["x"]}))
     mine.begin()
     row = registry.find(short.name)
@@ -100,6 +104,7 @@ def test_a_run_of_another_kernel_may_take_longer_than_ranks_take_to_start(short:
         assert other is not None
         if (theirs := other.pop_unseen_run()) is None:
             other.close()
+    threading.Timer(1.0, go.touch).start()  # several times what they have to start
     theirs.follow()
     assert theirs.values() == {0: {"x": 1}}
     other.close()

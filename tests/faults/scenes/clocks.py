@@ -23,9 +23,20 @@ from tests.cluster.conftest import start
 from tests.faults.experience import Experience
 from tests.faults.scenes.scene import Scene
 from tests.paths import ROOT
+from tests.waiting import PATIENCE
 
 HOUR = 3600
 _SOURCE = Path(__file__).with_name("clock.c")
+
+
+_COUNTS = """
+import os, time
+for n in range(20):
+    print(n, flush=True)
+    while n in (5, 10) and not os.path.exists(f"{folder}/{n}"):  # until the clock was set
+        time.sleep(0.01)
+    time.sleep(0.02)
+"""
 
 
 def missing() -> str | None:
@@ -42,7 +53,7 @@ def _play() -> Experience:
         environment = {**os.environ, "LD_PRELOAD": str(library), "SKY_CLOCK": str(clock)}
         done = subprocess.run(
             [sys.executable, "-m", "tests.faults.scenes.clocks", str(clock)],
-            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100,
+            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return Experience(**json.loads(done.stdout))
@@ -54,17 +65,21 @@ def main(clock: Path) -> None:
         ahead = mmap.mmap(file.fileno(), 8)
     began = time.time()
     cells = start(2, framework=False, provider=Local(machines=2), idle_timeout=HOUR / 2)
-    run = cells.start("import time\nfor n in range(20):\n    print(n)\n    time.sleep(0.05)")
+    cells.namespace["folder"] = str(clock.parent)
+    run = cells.start(_COUNTS, names=["folder"])
     struck, notices = 0.0, []
 
     def show(event: object) -> None:
         nonlocal struck
         cells.events.append(event)  # type: ignore[arg-type]
-        if len(cells.events) == 3:
+        lines = cells.text().splitlines()
+        if "5" in lines and not struck:
             struck = time.monotonic()
             ahead[:] = struct.pack("q", HOUR)
-        elif len(cells.events) == 6:
+            (clock.parent / "5").touch()
+        elif "10" in lines:
             ahead[:] = struct.pack("q", -HOUR)
+            (clock.parent / "10").touch()
 
     run.follow(show, notice=notices.append)
     ended = time.monotonic()

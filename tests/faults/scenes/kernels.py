@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import tempfile
 import threading
 import urllib.error
@@ -18,6 +19,7 @@ from tests.faults.other_kernel import COUNTING, running_kernel
 from tests.faults.parts import attach
 from tests.faults.scenes.scene import Scene, feel
 from tests.server.jupyter import Server, serve
+from tests.waiting import PATIENCE
 
 
 def _frozen() -> Experience:
@@ -36,7 +38,7 @@ def _frozen() -> Experience:
         felt = feel(process.suspend, told, lambda: taken[0].run("pass"))
         process.resume()
         # It learns that its run was stopped, and ends.
-        assert kernel.wait(30) == 0
+        assert kernel.wait(PATIENCE) == 0
         taken[0].cluster.down()
         return felt
 
@@ -98,7 +100,7 @@ def _replaced(home: Path, next_home: Path) -> Experience:
             while True:
                 try:
                     server.clusters()
-                except (urllib.error.URLError, ConnectionError):
+                except (urllib.error.URLError, http.client.HTTPException, ConnectionError):
                     return "no answer from the server"
 
         def go_on() -> None:
@@ -119,7 +121,7 @@ def _replaced(home: Path, next_home: Path) -> Experience:
 def _process_of(server: Server) -> psutil.Process:
     """Return the process of a server that this one has started."""
     for child in psutil.Process().children():
-        with contextlib.suppress(psutil.ZombieProcess):
+        with contextlib.suppress(psutil.Error):
             if any(str(server.folder) in word for word in child.cmdline()):
                 return child
     raise AssertionError("the server is not there")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import resource
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jupyter_sky.node.agent import journal as journal_module
 from jupyter_sky.node.agent.journal import Journal
+from jupyter_sky.node.agent.spool import Places
 from jupyter_sky.transport.frames import PREFIX, Decoder, decode_message
 
 
@@ -69,7 +73,7 @@ def test_recent_and_old_events_are_the_same(tmp_path: Path) -> None:
 @given(
     changes=st.lists(
         st.tuples(
-            st.sampled_from(["journal", "journal.shown"]),
+            st.sampled_from(["journal", "journal.shown", "journal.places"]),
             st.integers(0, 3000),
             st.binary(min_size=1, max_size=9),
         ),
@@ -97,6 +101,42 @@ def test_what_was_damaged_on_the_disk_counts_as_lost(
         [(message, payload)] = decoder.received(len(frame))
         assert (message["n"], len(payload)) == (following - 1, 0)
         number = following
+
+
+def test_what_stays_in_memory_of_an_event_is_one_bit(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, no_log)
+
+    def append(count: int) -> int:
+        for n in range(count):
+            journal.append(done(n))
+        gc.collect()
+        # Other threads of these tests may have made something meanwhile.
+        is_own = tracemalloc.Filter(True, journal_module.__file__, all_frames=True)
+        found = tracemalloc.take_snapshot().filter_traces([is_own])
+        return sum(each.size for each in found.traces)
+
+    tracemalloc.start(5)
+    try:
+        before = append(1000)  # as many as are kept whole in memory, and more
+        assert append(8000) - before < 8000
+    finally:
+        tracemalloc.stop()
+    assert [each["run"] for each in read_all(journal)] == list(
+        map(str, [*range(1000), *range(8000)])
+    )
+
+
+def test_of_very_many_events_the_last_have_a_place(tmp_path: Path) -> None:
+    places = Places(tmp_path / "places", most=100)
+    for number in range(1, 251):
+        assert places.add(number, 1000 + number, number)
+    assert [places.find(number) for number in (1, 150, 151, 250, 251)] == [
+        None,
+        None,
+        (1151, 151),
+        (1250, 250),
+        None,
+    ]
 
 
 def test_what_was_printed_is_not_written_twice(tmp_path: Path) -> None:

@@ -8,9 +8,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from jupyter_sky.node.network import peers
 from jupyter_sky.node.network.peers import Peers, Stream
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.transport.certificates import fingerprint
+from tests.waiting import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is refused here is so at once; nobody else is, because this process was paused."""
+    monkeypatch.setattr(peers, "REACH_WITHIN", PATIENCE)
 
 
 async def answer(stream: Stream) -> None:
@@ -24,17 +34,17 @@ async def opened(folder: Path, credentials: Sequence[Credentials]) -> list[tuple
     for number, each in enumerate(credentials):
         own = folder / f"{id(credentials)}-{number}"
         own.mkdir()
-        peers = Peers(own, answer)
-        peers.set_credentials(asdict(each))
-        port = await peers.listen("127.0.0.1")
+        agent = Peers(own, answer)
+        agent.set_credentials(asdict(each))
+        port = await agent.listen("127.0.0.1")
         shown = fingerprint(each.certificate)
         place = {"node": number, "addr": "127.0.0.1", "port": port, "fingerprint": shown}
-        made.append((peers, {**place, "ranks": [number]}))
+        made.append((agent, {**place, "ranks": [number]}))
     return made
 
 
 def scenario(folder: Path, play: Callable[[Path], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(play(folder), 30))
+    asyncio.run(asyncio.wait_for(play(folder), PATIENCE))
 
 
 def test_those_of_one_cluster_reach_each_other(tmp_path: Path) -> None:

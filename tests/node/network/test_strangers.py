@@ -6,9 +6,13 @@ import asyncio
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+
+from jupyter_sky.node.network import peers as network
 from jupyter_sky.node.network.peers import MOST_STRANGERS, Peers, Stream
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.transport.certificates import fingerprint
+from tests.waiting import PATIENCE
 
 
 async def greet(stream: Stream) -> None:
@@ -16,7 +20,7 @@ async def greet(stream: Stream) -> None:
     await stream.send({"op": "hello"})
 
 
-def peers(folder: Path, credentials: Credentials, within: float = 30.0) -> Peers:
+def peers(folder: Path, credentials: Credentials, within: float = PATIENCE) -> Peers:
     folder.mkdir()
     made = Peers(folder, greet, within)
     made.set_credentials(asdict(credentials))
@@ -44,7 +48,11 @@ def test_who_shows_no_certificate_in_time_is_sent_away(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_many_who_say_nothing_keep_no_peer_out(tmp_path: Path) -> None:
+def test_many_who_say_nothing_keep_no_peer_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "REACH_WITHIN", PATIENCE)
+
     async def scenario() -> None:
         ours, theirs = issue_credentials(["a", "b"])
         server, client = peers(tmp_path / "a", ours), peers(tmp_path / "b", theirs)

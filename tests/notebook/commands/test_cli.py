@@ -18,7 +18,9 @@ import pytest
 
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import registry
+from tests.node_processes import processes_of_node
 from tests.notebook.kernels import PATIENCE, LiveNotebook
+from tests.waiting import until
 
 Open = Callable[..., LiveNotebook]
 
@@ -171,7 +173,7 @@ def test_the_cluster_of_a_notebook_that_is_busy(
     [listed] = json.loads(sky("status", "--json").out)
     assert (listed["name"], listed["state"], listed["busy"]) == (row.name, "busy", [0, 1])
     assert row.name in sky("status").out
-    assert sky("logs", "1", "--tail", "2").out == "19\n20\n"
+    until(lambda: sky("logs", "1", "--tail", "2").out == "19\n20\n")  # it may be behind the head
     wrong = f"logs: there is no rank 7, {row.name} has ranks 0-1."
     assert sky("logs", "7").err == f"jupyter sky: {wrong}\n"
 
@@ -202,16 +204,19 @@ def test_interrupt_and_restart_and_down(opened: Open) -> None:
     )
     notebook.until(cell, lambda cell: "on" in cell.stdout)
     [row] = registry.rows()
-    assert re.fullmatch(
+    both_sleep = (
         rf"{row.name}: no rank waits for another: ranks 0-1 are at `time.sleep\(600\)` "
         r"\(cell \[\d+\], line 4\)\.\n   ranks 0-1\n"
-        r"      cell \[\d+\], line 4: time.sleep\(600\)\n",
-        sky("where").out,
+        r"      cell \[\d+\], line 4: time.sleep\(600\)\n"
     )
-    looked = sky("profile", "0.5s").out
-    assert re.match(rf"{row.name}: looking at what the ranks do for 0\.5 s\n", looked)
-    assert re.search(r"\n +\d+ %  cell \[\d+\], line 4: time.sleep\(600\)\n", looked), looked
-    assert sky("interrupt").out == f"{row.name}: stopped\n"
+    until(lambda: re.fullmatch(both_sleep, sky("where").out))
+    sleeps = (
+        rf"{row.name}: looking at what the ranks do for 0\.5 s\n"
+        r"(.*\n)+ +\d+ %  cell \[\d+\], line 4: time.sleep\(600\)\n"
+    )
+    until(lambda: re.match(sleeps, sky("profile", "0.5s").out))
+    # Whether it waits long enough to see the end is a matter of time.
+    assert sky("interrupt").out in (f"{row.name}: stopped\n", f"{row.name}: stopping\n")
     assert "KeyboardInterrupt" in notebook.finish(cell).traceback
     assert sky("interrupt").out == f"{row.name}: nothing is running\n"
     assert sky("where").out == f"{row.name}: nothing is running.\n"
@@ -290,12 +295,12 @@ def test_several_clusters_are_told_apart_by_name(opened: Open) -> None:
 # What killed kernels leave
 
 
-def test_gc_recovers_what_a_kernel_left_that_was_killed(opened: Open) -> None:
+def test_gc_recovers_what_a_kernel_left_that_was_killed(opened: Open, alone: None) -> None:
     notebook = opened()
     notebook.succeed("%%sky --nodes 2 --plugin none --cluster killed\nx = 1")
     [machine] = registry.rows()[0].machines
     agent = psutil.Process(machine["pid"])
-    others = agent.children(recursive=True)
+    _, *others = processes_of_node(agent)
     for process in others:
         process.suspend()  # else they end with their agent
     kill(notebook)
@@ -306,14 +311,17 @@ def test_gc_recovers_what_a_kernel_left_that_was_killed(opened: Open) -> None:
     assert "`jupyter sky gc` removes it" in said.out
     said = sky("gc")
     assert said.status == 0
-    assert said.out.startswith("removed killed: its entry in the registry, ")
+    # Tests of other processes may have left something too.
+    assert re.search("^removed killed: its entry in the registry, ", said.out, re.MULTILINE)
     psutil.wait_procs(others, timeout=PATIENCE)
     assert registry.rows() == []
     assert not Path(machine["folder"]).exists()
-    assert sky("gc").out == "nothing was left behind\n"
+    assert "killed" not in sky("gc").out
 
 
-def test_gc_forgets_a_cluster_whose_kernel_was_killed_while_it_started(opened: Open) -> None:
+def test_gc_forgets_a_cluster_whose_kernel_was_killed_while_it_started(
+    opened: Open, alone: None
+) -> None:
     notebook = opened()
     cell = notebook.start(
         "from jupyter_sky.providers.local import Local\n"
@@ -325,5 +333,5 @@ def test_gc_forgets_a_cluster_whose_kernel_was_killed_while_it_started(opened: O
     notebook.until(cell, lambda cell: "launching" in cell.stdout)
     assert json.loads(sky("status", "--json").out)[0]["state"] == "starting"
     kill(notebook)
-    assert sky("gc").out == "removed early: its entry in the registry\n"
+    assert "removed early: its entry in the registry" in sky("gc").out.splitlines()
     assert registry.rows() == []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -22,7 +22,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.commands.dispatch import HANDLERS
-from jupyter_sky.notebook.options.definitions import COMMANDS
+from jupyter_sky.notebook.options.commands import COMMANDS
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.notebook.conftest import Notebook
@@ -105,14 +105,12 @@ def test_status_shows_what_runs(two: Notebook, stranger: Cluster, tmp_path: Path
     end = tmp_path / "end"
     strange = stranger.run(Task((1,), code=UNTIL.format(str(end))))
     strange.begin()
-    while not any(rank.run for rank in stranger.state.ranks):
-        time.sleep(0.01)
+    until(lambda: any(rank.run for rank in stranger.state.ranks))
     two.namespace["end"] = str(end)
     two.run("%%sky --background\nimport pathlib\nwhile not pathlib.Path(end).exists(): pass")
     try:
-        text = two.run("%sky status")
-        mine = next(line for line in text.splitlines() if line.startswith("*"))
-        assert "running" in mine and "exists(): pass, ranks 0-1, for 0 s" in mine
+        mine = r"^\* .* running .*exists\(\): pass, ranks 0-1, for [\d.]+ (s|min)"
+        text = until(lambda: _matching(mine, two.run("%sky status")))
         assert table(text)[stranger.name][4] == "running"
         assert table(text)[stranger.name][-2:] == ["rank", "1"]
     finally:
@@ -136,6 +134,10 @@ def test_status_of_what_is_not_there(notebook: Notebook, stranger: Cluster) -> N
     assert shown["abroad"][:5] == ["local", "1", "×", "2", "elsewhere"]
     assert shown["novel"][:5] == ["moon", "1", "×", "1", "unknown"]
     assert shown[stranger.name][4:] == ["gone", "`%sky", "gc`", "removes", "what", "is", "left"]
+
+
+def _matching(pattern: str, text: str) -> str | None:
+    return text if re.search(pattern, text, re.MULTILINE) else None
 
 
 # %sky logs
@@ -209,8 +211,8 @@ def test_following_a_log_ends_with_ctrl_c_and_the_run_goes_on(
         "done = 'really'"
     )
     run = two.namespace["_"]
-    stream = Interrupting("half")
-    going_on = Interrupting("begun", before=first.touch)
+    stream = Interrupting("half\n")
+    going_on = Interrupting("begun\n", before=first.touch)
     for each in (going_on, stream):
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", each)
@@ -259,6 +261,10 @@ def test_interrupt_stops_what_runs(two: Notebook) -> None:
 def test_attach_and_down_reach_clusters_of_other_kernels(
     notebook: Notebook, stranger: Cluster
 ) -> None:
+    advice = rf"there is no cluster of this notebook.*: .*`%sky attach {stranger.name}` makes"
+    for command in ("attach", "interrupt", "panel", "down"):
+        with pytest.raises(UsageError, match=advice):
+            notebook.run(f"%sky {command}")
     said = notebook.run(f"%sky attach {stranger.name}")
     assert said.endswith("cells without --cluster use it now\n")
     assert notebook.run("%%sky\nprint('here')") == "here\n"

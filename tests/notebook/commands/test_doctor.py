@@ -20,6 +20,7 @@ from jupyter_sky.cluster.inventory.registry import START_WITHIN
 from jupyter_sky.notebook.commands.doctor import Finding, examine
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY
+from tests.node_processes import processes_of_node
 from tests.notebook.conftest import Notebook
 
 LONG_AGO = time.time() - 2 * START_WITHIN
@@ -118,7 +119,7 @@ def test_gpus_and_torch_are_those_of_this_machine() -> None:
 def kill_agent() -> list[psutil.Process]:
     """Kill an agent so that everything else of its cluster stays; return what stays."""
     agent = psutil.Process(registry.rows()[0].machines[0]["pid"])
-    others = agent.children(recursive=True)
+    _, *others = processes_of_node(agent)
     for process in others:
         process.suspend()
     agent.kill()
@@ -133,7 +134,7 @@ def wait_for_end(process: psutil.Process) -> None:
             time.sleep(0.01)
 
 
-def test_gc_ends_and_removes_what_a_dead_cluster_left(notebook: Notebook) -> None:
+def test_gc_ends_and_removes_what_a_dead_cluster_left(notebook: Notebook, alone: None) -> None:
     notebook.run(
         "%%sky --nodes 2 --cluster dead\n"
         "import subprocess\n"
@@ -201,7 +202,7 @@ def old_folder(path: Path) -> Path:
 
 
 def test_folders_without_an_agent_are_left_overs_when_they_are_old_and_ours(
-    elsewhere: Path,
+    elsewhere: Path, alone: None
 ) -> None:
     unique = f"{os.getpid() % 10**8:08d}"
     ours = [

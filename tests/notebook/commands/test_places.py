@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.cluster.inventory import registry
+from tests.installed import skip_without
 from tests.notebook.conftest import Notebook
 
 
@@ -44,7 +46,6 @@ def test_no_option_for_a_cluster_that_is_running_is_passed_over(notebook: Notebo
     notebook.run(f"%%sky {line}\nx = 1")
     assert notebook.run(f"%%sky {line} --max-price 5\nprint(x)") == "1\n"
     refused = {
-        "--pip einops": "running without --pip, and the cell asks for einops",
         "--plugin jax": "running without --plugin, and the cell asks for jax",
         "--cpus 8+": "running without --cpus, and the cell asks for 8+",
         "--idle-timeout 1h": "running with --idle-timeout 1800, and the cell asks for 3600",
@@ -56,8 +57,44 @@ def test_no_option_for_a_cluster_that_is_running_is_passed_over(notebook: Notebo
         with pytest.raises(sky.UsageError) as caught:
             notebook.run(f"%%sky {options}\nx = 2")
         assert sentence in str(caught.value)
-        assert "`%sky down` first to replace it, or add `--cluster NAME`" in str(caught.value)
+        assert "`%sky down` first to replace it" in str(caught.value)
+        assert ", or add `--cluster NAME` to start a second one" in str(caught.value)
+        assert ("costs their variables" in str(caught.value)) == ("--plugin" in options)
     assert notebook.run("%%sky\nprint(x)") == "1\n"
+
+
+def test_plugins_are_added_where_that_costs_no_variables(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without("transformers", "datasets", "distributed")
+    monkeypatch.setenv("HF_TOKEN", "hf_of_the_test")
+    notebook.run(
+        "%%sky --nodes 1 --plugin none\nimport os\nos.environ.pop('HF_TOKEN', None)\nx = 1"
+    )
+    said = notebook.run("%%sky --plugin huggingface\nprint(os.environ['HF_TOKEN'], x)")
+    assert "added huggingface in" in said
+    assert "variables stay" in said
+    assert said.endswith("hf_of_the_test 1\n")
+    assert notebook.run("%%sky --plugin huggingface\nprint(x)") == "1\n"
+    # It is there for other kernels, and for ranks that begin anew.
+    [row] = registry.rows()
+    assert row.spec["plugins"] == ["huggingface"]
+    assert "--plugin huggingface" in row.spec["line"]
+    notebook.run("%sky restart")
+    assert notebook.run("%%sky\nimport os\nprint(os.environ['HF_TOKEN'])") == "hf_of_the_test\n"
+    # What a plugin gives the notebook is there too.
+    assert "added dask in" in notebook.run("%%sky --plugin dask\npass")
+    assert notebook.shell.run_line_magic("sky", "dask").scheduler_info()["workers"]
+
+
+def test_a_plugin_that_forms_a_group_is_added(notebook: Notebook) -> None:
+    notebook.run("%%sky --nodes 2 --plugin none\nx = 2")
+    said = notebook.run(
+        "%%sky --plugin torch\nimport torch.distributed as dist\nprint(x * dist.get_world_size())"
+    )
+    assert "added torch in" in said
+    assert "variables stay, and the process group is a new one" in said
+    assert said.endswith("4\n")
 
 
 def test_plugins_and_packages_that_are_there_may_be_named_again(notebook: Notebook) -> None:

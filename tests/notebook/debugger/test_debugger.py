@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.notebook.kernels import Cell, LiveNotebook
 from tests.waiting import until
@@ -35,6 +38,22 @@ def talk(notebook: LiveNotebook, code: str, *answers: str) -> Cell:
     notebook.finish(cell)
     cell.order = questions
     return cell
+
+
+def wait_for_all(notebook: LiveNotebook) -> None:
+    """Let nothing be asked before all ranks are at their prompts, however long they take."""
+    notebook.succeed(
+        "from jupyter_sky.api.prompts import prompter\n"
+        "prompter._PATIENCE = prompter._TOGETHER = 100"
+    )
+
+
+@pytest.fixture
+def all_at_once(pair: LiveNotebook) -> Iterator[None]:
+    """Have the user asked when all ranks are at their prompts, in cells in which all come there."""
+    wait_for_all(pair)
+    yield
+    pair.succeed("prompter._PATIENCE, prompter._TOGETHER = 2, 0.2")
 
 
 def test_debug_looks_at_the_rank_that_failed(pair: LiveNotebook) -> None:
@@ -71,6 +90,7 @@ def test_an_error_of_the_notebook_is_ipythons(pair: LiveNotebook) -> None:
     assert "[7]" in cell.stdout
 
 
+@pytest.mark.usefixtures("all_at_once")
 def test_a_breakpoint_stops_all_and_commands_go_to_those_chosen(pair: LiveNotebook) -> None:
     cell = talk(
         pair,
@@ -240,8 +260,68 @@ def test_other_ranks_and_workers_say_where_to_ask(pair: LiveNotebook) -> None:
 
 
 def test_without_a_keyboard_it_says_so(pair: LiveNotebook) -> None:
-    assert "does not work on a rank" in pair.run("%%sky\nbreakpoint()").traceback
+    passed = pair.succeed("%%sky\nbreakpoint()\nprint('past it')")
+    assert passed.stdout == "past it\n"
+    assert "rank 0 goes on at breakpoint() (cell [" in passed.stderr
     stopped = pair.run("%%sky --pdb --ranks 1\nraise ValueError(3)")
     assert "--pdb: this page takes no input, so no rank stops at an error" in stopped.stderr
     assert stopped.traceback.endswith("ValueError: 3\non rank 1 (node 1)")
     assert "the debugger needs somebody to type its commands" in pair.run("%debug").sentence
+
+
+def test_a_page_needs_jupyters_server(pair: LiveNotebook) -> None:
+    assert "use `%sky forward` in JupyterLab or Notebook" in pair.run("%sky forward 6006").sentence
+    assert "name one rank, as in `%sky forward 6006 --rank 2`" in (
+        pair.run("%sky forward 6006 --rank 0-1").sentence
+    )
+
+
+def test_a_run_in_the_background_goes_on_and_says_so(pair: LiveNotebook) -> None:
+    pair.succeed(
+        "%%sky --background --stdout all --gather mark\n"
+        "import torch.distributed as dist\nfor mark in range(3):\n    breakpoint()\n"
+        "mark = [mark, dist.get_rank()]"
+    )
+    pair.succeed("run = _\nfound = run.result(60)")
+    assert pair.value("found") == {"mark": [[2, 0], [2, 1]]}
+    said = pair.value("run.output.splitlines()")
+    for rank in (0, 1):
+        sentence = f"rank {rank} goes on at breakpoint() (cell ["
+        assert len([line for line in said if sentence in line]) == 1
+
+
+def test_calls_on_a_pool_stop_too(opened: Callable[..., LiveNotebook]) -> None:
+    notebook = opened()
+    notebook.succeed("import jupyter_sky as sky\npool = sky.ComputePool(nodes=2).__enter__()")
+    wait_for_all(notebook)
+    try:
+        cell = talk(
+            notebook,
+            "@sky.compute\n"
+            "def halve(number):\n"
+            "    share = number / 2\n"
+            "    breakpoint()\n"
+            "    return share + 1\n"
+            "print('it is', halve(7) @ pool)",
+            "p share, number",
+            "share = 40",
+            "ranks all",
+            "c",
+        )
+        assert cell.error is None, cell.traceback
+        assert "(3.5, 7)\n" in cell.stdout
+        assert cell.stdout.endswith("it is [41, 4.5]\n")
+        failed = notebook.run("sky.compute(lambda number: 1 / (number - 3))(3) @ pool")
+        assert "ZeroDivisionError" in failed.traceback
+        after = talk(notebook, "%debug", "p number", "q")
+        assert "\n3\n" in after.stdout
+        # Many calls at once ask nobody.
+        many = notebook.run("pool.map(halve, [1, 2])", keyboard=True)
+        assert many.data[-1]["text/plain"] == "[1.5, 2.0]"
+        assert "nobody can be asked in the background, in one of many calls" in many.stderr
+        notebook.run("pool.map(lambda number: 1 / number, [0])")
+        assert "ranks keep no frames of calls that they take one by one" in (
+            notebook.run("%debug", keyboard=True).sentence
+        )
+    finally:
+        notebook.succeed("pool.__exit__(None, None, None)")

@@ -72,7 +72,7 @@ def test_it_asks_at_the_terminal(terminal: Terminal) -> None:
 
 def test_ctrl_c_and_the_end_of_a_rank_end_it(terminal: Terminal) -> None:
     terminal.run(_OF_ONE, "import os\nprint('pid', os.getpid())\nbreakpoint()\nnumber = 4")
-    terminal.process.expect(r"pid (\d+)")
+    terminal.process.expect(r"pid (\d+)\r")  # all of it: what is printed comes in pieces
     pid = int(terminal.process.match[1])
     terminal.process.expect_exact("(Pdb) ")
     terminal.process.sendintr()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from jupyter_sky.errors import UsageError
@@ -57,10 +59,11 @@ WHERE = "import os\nprint(os.environ.get('SKYPILOT_NODE_RANK'))"
 
 
 @pytest.fixture
-def auto(notebook: Notebook) -> Notebook:
-    notebook.run("%sky up --nodes 1")
-    notebook.run("%sky auto on")
-    return notebook
+def auto(shared_shell: Notebook) -> Iterator[Notebook]:
+    shared_shell.run("%sky up --nodes 1")
+    shared_shell.run("%sky auto on")
+    yield shared_shell
+    shared_shell.run("%sky auto off")
 
 
 def test_cells_run_on_the_cluster_until_it_is_off(auto: Notebook) -> None:
@@ -106,10 +109,10 @@ def test_turning_it_on_twice_sends_a_cell_once(auto: Notebook) -> None:
     assert auto.run(WHERE) == "None\n"
 
 
-def test_without_a_cluster_it_says_how_to_have_one(notebook: Notebook) -> None:
-    notebook.run("%sky auto on")
+def test_without_a_cluster_it_says_how_to_have_one(auto: Notebook) -> None:
+    auto.run("%sky down")
     with pytest.raises(UsageError, match="give the number of nodes"):
-        notebook.run("x = 1")
+        auto.run("x = 1")
 
 
 def test_a_cell_is_complete_when_it_was_before(auto: Notebook) -> None:

@@ -12,7 +12,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.manager import start_new_kernel
 
 from jupyter_sky.notebook.ipython.completer import completions
-from jupyter_sky.notebook.options.types import CompletionContext
+from jupyter_sky.notebook.options.option_type import CompletionContext
+from tests.notebook.kernels import PATIENCE
 
 CONTEXT = CompletionContext(
     variables={"model": 1, "momentum": 2, "data": 3, "_mine": 4, "math": math, "In": []},
@@ -48,7 +49,7 @@ LISTS = ("head", "0-3", "0-1", "2-3")
         ("%%sky -c ", "", ["train", "trial"]),
         ("%%sky --nodes ", "", []),
         ("%%sky -", "-", ["-h"]),
-        ("%sky st", "st", ["status"]),
+        ("%sky st", "st", ["stop", "start", "status"]),
         ("%sky logs --f", "--f", ["--follow"]),
         ("%sky logs ", "", ["all", *LISTS, "0", "1", "2", "3", "--follow", "--tail"]),
         ("%sky logs 3 ", "", ["all", *LISTS, "0", "1", "2", "--follow", "--tail"]),
@@ -103,7 +104,7 @@ def test_ipython_offers_what_fits_and_nothing_else(completer: Any) -> None:
         ("--pro", "--procs-per-node"),
         ("--pro", "--profile"),
     ]
-    assert offered(completer, "%sky sta") == [("sta", "status")]
+    assert offered(completer, "%sky stat") == [("stat", "status")]
     assert offered(completer, "  %sky auto o") == [("o", "on"), ("o", "off")]
     assert offered(completer, "%%sky --provider=l") == [("l", "local")]
 
@@ -125,14 +126,14 @@ def test_unloading_takes_it_away() -> None:
     shell = InteractiveShell()
     shell.run_line_magic("load_ext", "jupyter_sky")
     shell.run_line_magic("unload_ext", "jupyter_sky")
-    assert ("sta", "status") not in offered(shell.Completer, "%sky sta")
+    assert ("stat", "status") not in offered(shell.Completer, "%sky stat")
 
 
 def test_a_kernel_completes() -> None:
-    manager, client = start_new_kernel()
+    manager, client = start_new_kernel(startup_timeout=PATIENCE)
     try:
         client.execute_interactive("%load_ext jupyter_sky")
-        reply = client.complete("%%sky --ranks he", reply=True, timeout=60)["content"]
+        reply = client.complete("%%sky --ranks he", reply=True, timeout=PATIENCE)["content"]
         assert reply["matches"] == ["head"]
         assert (reply["cursor_start"], reply["cursor_end"]) == (14, 16)
     finally:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, COMMANDS, CellOptions
+from jupyter_sky.notebook.options.commands import COMMANDS
+from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.lines import as_line, parse_cell, parse_line
 from jupyter_sky.notebook.options.parser import HelpRequested
 
@@ -168,7 +169,10 @@ def test_defaults_hold_where_the_line_says_nothing() -> None:
 
 
 def test_each_option_has_a_field_and_each_field_an_option() -> None:
-    assert {each.field for each in CELL_OPTIONS} == {field.name for field in fields(CellOptions)}
+    of_up = {each.field for each in COMMANDS["up"][1]}
+    assert of_up | {each.field for each in CELL_OPTIONS} == {
+        field.name for field in fields(CellOptions)
+    }
 
 
 @pytest.mark.parametrize("option", CELL_OPTIONS, ids=lambda option: option.name)
@@ -221,8 +225,8 @@ LOGS = {"ranks": None, "json": False, "follow": False, "tail": None, "save": Non
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("down", {"name": None}),
-        ("down train", {"name": "train"}),
+        ("down", {"name": None, "discard": False}),
+        ("down train", {"name": "train", "discard": False}),
         ("status", {"json": False}),
         ("status --json", {"json": True}),
         ("logs", LOGS),
@@ -261,7 +265,7 @@ def test_up_takes_the_options_of_a_cluster() -> None:
         ("statsu", "%sky has no command statsu: did you mean `%sky status`?"),
         ("pulls", "%sky has no command pulls: did you mean `%sky pull model`?"),
         ("pulls loss", "%sky has no command pulls: did you mean `%sky pull loss`?"),
-        ("fly", "%sky has no command fly: the commands are up, down, status"),
+        ("fly", "%sky has no command fly: the commands are up, down, stop"),
         ("--nodes 4", "or behind a command: `%%sky --nodes 4` or `%sky up --nodes 4`."),
         ("up --out x", "--out is not an option of %sky up: `%sky up -h` lists them."),
         ("push", "%sky push takes names of variables, as in `%sky push model`; none is given."),

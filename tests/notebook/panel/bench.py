@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class Bench:
         self.shown = shown
         self.asked: list[int | None] = []
         self.stops = 0
+        self.answers: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {}
         self.now = 0.0
         self.due: list[tuple[float, Callable[[], None]]] = []
         self.panel = Panel(self, clock=lambda: self.now, later=self._later)
@@ -60,6 +61,10 @@ class Bench:
 
     def stop(self) -> None:
         self.stops += 1
+
+    def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Answer as `answers` says, by what is asked about."""
+        return self.answers[question["about"]](question)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Ignore the panel's wish: tests say themselves when it has to update."""
@@ -96,7 +101,8 @@ class Page:
         self.browser = chromium.new_page(
             viewport={"width": width + 40, "height": 1000}, color_scheme=scheme
         )
-        self.browser.set_default_timeout(5000)
+        # Of a loaded machine; only a test that fails waits so long.
+        self.browser.set_default_timeout(100_000)
         self.browser.on("pageerror", lambda error: self.trouble.append(str(error)))
         self.browser.on("console", lambda message: self.trouble.append(message.text))
         self.browser.route(re.compile(".*"), self._answer)

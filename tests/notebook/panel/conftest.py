@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
+from tests.lab import steady_chromium
 from tests.notebook.panel.bench import Bench, Page, Wire
 from tests.notebook.panel.samples import snapshot
 from tests.paths import ROOT
@@ -44,7 +44,7 @@ def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if browser_path() is None:
+    if steady_chromium.browser_path() is None:
         pytest.skip("needs Chromium: `apt-get install chromium-headless-shell` as root")
     with playwright.sync_playwright() as started:
         browser = launch(started)
@@ -54,12 +54,9 @@ def chromium() -> Iterator[Any]:
 
 def launch(playwright: Any) -> Any:
     """Start Chromium."""
-    return playwright.chromium.launch(executable_path=browser_path(), args=CHROMIUM_ARGUMENTS)
-
-
-def browser_path() -> str | None:
-    """Where Chromium is; the one without windows takes half as much of the processor."""
-    return shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    return playwright.chromium.launch(
+        executable_path=steady_chromium.__file__, args=CHROMIUM_ARGUMENTS
+    )
 
 
 @pytest.fixture

@@ -32,6 +32,16 @@ _CONNECTED = """() => {
   const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
   return context?.isReady && context.session?.kernel?.connectionStatus === 'connected';
 }"""
+# The kernel runs nothing that is sent between an error of a cell and the end of that cell.
+_TAKES_CELLS = """() => {
+  const { content, sessionContext } = window.jupyterapp.shell.currentWidget;
+  const cells = content.widgets.filter(cell => cell.model.type === 'code');
+  const failed = cells.filter(cell =>
+    cell.model.outputs.toJSON().some(output => output.output_type === 'error'));
+  const running = cells.filter(cell => cell.promptNode?.textContent.startsWith('[*]'));
+  return !failed.some(cell => running.includes(cell))
+    && (!failed.length || running.length > 0 || sessionContext.session.kernel.status === 'idle');
+}"""
 _NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
 
 
@@ -81,7 +91,7 @@ def serve(home: Path) -> Iterator[Server]:
         "--ServerApp.jpserver_extensions=jupyter_sky.server=True",
     ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", *options],
+        [sys.executable, "-m", "tests.lab.kernel_ports", "jupyterlab", *options],
         env=environment,
         stderr=subprocess.PIPE,
         text=True,
@@ -106,6 +116,7 @@ class Pages:
     height: int = 860
     sharpness: float = 1  # pixels of a screenshot for each of the page
     _loaded: list[Any] = field(default_factory=list)
+    _reloaded: list[Any] = field(default_factory=list)
 
     def open(self, server: Server, place: str, notebook: Path) -> Any:
         """Return a page that shows a notebook whose kernel is ready."""
@@ -122,15 +133,26 @@ class Pages:
 
     def put_back(self, page: Any) -> None:
         """Close what a page shows; it is for another notebook, if JupyterLab is in it."""
-        if "/lab" not in page.url:
+        if "/lab" not in page.url or page in self._reloaded:
             page.close()
             return
-        page.unroute_all()
+        page.unroute_all(behavior="ignoreErrors")  # of what is answered just now
         while page.locator(".jp-Dialog").count():  # that a kernel has died, perhaps
             page.keyboard.press("Escape")
         page.evaluate(_CLOSE_ALL)
         page.set_viewport_size(self._size)
         self._loaded.append(page)
+
+    def load_again(self, page: Any, url: str = "") -> None:
+        """Load a page again, or from another address; it is not for another notebook then.
+
+        What was open there comes back after a while, in front of what is opened next.
+        """
+        self._reloaded.append(page)
+        if url:
+            page.goto(url)
+        else:
+            page.reload()
 
     def forget(self) -> None:
         """Close the pages that would be used again: nobody knows what a test left that failed."""
@@ -188,7 +210,7 @@ class NotebookUser:
 
     def load_again(self) -> None:
         """Load the page again: the notebook is as it was saved, and its kernel goes on."""
-        self.page.reload()
+        self._pages.load_again(self.page)
         self.page.wait_for_function(_CONNECTED)
 
     def restart_kernel(self) -> None:
@@ -199,6 +221,7 @@ class NotebookUser:
 
     def start(self, code: str, save: bool = False) -> Any:
         """Type a cell below the others, save it perhaps, and run it; return the cell."""
+        self.page.wait_for_function(_TAKES_CELLS)
         self.page.evaluate(
             """async ([code, save]) => {
               const { commands, shell } = window.jupyterapp;
@@ -248,7 +271,6 @@ class NotebookUser:
         self.page.evaluate(
             "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt()"
         )
-        # What is sent before a cell has failed is not run.
         self.page.locator(".jp-InputPrompt", has_text="[*]").first.wait_for(state="detached")
         self.run("%sky down")
         self._leave()
@@ -260,3 +282,12 @@ class NotebookUser:
         )
         self.page.remove_listener("dialog", self._answer)
         self._pages.put_back(self.page)
+
+
+@contextmanager
+def one_user(browser: Any, home: Path, name: str) -> Iterator[NotebookUser]:
+    """Open a notebook in a JupyterLab of its own, and end all of it."""
+    with serve(home) as server:
+        user = NotebookUser(Pages(browser), server, "lab", name)
+        yield user
+        user.close()

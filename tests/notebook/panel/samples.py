@@ -47,6 +47,7 @@ def snapshot(nodes: int = 4, ranks_a_node: int = 1, gpu: str | None = None) -> S
             "cost": None,
             "trouble": None,
             "where": None,
+            "attempt": None,
         },
         "sent_bytes": 12_400_000,
         "nodes": [

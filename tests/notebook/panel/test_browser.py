@@ -12,6 +12,15 @@ from tests.notebook.panel.samples import HOSTILE, changed, epochs, snapshot
 
 Open = Callable[..., Page]
 
+# Where a text is scrolled to, once it moves no more: a wheel scrolls it bit by bit.
+SETTLED = """async (node) => {
+  let before;
+  while (before !== node.scrollTop) {
+    before = node.scrollTop;
+    await new Promise((done) => setTimeout(done, 300));
+  }
+  return before;
+}"""
 
 BAR = {"label": "epochs", "part": 0.45, "count": "45/100", "left": 75.0}
 
@@ -122,7 +131,7 @@ def test_a_user_scrolls_up_to_read(open_page: Open) -> None:
     text.hover()
     page.browser.mouse.wheel(0, -600)
     latest.wait_for()
-    before = text.evaluate("node => node.scrollTop")
+    before = text.evaluate(SETTLED)
     bench.shown = changed(bench.shown, output={"text": "\n".join(lines) + "\n"})
     bench.panel.update()
     bench.wait()

@@ -57,6 +57,7 @@ def follow_the_links(user: NotebookUser, shots: Path) -> None:
     user.page.screenshot(path=shots / "dashboard-link.png")
     with user.page.expect_popup() as opened:
         page.click()
+    opened.value.set_default_timeout(100_000)
     opened.value.wait_for_function(SHOWN)
     opened.value.close()
     user.run("%sky down dashed")

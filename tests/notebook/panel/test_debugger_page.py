@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.installed import skip_without
-from tests.notebook.panel.jupyter import NotebookUser, Pages, serve
+from tests.notebook.panel.jupyter import NotebookUser, one_user
 
 _CELL = """%%sky --nodes 3
 import torch, torch.distributed as dist
@@ -30,10 +30,8 @@ def user(
     chromium: Any, tmp_path_factory: pytest.TempPathFactory, checkout: None
 ) -> Iterator[NotebookUser]:
     skip_without("jupyterlab")
-    with serve(tmp_path_factory.mktemp("page")) as server:
-        user = NotebookUser(Pages(chromium), server, "lab", "debugging")
+    with one_user(chromium, tmp_path_factory.mktemp("page"), "debugging") as user:
         yield user
-        user.close()
 
 
 def _box(cell: Any) -> Any:

@@ -13,6 +13,13 @@ from tests.notebook.conftest import Notebook
 from tests.waiting import until
 
 
+@pytest.fixture
+def one(shared_shell: Notebook) -> Notebook:
+    """A notebook with a cluster of one node, which tests leave idle."""
+    shared_shell.run("%sky up --nodes 1")
+    return shared_shell
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
@@ -25,50 +32,49 @@ from tests.waiting import until
         ("%%sky --memory --sh\npwd", r"--memory is for cells of Python: leave out --sh"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(notebook: Notebook, line: str, sentence: str) -> None:
-    notebook.run("%sky up --nodes 1")
+def test_what_cannot_be_is_said_in_a_sentence(one: Notebook, line: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        notebook.run(line)
+        one.run(line)
 
 
-def test_a_script_is_not_looked_into(notebook: Notebook) -> None:
-    notebook.run("%sky up --nodes 1")
-    notebook.run("%%sky --sh --background\nsleep 600")
+def test_a_script_is_not_looked_into(one: Notebook) -> None:
+    one.run("%%sky --sh --background\nsleep 600")
     with pytest.raises(UsageError, match="only cells and functions can be profiled"):
-        notebook.run("%sky profile 1s")
-    notebook.run("%sky interrupt")
+        one.run("%sky profile 1s")
+    one.run("run = _\n%sky interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        one.run("run.result()")
 
 
-def test_a_cell_in_the_background_is_looked_at(notebook: Notebook) -> None:
-    notebook.run("%sky up --nodes 2")
-    notebook.run("%%sky --background\ndef hot():\n    while True:\n        pass\nhot()")
+def test_a_cell_in_the_background_is_looked_at(one: Notebook) -> None:
+    hot = "def hot():\n    while True:\n        pass\nhot()"
+    one.run(f"%%sky --nodes 2 --cluster two --background\n{hot}")
     line = r"\d+ %  cell \[\d+\], line \d in hot: (while True:|pass)\n"
     texts: list[str] = []
 
     def is_hot() -> bool:
-        texts.append(notebook.run("%sky profile 0.5s --ranks 1"))
+        texts.append(one.run("%sky profile 0.5s --ranks 1"))
         return re.search(line, texts[-1]) is not None
 
     until(is_hot)
     said = texts[-1]
-    notebook.run("%sky interrupt")
-    assert re.search(r": rank 1, \d\.\d s\.\n", said), said
+    one.run("%sky interrupt\n%sky down two")
+    assert re.search(r": rank 1, [\d.]+ (s|min)\b.*\.\n", said), said
     assert re.search(r"\d+ of \d+ samples came", said)
 
 
 def test_memory_and_profiler_without_torch(
-    notebook: Notebook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    one: Notebook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    notebook.run("%sky up --nodes 1")
-    said = notebook.run("%%sky --memory\nblock = bytes(1)")
+    said = one.run("%%sky --memory\nblock = bytes(1)")
     assert re.search(
         r": torch is not imported on rank 0, so this is the memory of their processes\. Rank 0 has "
-        r"used most, [\d.]+ MB; its machine has [\d.]+ GB left of [\d.]+ GB\.\n"
+        r"used most, [\d.]+ MB; its machine has [\d.]+ [MGT]B left of [\d.]+ [GT]B\.\n"
         r" +most in the cell  now +machine\n   rank 0  [\d.]+ MB",
         said,
     ), said
-    notebook.run("%%sky --profile\n1 + 1")
+    one.run("%%sky --profile\n1 + 1")
     assert not list(tmp_path.iterdir())
 
 

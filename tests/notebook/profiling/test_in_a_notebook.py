@@ -25,10 +25,10 @@ def test_stop_shows_what_torch_has_done_and_a_run_is_looked_at(
     notebook = opened()
     notebook.succeed(f"%cd {tmp_path}")
     cell = notebook.start(
-        "%%sky --nodes 2 --profile\nimport time, torch\na = torch.ones(30, 30)\n"
+        "%%sky --nodes 2 --profile --stdout all\nimport time, torch\na = torch.ones(30, 30)\n"
         "a = a @ a / 30\nprint('on', flush=True)\ntime.sleep(600)"
     )
-    notebook.until(cell, lambda cell: "on" in cell.stdout)
+    notebook.until(cell, lambda cell: cell.stdout.count("│ on") == 2)
     notebook.interrupt()
     assert "KeyboardInterrupt" in notebook.finish(cell).traceback
     [shown] = [each for each in cell.data if "has the trace of all ranks" in str(each)]

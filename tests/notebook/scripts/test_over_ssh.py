@@ -18,7 +18,11 @@ def test_a_folder_is_sent_once_and_what_changed_again(
     (project / "lib").mkdir(parents=True)
     (project / "lib" / "word.py").write_text("WORD = 'first'")
     (project / "data").write_bytes(bytes(3_000_000))
-    (project / "main.py").write_text("import lib.word, os; print(lib.word.WORD, os.getcwd())")
+    (project / "main.py").write_text(
+        "import lib.word, os, jupyter_sky as sky\n"
+        "print(lib.word.WORD, os.getcwd())\n"
+        "sky.log(size=os.path.getsize('data'))\n"
+    )
     line = f"--sh --workdir {project} --stdout all"
     block = "\npython main.py; echo $SKYPILOT_NODE_IPS $SKYPILOT_NODE_RANK > written"
     cell = over_ssh.succeed(
@@ -29,6 +33,9 @@ def test_a_folder_is_sent_once_and_what_changed_again(
         f"{rank} │ first {folder}" for rank, folder in enumerate(work)
     ]
     assert [(folder / "written").read_text().split()[-1] for folder in work] == ["0", "1"]
+    # What a script logs are curves here, by the rank beside it.
+    over_ssh.succeed("table = %sky metrics")
+    assert over_ssh.value("sorted(zip(table['rank'], table['size']))") == [(0, 3e6), (1, 3e6)]
     sent = "get_ipython().magics_manager.magics['cell']['sky'].__self__._session.find().sent_bytes"
     before = over_ssh.value(sent)
     (project / "lib" / "word.py").write_text("WORD = 'second'")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from jupyter_sky.errors import ScriptFailed, UsageError
 from tests.notebook.conftest import Notebook
+from tests.waiting import until
 
 
 def test_a_shell_block_runs_on_every_node(notebook: Notebook) -> None:
@@ -43,3 +47,23 @@ def test_a_cluster_is_not_scaled_while_a_script_runs(notebook: Notebook, tmp_pat
     notebook.run("run.result()")
     notebook.run("%sky scale 3")
     assert notebook.run("%%sky --sh\necho $SKYPILOT_NUM_NODES") == "3\n"
+
+
+def test_a_script_that_takes_its_time_after_stop_is_said_to(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    notebook.run("%%sky --nodes 1\nkept = 5")
+    begun = tmp_path / "begun"
+
+    def stop() -> None:
+        until(begun.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    waiting = threading.Thread(target=stop)
+    waiting.start()
+    said = "the script of rank 0 has not ended yet: .* and the ranks keep their variables"
+    with pytest.raises(KeyboardInterrupt, match=said):
+        notebook.run(f"%%sky --sh\ntrap '' INT TERM\ntouch {begun}\nwhile true; do sleep 0.1; done")
+    waiting.join()
+    notebook.run("%%sky --gather kept\npass")
+    assert notebook.namespace["kept"] == [5]

@@ -49,9 +49,12 @@ def test_a_script_from_a_terminal(cluster: str, tmp_path: Path) -> None:
     left = sky("torchrun", "--background", "train.py", str(tmp_path / "go"))
     assert left.returncode == 0, left.stderr
     assert "`jupyter sky attach scripts` shows its output" in left.stdout
-    (tmp_path / "go").touch()
-    followed = sky("attach", "scripts")
+    command = [sys.executable, "-P", "-m", "jupyter_sky", "attach", "scripts"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as followed:
+        assert followed.stdout and followed.stdout.readline().startswith("scripts: ")
+        (tmp_path / "go").touch()
+        lines = followed.communicate(timeout=PATIENCE)[0].splitlines()
     # Which node is which rank is torchrun's to say.
-    said = [line.partition(" │ ") for line in followed.stdout.splitlines()[1:]]
+    said = [line.partition(" │ ") for line in lines]
     assert sorted(node for node, _, _ in said) == ["0", "1"]
     assert sorted(line for _, _, line in said) == ["rank 0", "rank 1"]

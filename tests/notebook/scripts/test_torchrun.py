@@ -16,7 +16,7 @@ from tests.waiting import until
 DDP = """
 import argparse, os, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-import model
+import jupyter_sky as sky, model
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--nnodes", help="an option of the script's own")
@@ -33,6 +33,7 @@ for epoch in range(first, epochs):
     net(torch.full((2, 4), float(rank))).sum().backward()
     total = torch.ones(1)
     dist.all_reduce(total)
+    sky.log(step=epoch, loss=10 * rank + epoch)
     print(f"[{rank}] of {world}, local {os.environ['LOCAL_RANK']}, epoch {epoch}: {total.item()}")
     if rank == 0:
         torch.save(epoch + 1, "snapshot.pt")
@@ -87,10 +88,15 @@ def pids(output: str) -> list[int]:
 
 
 def all_gone(found: list[int]) -> bool:
-    return not any(
-        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        for pid in found
-    )
+    return all(map(is_gone, found))
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, whether or not its parent takes note of it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.timeout(300)  # torch is imported by every process of torchrun
@@ -100,6 +106,12 @@ def test_ddp_with_a_restart(notebook: Notebook, project: Path) -> None:
         assert f"[{rank}] of 2, local 0, epoch 0: 2.0" in out
         assert f"[{rank}] resuming from epoch 1" in out
         assert f"[{rank}] of 2, local 0, epoch 1: 2.0" in out
+    # What the processes have logged are curves, by torchrun's ranks.
+    notebook.run("table = %sky metrics")
+    table = notebook.namespace["table"]
+    assert sorted(zip(table["rank"], table["step"], table["loss"], strict=True)) == [
+        (0, 0, 0), (0, 1, 1), (1, 0, 10), (1, 1, 11)
+    ]  # fmt: skip
 
 
 @pytest.mark.timeout(300)
@@ -116,10 +128,10 @@ def test_how_it_fails_and_is_stopped(notebook: Notebook, project: Path) -> None:
     # Stop ends all of it: torchrun's processes are in sessions of their own.
     notebook.run("%sky torchrun --background waits.py")
     run = notebook.namespace["_"]
-    until(lambda: len(pids(run.output)) == 2)
+    until(lambda: len(pids(run.output)) == 2, within=200)
     run.cancel()
     with pytest.raises(KeyboardInterrupt):
-        run.result(60)
+        run.result(200)
     until(lambda: all_gone(pids(run.output)))
     # Where nodes may be fewer, those that are left go on; the one that is lost is said.
     conf = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -98,12 +98,13 @@ def start(machines: Machines, clients: Clients) -> Iterator[Start]:
         framework: bool = True,
         say: Any = print,
         replace: bool = False,
+        asked: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Cells:
-        options = {"python": sys.executable, "user": "root", **options}
-        provider = AWS(subnet=subnet, addresses="private", **options)
+        usual = {"python": sys.executable, "user": "root", "addresses": "private"}
+        provider = AWS(subnet=subnet, **{**usual, **options})
         name = f"aws-{uuid.uuid4().hex[:8]}"
-        wanted = ClusterSpec(name, nodes=nodes, cpus="4+", replace=replace)
+        wanted = ClusterSpec(name, nodes=nodes, cpus="4+", replace=replace, **(asked or {}))
         spec, runtime_env = assemble(wanted, [sky.plugins.torch()] if framework else [])
         cells = Cells(Cluster.start(spec, provider, runtime_env, say))
         started.append(cells)

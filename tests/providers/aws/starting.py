@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,5 +46,7 @@ def start_and_fail(subnet: str, variables: Mapping[str, str]) -> None:
     """
     os.environ.clear()
     os.environ.update(variables)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # under `nohup` one would be passed over
+        signal.signal(number, signal.SIG_DFL)
     with contextlib.suppress(SkyError):
         start(subnet)

@@ -12,8 +12,7 @@ from jupyter_sky.providers.aws.ec2 import user_data
 from tests.lab import Host
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.machines import Machines
-
-PATIENCE = 60.0
+from tests.waiting import PATIENCE
 
 
 def ended(machines: Machines) -> bool:

@@ -20,6 +20,7 @@ from jupyter_sky.providers.aws.ec2 import snapshots
 from tests.guides.guides import names_no_machine, saved, text_of
 from tests.paths import ROOT
 from tests.providers.aws.stand_in.machines import Machines
+from tests.waiting import PATIENCE
 
 NAME = "aws"
 
@@ -43,7 +44,7 @@ def run(machines: Machines, clients: Clients, home: Path) -> nbformat.NotebookNo
     config = Config({"KernelManager": {"transport_encryption": "auto"}})
     client = NotebookClient(
         notebook,
-        timeout=100,
+        timeout=PATIENCE,
         kernel_name="python3",
         coalesce_streams=True,
         record_timing=False,
@@ -59,13 +60,19 @@ def shows_what_it_says(notebook: nbformat.NotebookNode) -> None:
     text = "\n".join(map(text_of, notebook.cells))
     for said in (
         "p4d.24xlarge   8 × A100",
+        "account          123456789012",
+        "nothing was started",
+        "the placement group jupyter-sky-ID",
         "4 aws nodes, 4 ranks on CPU, group formed with torch",
         ", $0.80 an hour, ready in",
         "4 ranks have met",
         "5 aws nodes, 5 ranks on CPU, group formed with torch",
         "GB for at most about",
+        "are lost, files on its disks stay",
+        "; `%sky start",
         "ended; nothing is left running",
         "kept: the snapshot",
+        "AWS's own bill has them",
     ):
         assert said in text, said
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,23 +9,18 @@ import pytest
 
 from jupyter_sky.providers.aws.clients import Clients
 from tests.notebook.kernels import LiveNotebook
-from tests.paths import ROOT
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.machines import Machines
+from tests.providers.aws.stand_in.notebook import renting_notebook
 
 
 @pytest.fixture
 def notebook(machines: Machines, clients: Clients, tmp_path: Path) -> Iterator[LiveNotebook]:
-    made = LiveNotebook(tmp_path / "n.ipynb", PYTHONPATH=str(ROOT), **_aws())
-    settings = {"subnet": machines.subnet(clients), "addresses": "private", "user": "root"}
-    try:
-        made.succeed(
-            f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}\n"
-            f"%config Sky.aws = {settings!r}\n%config Sky.plugin = ['none']"
-        )
+    subnet = machines.subnet(clients)
+    with renting_notebook(
+        tmp_path / "n.ipynb", subnet=subnet, addresses="private", user="root"
+    ) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_a_cell_on_instances(
@@ -35,12 +28,17 @@ def test_a_cell_on_instances(
 ) -> None:
     table = notebook.succeed("%sky offers --gpu a100 --nodes 4").stdout
     assert "p4d.24xlarge   8 × A100" in table
+    cheap = "%sky offers --gpu a100 --nodes 4 --max-price 30"
+    assert "cost $83.20 an hour: raise" in notebook.run(cheap).sentence
+    assert "p4d.24xlarge   8 × A100" in notebook.succeed(f"{cheap} --spot").stdout
     report = notebook.succeed("%sky doctor --provider aws").stdout
     assert "ok   you            arn:aws:" in report
     assert "default subnets in us-east-1a, us-east-1b" in report
     assert '"ec2:RunInstances"' in report
     cell = notebook.start("%%sky --provider aws --nodes 2 --gpu A100\npass")
-    assert notebook.answer("n") == "Start 2 × p4d.24xlarge for $41.60 an hour? [y/N] "
+    assert notebook.answer("n") == (
+        "Start 2 × p4d.24xlarge for $41.60 an hour in us-east-1, account 123456789012? [y/N] "
+    )
     sentence = notebook.finish(cell).sentence
     assert "nothing was started; to start without a question, add `--max-price`" in sentence
     cell = notebook.run(
@@ -98,7 +96,7 @@ def test_spot_or_on_demand_after_prices_were_compared(
     notebook.succeed("%sky down")
     # Who is asked and says no, is not asked again for something else.
     cell = notebook.start("%%sky --provider aws,ssh --gpu A100 --nodes 2 --selection first\npass")
-    assert "for $41.60 an hour? [y/N]" in notebook.answer("n")
+    assert "for $41.60 an hour in us-east-1, account 123456789012? [y/N]" in notebook.answer("n")
     assert "nothing was started" in notebook.finish(cell).sentence
     assert left() == []
 
@@ -115,7 +113,3 @@ def test_stop_while_machines_boot_leaves_nothing(
     assert "was stopped; nothing is left running" in notebook.finish(cell).sentence
     assert left() == []
     assert "No cluster" in notebook.succeed("%sky status").stdout
-
-
-def _aws() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}

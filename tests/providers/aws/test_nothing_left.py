@@ -1,9 +1,7 @@
-"""Whatever happens while a cluster starts or ends, nothing of it goes on costing money."""
+"""What a launch has left is found and given back, by who started it and as who started it."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,46 +12,10 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws import local_store
 from jupyter_sky.providers.aws.clients import Clients
-from tests.forks import forks_with
-from tests.providers.aws.stand_in.account import Account, Answer, Call, CutConnection, refusal
-from tests.providers.aws.starting import SPEC, Booting, provider, start, start_and_fail
+from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.starting import SPEC, provider, start
 
 Left = Callable[[], list[str]]
-
-READS = ("Describe", "Get")
-LAUNCH = [
-    "DescribeSubnets",
-    "ImportKeyPair",
-    "CreateSecurityGroup",
-    "AuthorizeSecurityGroupIngress",
-    "AuthorizeSecurityGroupIngress",
-    "AuthorizeSecurityGroupEgress",
-    "CreatePlacementGroup",
-    "DescribeImages",
-    "GetParameter",
-    "DescribeImages",
-    "RunInstances",
-    "DescribeInstances",
-]
-"""What launching asks of AWS, once types and prices are known."""
-
-LOOK = [
-    "DescribeInstances",
-    "DescribeSpotInstanceRequests",
-    "DescribeVolumes",
-    "DescribeSecurityGroups",
-    "DescribeKeyPairs",
-    "DescribePlacementGroups",
-]
-GIVE_BACK = [
-    "TerminateInstances",
-    *LOOK,
-    "DeleteKeyPair",
-    "DeleteSecurityGroup",
-    "DeletePlacementGroup",
-    *LOOK,
-]
-WHOLE_LIFE = LAUNCH + GIVE_BACK
 
 
 @pytest.fixture
@@ -62,119 +24,6 @@ def ready(account: Account, subnet: str, clients: Clients) -> str:
     provider(subnet).check(SPEC, [])
     account.calls.clear()
     return subnet
-
-
-def test_what_is_asked_of_aws(account: Account, ready: str, left: Left) -> None:
-    with pytest.raises(Booting):
-        start(ready)
-    # Ending a cluster looks once more whether anything is there.
-    assert account.actions == WHOLE_LIFE + LOOK
-    assert left() == []
-
-
-@pytest.mark.parametrize("number", range(1, len(LAUNCH) + 1), ids=LAUNCH)
-def test_a_refused_call_takes_everything_back(
-    account: Account, ready: str, left: Left, number: int
-) -> None:
-    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        if call.number == number:
-            json_spoken = call.action == "GetParameter"
-            text = "You are not authorized to perform: ec2:Something"
-            return refusal("UnauthorizedOperation", text, "403 Forbidden", json_spoken)
-        return carry_out()
-
-    account.fault = refuse
-    with pytest.raises(SkyError, match="your AWS user may not do ec2:Something"):
-        start(ready)
-    assert left() == []
-    assert registry.find("train") is None
-    assert _keys() == []
-
-
-@pytest.mark.parametrize("number", range(1, len(LAUNCH) + 1), ids=LAUNCH)
-def test_a_lost_answer_makes_nothing_twice(
-    account: Account, ready: str, left: Left, number: int
-) -> None:
-    lost: list[Call] = []
-    instances: list[str] = []
-    account.on_run = lambda instance, address, params: instances.append(instance)
-
-    def lose(call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        answer = carry_out()
-        if call.number == number and not lost:
-            lost.append(call)
-            raise CutConnection
-        return answer
-
-    account.fault = lose
-    try:
-        with pytest.raises(Booting):
-            start(ready)
-    finally:
-        account.on_run = lambda instance, address, params: None
-    assert len(lost) == 1
-    assert len(instances) == 4
-    assert left() == []
-
-
-@pytest.mark.parametrize("number", [1, 11], ids=["DescribeSubnets", "RunInstances"])
-def test_throttling_is_waited_out(account: Account, ready: str, left: Left, number: int) -> None:
-    throttled = []
-
-    def throttle(call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        if call.number in (number, number + 1):
-            throttled.append(call.action)
-            return refusal("RequestLimitExceeded", "Request limit exceeded.", "503 Unavailable")
-        return carry_out()
-
-    account.fault = throttle
-    with pytest.raises(Booting):
-        start(ready)
-    assert throttled == [LAUNCH[number - 1]] * 2
-    assert left() == []
-
-
-def _moments() -> list[tuple[int, str]]:
-    """Return each call, and the moments at it that make a difference."""
-    found = []
-    for number, action in enumerate(WHOLE_LIFE, start=1):
-        found.append((number, "before"))
-        if not action.startswith(READS):
-            found.append((number, "after"))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("number", "moment"),
-    _moments(),
-    ids=[f"{number}-{moment}-{WHOLE_LIFE[number - 1]}" for number, moment in _moments()],
-)
-def test_a_kernel_killed_at_any_call_leaves_nothing_after_gc(
-    account: Account, ready: str, left: Left, number: int, moment: str
-) -> None:
-    forks = forks_with("tests.providers.aws.stand_in.warm")
-    kernel = forks.Process(target=start_and_fail, args=(ready, dict(os.environ)))
-
-    def kill(call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        if call.number == number and kernel.pid:
-            if moment == "after":
-                carry_out()
-            os.kill(kernel.pid, signal.SIGKILL)
-            raise CutConnection
-        return carry_out()
-
-    account.fault = kill
-    kernel.start()
-    kernel.join()
-    assert kernel.exitcode == -signal.SIGKILL
-    account.fault = None
-    assert registry.find("train") is not None, "what may be there is not forgotten"
-    for rental in cloud_resources.find()[0]:
-        assert rental.is_orphaned
-        rental.remove()
-    assert left() == []
-    assert registry.find("train") is None
-    assert _keys() == []
 
 
 def test_what_another_registry_started_is_left_alone(
@@ -245,7 +94,3 @@ def test_gc_asks_as_the_profile_that_started(
     rental.remove()
     assert {call.who for call in account.calls} == {"worker"}
     assert left() == []
-
-
-def _keys() -> list[Path]:
-    return [*(home() / "aws" / "keys").glob("*")]

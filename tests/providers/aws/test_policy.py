@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import botocore.exceptions
 import pytest
 
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.stopping.start import start_stopped
+from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.iam_policy import policy
+from jupyter_sky.providers.aws.network import access, security_group
 from tests.paths import ROOT
+from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in import iam
 from tests.providers.aws.stand_in.account import IMAGE, Account
 from tests.providers.aws.starting import Booting, start
 
 Left = Callable[[], list[str]]
+
+
+@pytest.fixture(name="cluster_start")
+def _cluster_start(start: Start) -> Start:
+    """Starts clusters whose machines boot; `start` here gets as far as that."""
+    return start
 
 
 @pytest.fixture
@@ -49,6 +61,38 @@ def test_it_allows_the_whole_life_of_a_cluster(subnet: str, left: Left) -> None:
     for options in ({}, {"spot": True}):
         with pytest.raises(Booting):
             start(subnet, **options)
+    assert left() == []
+
+
+def test_it_allows_a_cluster_to_grow_and_its_notebook_to_move(
+    cluster_start: Start, account: Account, clients: Clients, left: Left
+) -> None:
+    iam.enforce(account, policy())
+    cells = cluster_start(1, framework=False)
+    cells.cluster.scale(2)
+    [group] = security_group.find_groups(clients, cells.cluster.id)
+    security_group.admit(clients, group, "192.0.2.7/32")
+    assert "RevokeSecurityGroupIngress" in account.actions
+    assert access.let_in(clients, cells.cluster.id, cells.cluster.state.nodes[0].addr) is None
+    cells.cluster.scale(1)
+    cells.cluster.down()
+    assert left() == []
+
+
+def test_it_allows_a_cluster_to_be_stopped_and_started(
+    cluster_start: Start, account: Account, left: Left
+) -> None:
+    iam.enforce(account, policy())
+    cells = cluster_start(1, framework=False)
+    cost = cells.cluster.power.check_stop()
+    assert cost.price, "what its disk costs is known"
+    cells.cluster.power.stop(cost)
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    provider = AWS(user="root", python=sys.executable)
+    again = start_stopped(row, registry.recorded_spec(row), provider, cells.cluster.runtime_env)
+    again.down()
+    assert {"StopInstances", "StartInstances", "ModifyInstanceAttribute"} <= {*account.actions}
     assert left() == []
 
 
@@ -152,6 +196,10 @@ def test_the_evaluator_follows_the_rules_of_iam() -> None:
 FORBIDDEN: dict[str, Callable[[Any, dict[str, str]], Any]] = {
     "terminate": lambda ec2, at: ec2.terminate_instances(InstanceIds=[at["instance"]]),
     "stop": lambda ec2, at: ec2.stop_instances(InstanceIds=[at["instance"]]),
+    "start": lambda ec2, at: ec2.start_instances(InstanceIds=[at["instance"]]),
+    "give other user data": lambda ec2, at: ec2.modify_instance_attribute(
+        InstanceId=at["instance"], UserData={"Value": b"#!/bin/sh"}
+    ),
     "delete a volume": lambda ec2, at: ec2.delete_volume(VolumeId=at["volume"]),
     "delete a key": lambda ec2, at: ec2.delete_key_pair(KeyName="theirs"),
     "open a port": lambda ec2, at: ec2.authorize_security_group_ingress(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -49,13 +51,14 @@ def test_what_would_be_lost_is_saved_on_every_rank(start: Start, machines: Machi
     machines.interrupt(list(machines.hosts)[1], seconds=120)
     told = followed(run)
     leaving, staying = [host.address for host in machines.hosts.values()][::-1]
-    assert told[0].startswith(f"root@{leaving} will be taken away by AWS in 1:5"), told
+    # Agents ask every five seconds, and have two minutes.
+    assert re.match(rf"root@{leaving} will be taken away by AWS in [01]:\d\d", told[0]), told
     assert cells.ask("saved[0][:3]") == [
         ("terminate", False, (1,)),
         ("terminate", True, (1,)),
     ]
     note = cells.cluster.snapshot()["cluster"]["note"]
-    assert note.startswith(f"root@{leaving} will be taken away by AWS in 1:")
+    assert re.match(rf"root@{leaving} will be taken away by AWS in [01]:\d\d", note), note
     assert staying not in note
     # The time that is left is shown anew every second.
     shown = {note}
@@ -117,3 +120,25 @@ def test_a_hook_belongs_on_the_nodes() -> None:
 
     with pytest.raises(SkyError, match="write it in a cell that begins with %%sky"):
         sky.on_interruption(print)
+
+
+def test_who_is_taken_away_while_a_cluster_grows_is_named(start: Start, machines: Machines) -> None:
+    """Also where it is the instance that has come."""
+    cells = start(1, framework=False, spot=True)
+    [first] = machines.hosts
+
+    def interrupt(text: object) -> None:
+        if str(text).endswith("to boot"):
+            machines.interrupt(first, seconds=120)
+
+    cells.cluster.scale(2, progress=interrupt)
+    old, new = (host.address for host in machines.hosts.values())
+
+    def note() -> str:
+        return cells.cluster.snapshot()["cluster"]["note"]
+
+    until(lambda: f"root@{old} will be taken away by AWS in" in note())
+    machines.interrupt(list(machines.hosts)[1], seconds=120)
+    until(lambda: f"root@{new} will be taken away by AWS in" in note())
+    cells.run(HOOK)
+    assert cells.ask("1 + 1") == [2, 2]

@@ -11,6 +11,7 @@ import pytest
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.renting.rent import rent as rent_there
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.faults import without_spot_price
@@ -50,7 +51,7 @@ def rent(**options: Any) -> None:
 
     provider.check(SPEC, [])
     clients = Clients("us-east-1")
-    provider._rent(clients, SPEC, "0123abcd", stop_there)
+    rent_there(clients, provider, SPEC, "0123abcd", stop_there)
 
 
 @pytest.fixture

@@ -23,7 +23,9 @@ def test_from_nothing_to_an_all_reduce_and_back(
 ) -> None:
     said: list[str] = []
     cells = start(say=said.append, max_cost=40)
-    assert said[1] == "4 × d3.xlarge for $0.80 an hour, ends after 1 h 00 min without a run"
+    place = "us-east-1, account 123456789012"
+    ends = "ends after 1 h 00 min without a run"
+    assert said[1] == f"4 × d3.xlarge for $0.80 an hour in {place}, {ends}"
     cells.run("import torch, socket, torch.distributed as dist")
     cells.run("total = torch.ones(1) * dist.get_rank()\ndist.all_reduce(total)")
     assert cells.ask("total.item()") == [6.0] * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -19,13 +20,28 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY
 from jupyter_sky.providers.spec import ClusterSpec, Image
+from tests.node_processes import processes_of_node
+from tests.waiting import PATIENCE
 
 
 def said(**image) -> str:
     spec = ClusterSpec(name="asking", image=Image(**image))
     return "\n".join(Local().check(spec, ()))
+
+
+def test_a_framework_is_looked_for_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "heavy_one").mkdir()
+    (tmp_path / "heavy_one" / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = ClusterSpec(name="asking")
+    Local().check(spec, ["heavy_one.part"])
+    with pytest.raises(SkyError, match=r"^no_such_one is not installed .* `%pip install no_such_"):
+        Local().check(spec, ["no_such_one.part"])
 
 
 def test_an_image_that_fits_is_passed_over() -> None:
@@ -144,6 +160,20 @@ def test_a_cluster_of_another_computer_is_not_taken_for_a_dead_one() -> None:
         cluster.down()
 
 
+def test_an_agent_that_is_late_to_answer_ends_no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, refused = LocalMachine.open, list[LocalMachine]()
+
+    async def late(machine: LocalMachine) -> socket.socket:
+        if len(refused) < 2:
+            refused.append(machine)
+            raise OSError("its agent did not answer")
+        return await usual(machine)
+
+    monkeypatch.setattr(LocalMachine, "open", late)
+    start("late").down()
+    assert len(refused) == 2
+
+
 def test_shared_memory_of_a_killed_agent_is_given_back_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,12 +189,12 @@ def test_shared_memory_of_a_killed_agent_is_given_back_by_the_next(
         assert not never.exists()
         agent = psutil.Process(machine["pid"])
         # Who loses its agent cleans up: without that, as when a container is killed, nobody does.
-        processes = [*agent.children(recursive=True), agent]
+        processes = [*reversed(processes_of_node(agent))]
         for process in processes:
             process.suspend()
         for process in processes:
             process.kill()
-        psutil.wait_procs(processes, timeout=10)
+        psutil.wait_procs(processes, timeout=PATIENCE)
         # Nothing but the memory tells of it any more.
         shutil.rmtree(tmp_path / "first")
         patch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "second"))

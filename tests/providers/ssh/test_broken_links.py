@@ -68,7 +68,7 @@ def test_a_run_goes_on_while_the_notebook_has_no_network(lab: Lab, start, tmp_pa
     try:
         followed.until(lambda: followed.notices)
         assert "no connection to " in followed.notices[0]
-        assert "no connection to " in cells.cluster.snapshot()["cluster"]["note"]
+        until(lambda: "no connection to " in cells.cluster.snapshot()["cluster"]["note"])
         seen = followed.numbers
     finally:
         lab.plug_in()
@@ -134,9 +134,6 @@ def test_a_cable_that_is_out_for_a_moment_is_not_worth_a_word(
     assert followed.notices == []
 
 
-@pytest.mark.xfail(
-    reason="in one of many whole runs all was sent a second time: not explained", strict=False
-)
 def test_data_goes_on_where_it_broke_off(lab: Lab, start) -> None:
     cells = start("lab1", framework=False)
     data = np.random.default_rng(0).integers(0, 255, 60_000_000, np.uint8)
@@ -181,10 +178,9 @@ def test_a_node_that_nobody_reaches_is_named_and_the_others_do_not_wait(
         assert not any(each.processes("jupyter_sky") for each in others)
     finally:
         host.start()
-    # What the lost agent had is removed when its host answers again, also while that is in use.
-    folder = host.folder / "tmp" / "jupyter-sky-0"
-    start(host.name, framework=False)
-    until(lambda: len(list(folder.iterdir())) == 1)
+        # What the lost agent had is removed when its host answers again, also while that is in use.
+        start(host.name, framework=False)
+    until(lambda: len(host.agent_folders()) == 1)
 
 
 def test_an_agent_that_was_killed(lab: Lab, start) -> None:

@@ -21,6 +21,7 @@ from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
+from tests.waiting import PATIENCE
 
 EASY = b"step 12, loss 0.4711, learning rate 0.001\n" * 200_000
 HARD = np.random.default_rng(0).integers(0, 255, 8_000_000, np.uint8).tobytes()
@@ -71,7 +72,7 @@ def test_what_compresses_is_compressed_on_a_slow_link_and_what_does_not_is_not(
 
 def test_what_has_arrived_is_said_host_by_host(lab: Lab, start: Callable[..., Cells]) -> None:
     cells = start("lab1,lab2", framework=False)
-    lab.hosts[1].slow_down(40)
+    lab.hosts[1].slow_down(10)  # for seconds, in some of which nobody may look
     try:
         seen = watch(cells, HARD)
     finally:
@@ -131,7 +132,7 @@ def test_a_blob_goes_on_where_the_link_broke(lab: Lab, slow: Cells) -> None:
     thread = threading.Thread(target=run.follow, kwargs={"sending": watch})
     before = received(lab, 0)
     thread.start()
-    assert halfway.wait(60)
+    assert halfway.wait(PATIENCE)
     lab.hosts[0].cut()
     while slow.cluster.snapshot()["cluster"]["note"] == "":
         time.sleep(0.02)

@@ -20,6 +20,7 @@ from traitlets.config import Config
 
 from tests.lab import Lab
 from tests.paths import ROOT
+from tests.waiting import PATIENCE
 
 GUIDE = ROOT / "notebooks" / "your-own-machines.ipynb"
 
@@ -51,7 +52,7 @@ def run(path: Path, client: Path, lab: Lab) -> nbformat.NotebookNode:
     config = Config({"KernelManager": {"transport_encryption": "auto"}})
     NotebookClient(
         notebook,
-        timeout=100,
+        timeout=PATIENCE,
         kernel_name="python3",
         coalesce_streams=True,
         record_timing=False,

@@ -34,7 +34,7 @@ def test_from_hosts_to_a_formed_group(lab: Lab, notebook: LiveNotebook) -> None:
     notebook.succeed("%sky down")
     for host in lab.hosts:
         assert not host.processes("jupyter_sky")
-        assert not list((host.folder / "tmp" / "jupyter-sky-0").iterdir())
+        assert not host.agent_folders()
 
 
 def test_hosts_without_a_provider_are_reached_over_ssh(notebook: LiveNotebook) -> None:

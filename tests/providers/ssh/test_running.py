@@ -182,7 +182,7 @@ def test_what_others_on_the_host_and_on_the_wire_can_see(lab: Lab, start, tmp_pa
             # sshd, the agent, and on the head where ranks meet.
             assert len(ports) == (3 if host is lab.hosts[0] else 2)
             [port] = {port for port in ports if port == nodes[host.name].port}
-            folder = next((host.folder / "tmp" / "jupyter-sky-0").iterdir())
+            folder = host.agent_folders()[0]
             assert folder.stat().st_mode & 0o077 == 0
             assert secret not in (folder / "agent.log").read_text()
             assert not answers_strangers(host.address, port)
@@ -217,7 +217,7 @@ def test_data_that_memory_has_no_room_for_goes_to_the_disk(
         assert len(links) == 1
         assert not lab.hosts[1].run("find", "/dev/shm", "-type", "l").split()
         cells.cluster.down()
-        assert not list((host.folder / "tmp" / "jupyter-sky-0").iterdir())
+        assert not host.agent_folders()
     finally:
         host.run("mount", "-o", "remount,size=50%", "/dev/shm")
 
@@ -229,7 +229,7 @@ def test_what_the_user_writes_on_a_host_stays(lab: Lab, start) -> None:
     cells.cluster.down()
     assert (lab.hosts[0].home / "jupyter-sky" / name / "checkpoint").read_text() == "step 1"
     assert not lab.hosts[0].processes("jupyter_sky")
-    assert not list((lab.hosts[0].folder / "tmp" / "jupyter-sky-0").iterdir())
+    assert not lab.hosts[0].agent_folders()
     assert "jupyter-sky" not in lab.hosts[0].run("ls", "/dev/shm")
 
 

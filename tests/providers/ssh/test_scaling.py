@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 import sys
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.providers.ssh import SSH
+from jupyter_sky.providers.ssh import SSH, provider
+from jupyter_sky.providers.ssh.connection.connection import pool
+from jupyter_sky.providers.ssh.connection.targets import parse
 from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.lab import Lab
 from tests.providers.ssh.conftest import impatient
@@ -60,6 +64,17 @@ def test_the_next_host_takes_the_place_of_one_that_is_lost(lab: Lab, start) -> N
         cells.run("pass")
     assert_is_whole(cells, 2, keep=[0, None])
     assert [node.name for node in cells.cluster.state.nodes] == ["lab1", "lab3"]
+
+
+def test_nobody_waits_for_a_lost_host_where_another_one_answers(lab: Lab, client: Path) -> None:
+    config = client / "config"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"HostName 127.0.0.1\n  Port {silent.getsockname()[1]}\n  ConnectTimeout 600"
+        config.write_text(f"Host lost\n  {place}\n{config.read_text()}")
+        another, lost = targets = parse(["lab3", "lost"])
+        asked = provider._answering(targets, 1, lambda text: None)
+        assert asyncio.run(asyncio.wait_for(asked, 120)) == [another]
+    pool.get(lost).close()
 
 
 def test_the_host_itself_comes_back_where_there_is_no_other(lab: Lab, start) -> None:

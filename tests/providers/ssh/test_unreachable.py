@@ -102,6 +102,7 @@ def test_another_kernel_does_what_is_owed(lab: Lab, notebook: LiveNotebook, tmp_
             assert "lab2 could not be reached so far" in notebook.succeed("%sky status").stdout
             assert "lab2 could not be reached so far" in notebook.succeed("%sky gc").stdout
             notebook.restart()
+            host.restart_sshd()  # so that what the first kernel had sent is lost, too
         notebook.succeed("%load_ext jupyter_sky")
         assert host.processes("jupyter_sky")
         said = notebook.succeed("%sky gc").stdout

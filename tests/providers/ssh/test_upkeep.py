@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 import jupyter_sky as sky
 from tests.lab import Lab
 from tests.notebook.conftest import Notebook, notebook
+from tests.waiting import PATIENCE
 
 __all__ = ["notebook"]
 
@@ -61,8 +63,13 @@ def test_gc_gives_back_what_nobody_uses(
     assert not unused.exists()
     assert recent.exists()
     assert prefix(pool) == used
-    # Nobody but processes says that it is used; now they are gone.
+    # Nobody but processes says that it is used; now they are gone, a minute before the last of
+    # them would have ended by itself.
     pool.__exit__(None, None, None)
+    templates = lab.hosts[0].processes("jupyter-sky template")
+    for process in templates:
+        process.kill()
+    psutil.wait_procs(templates, PATIENCE)
     said = notebook.run("%sky gc --hosts lab1").splitlines()[-1]
     assert "1 environment" in said
     assert "version" in said

@@ -9,8 +9,9 @@ import pytest
 
 from jupyter_sky.node.rank.comparison import digests
 from jupyter_sky.node.rank.comparison.parts import parts
+from tests.installed import on_first_use
 
-torch: Any = pytest.importorskip("torch")
+torch = on_first_use("torch")
 
 
 def _as_on_a_gpu(tensor: Any) -> str:
@@ -41,28 +42,30 @@ def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "tensor",
+    "make",
     [
-        torch.zeros(0),
-        torch.tensor(3.5),
-        torch.ones(3, 4).t(),
-        torch.ones(3, dtype=torch.bfloat16),
-        torch.ones(3, dtype=torch.bool),
-        torch.ones(2, dtype=torch.complex64).conj(),
-        torch.eye(3).to_sparse(),
-        torch.eye(3).to_sparse_csr(),
-        torch.ones(3, requires_grad=True),
-        torch.empty(3, device="meta"),
+        lambda: torch.zeros(0),
+        lambda: torch.tensor(3.5),
+        lambda: torch.ones(3, 4).t(),
+        lambda: torch.ones(3, dtype=torch.bfloat16),
+        lambda: torch.ones(3, dtype=torch.bool),
+        lambda: torch.ones(2, dtype=torch.complex64).conj(),
+        lambda: torch.eye(3).to_sparse(),
+        lambda: torch.eye(3).to_sparse_csr(),
+        lambda: torch.ones(3, requires_grad=True),
+        lambda: torch.empty(3, device="meta"),
     ],
 )
-def test_tensors_of_any_kind(tensor: Any) -> None:
+def test_tensors_of_any_kind(make: Callable[[], Any]) -> None:
+    tensor = make()
     [part] = [each.seen() for each in parts("t", tensor)]
     assert part["digest"]
     assert part["digest"] == next(parts("t", tensor.clone())).seen()["digest"]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
     tensor = torch.randn(100_000, device="cuda")
     assert digests.of_tensor(tensor) == digests.of_tensor(tensor.clone()) == _as_on_a_gpu(tensor)
     assert _as_on_a_gpu(tensor) == _as_on_a_gpu(tensor.cpu())

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from jupyter_sky.node.rank.metrics import feeders
-from jupyter_sky.transport import metric_log
+from jupyter_sky.transport.metrics import metric_log
 
 Logged = list[tuple[Mapping[str, float], float | None]]
 
@@ -73,6 +73,27 @@ def test_a_writer_of_tensorboard(
     assert len(writer.kept) == 2
     assert "walltime" in inspect.signature(module.SummaryWriter.add_scalar).parameters
     assert "class SummaryWriter" in inspect.getsource(module)
+
+
+def test_tensorboard_itself(logged: Logged, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    torch = pytest.importorskip("torch")
+    feeders.install()
+    module = importlib.import_module("torch.utils.tensorboard")
+    accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    with module.SummaryWriter(str(tmp_path)) as writer:
+        writer.add_scalar("loss", torch.tensor(0.5), 3)
+        writer.add_scalar("loss", scalar_value=0.25, global_step=4)
+        writer.add_scalars("accuracy", {"train": 0.75, "test": 0.5}, 4)
+        writer.add_histogram("weights", torch.ones(3), 4)
+    assert logged == [
+        ({"loss": 0.5}, 3),
+        ({"loss": 0.25}, 4),
+        ({"accuracy/train": 0.75, "accuracy/test": 0.5}, 4),
+    ]
+    # And TensorBoard has what it would have without us.
+    read = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    assert [(each.step, each.value) for each in read.Scalars("loss")] == [(3, 0.5), (4, 0.25)]
 
 
 def test_what_wandb_logs(logged: Logged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,24 @@ def test_no_look_that_is_denied_keeps_instances(
 
 
 @pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize("action", ["DeleteKeyPair", "CancelSpotInstanceRequests"])
+def test_no_step_that_is_denied_keeps_another_from_being_made(
+    account: Account, ready: str, clients: Clients, left: Left, action: str
+) -> None:
+    account.fault = denying(action)
+    with pytest.raises(SkyError) as caught:
+        start(ready, spot=True)
+    account.fault = None
+    asked = account.actions[account.actions.index("TerminateInstances") :]
+    assert {"DeleteSecurityGroup", "DeletePlacementGroup"} <= {*asked}
+    if action in asked:
+        assert f"ec2:{action}" in str(caught.value)
+    for rental in cloud_resources.find()[0]:
+        rental.remove()
+    assert left() == []
+
+
+@pytest.mark.usefixtures("clean")
 def test_gc_ends_what_is_known_where_it_may_not_look(
     account: Account, ready: str, clients: Clients, left: Left
 ) -> None:

@@ -15,8 +15,9 @@ from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.aws import inventory
+from jupyter_sky.providers.aws import inventory, local_store
 from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.tags import cluster_tags, tag_specification
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.machines import Machines
@@ -171,6 +172,25 @@ def test_gc_from_elsewhere_removes_what_nobody_can_use(
     assert rental.is_orphaned
     rental.remove()
     assert left() == []
+
+
+def test_gc_finds_what_is_in_a_region_that_was_never_used_from_here(
+    account: Account, clients: Clients, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
+    local_store.add_location("us-east-1")
+    there = clients.at("eu-west-1")
+    tags = cluster_tags("0123abcd", "forgotten", there.user)
+    kinds = tag_specification("security-group", {**tags, "jupyter-sky-owner": "elsewhere"})
+    vpc = there.ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    there.ec2.create_security_group(
+        GroupName="jupyter-sky-0123abcd", Description="x", VpcId=vpc, TagSpecifications=kinds
+    )
+    assert cloud_resources.find()[0] == []
+    [rental] = cloud_resources.find(everywhere=True)[0]
+    assert str(rental) == "forgotten: 1 security group in eu-west-1"
+    rental.remove()
+    assert cloud_resources.find(everywhere=True)[0] == []
 
 
 def test_who_never_used_aws_asks_for_nothing(

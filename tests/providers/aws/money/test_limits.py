@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from jupyter_sky.api.display.progress_line import _TerminalDisplay
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.notebook.output.progress import _TerminalDisplay
 from jupyter_sky.providers.aws import AWS, local_store
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.starting import SPEC, Booting, provider
+
+WHERE = "in us-east-1, account 123456789012"
 
 Left = Callable[[], list[str]]
 
@@ -67,8 +70,7 @@ def test_spot_carries_what_was_agreed_to(
     assert float(price) == pytest.approx(most, rel=1e-3)
     told = base64.b64decode(asked.params["UserData"]).decode()
     # It is the money at the price that spot may rise to.
-    assert (lifetime is None) == ("date +%s) + " not in told)
-    assert lifetime is None or f"date +%s) + {lifetime}" in told
+    assert re.findall(r"date \+%s\) \+ (\d+)", told) == ([str(lifetime)] if lifetime else [])
     assert left() == []
 
 
@@ -83,8 +85,10 @@ def test_on_demand_in_place_of_spot(account: Account, subnet: str, left: Left) -
     asked, said = launched(account, subnet, spot_or_on_demand=True, ask_above=1000.0)
     markets = [call.params.get("InstanceMarketOptions.MarketType") for call in asked]
     assert markets == ["spot", None]
-    assert any(text.startswith("4 × p4d.24xlarge spot for $27.73 an hour") for text in said)
-    assert any(text.startswith("4 × p4d.24xlarge for $83.20 an hour") for text in said)
+    assert any(
+        text.startswith(f"4 × p4d.24xlarge spot for $27.73 an hour {WHERE}") for text in said
+    )
+    assert any(text.startswith(f"4 × p4d.24xlarge for $83.20 an hour {WHERE}") for text in said)
     assert left() == []
 
 
@@ -120,7 +124,7 @@ def test_prices_that_cannot_be_had_take_no_offer_away(
     questions: list[str] = []
     monkeypatch.setattr("builtins.input", lambda text: questions.append(text) or "y")
     _, said = launched(account, subnet, max_price=100.0)
-    assert questions == ["Start 4 × p4d.24xlarge at an unknown price? [y/N] "]
+    assert questions == [f"Start 4 × p4d.24xlarge at an unknown price {WHERE}? [y/N] "]
     assert not any("html" in text for text in said)
     monkeypatch.setattr("builtins.input", lambda text: "n")
     with pytest.raises(UsageError) as caught:
@@ -175,12 +179,12 @@ def test_what_costs_money_ends_when_it_is_idle(account: Account, subnet: str, le
 
     account.fault = look
     _, said = launched(account, subnet, max_price=100.0)
-    price = "4 × p4d.24xlarge for $83.20 an hour, ends after 1 h 00 min without a run"
+    price = f"4 × p4d.24xlarge for $83.20 an hour {WHERE}, ends after 1 h 00 min without a run"
     assert price in said
     assert recorded[-1] == 3600.0
     assert ClusterSpec("x").idle_timeout is None
     _, said = launched(account, subnet, max_price=100.0, idle_timeout=None)
-    assert "4 × p4d.24xlarge for $83.20 an hour" in said
+    assert f"4 × p4d.24xlarge for $83.20 an hour {WHERE}" in said
     assert left() == []
 
 

@@ -8,7 +8,9 @@ Answers of our own, each as AWS documents it, and only for these:
 - the public parameters with the images of Canonical and the Deep Learning AMI,
 - ``ClientToken`` of ``RunInstances`` (moto launches twice),
 - the regions that the account has enabled (moto has all),
-- tags for the disks of an image in ``CreateImage`` (moto refuses them).
+- what becomes of an instance that powers off in ``ModifyInstanceAttribute`` (moto takes no notice),
+- tags for the disks of an image in ``CreateImage`` (moto refuses them),
+- quotas and capacity reservations, in ``company.py``.
 
 What an instance finds at its own metadata is in ``metadata.py``, what is on its disk in
 ``machines.py``. moto is imported where it is used: it reads for seconds what AWS has, and each
@@ -35,7 +37,10 @@ from xml.etree import ElementTree
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from tests.providers.aws.stand_in.prices import prices, product
+from tests.providers.aws.stand_in.addresses import with_addresses
+from tests.providers.aws.stand_in.answer import Answer as Answer
+from tests.providers.aws.stand_in.company import Company
+from tests.providers.aws.stand_in.prices import disk, prices, product
 
 REGIONS = ("us-east-1", "eu-west-1")
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")
@@ -51,15 +56,6 @@ Params = dict[str, str]
 
 class CutConnection(Exception):
     """Ends the connection without an answer."""
-
-
-@dataclass
-class Answer:
-    """What goes back to the client."""
-
-    body: bytes
-    status: str = "200 OK"
-    kind: str = "text/xml"
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ Fault = Callable[[Call, Callable[[], Answer]], Answer]
 
 
 @dataclass
-class Account:
+class Account(Company):
     """A server that answers as AWS does.
 
     Attributes
@@ -98,9 +94,11 @@ class Account:
         What was asked of it.
     fault
         What becomes of calls; without one they are carried out.
-    on_run, on_terminate
-        Called with each instance that begins or ends: its id; for new ones also the address and
-        what was asked for.
+    on_run, on_terminate, on_stop, on_start
+        Called with each instance that begins or ends, or is stopped and started again: its id; for
+        new ones also the address and what was asked for.
+    addresses
+        The public addresses of instances, in place of those that moto thinks of.
     on_image
         Called with each image that is made: its id, and that of the instance.
     on_rules
@@ -114,9 +112,12 @@ class Account:
     fault: Fault | None = None
     on_run: Callable[[str, str, Params], None] = lambda instance, address, params: None
     on_terminate: Callable[[str], None] = lambda instance: None
+    on_stop: Callable[[str], None] = lambda instance: None
+    on_start: Callable[[str], None] = lambda instance: None
     on_image: Callable[[str, str], None] = lambda image, instance: None
     on_rules: Callable[[], None] = lambda: None
 
+    addresses: dict[str, str] = field(default_factory=dict)
     public_keys: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -124,7 +125,7 @@ class Account:
 
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
-        self._groups: dict[str, dict[str, str]] = {}
+        self._groups: dict[tuple[str, str], dict[str, str]] = {}  # by region and name
         self._by_token: dict[str, Answer] = {}
         self._answers: dict[tuple[object, ...], Answer] = {}
         self._server = make_server(
@@ -162,6 +163,9 @@ class Account:
                         if all(each._state.name == "terminated" for each in reservation.instances):
                             del backend.reservations[name]
                     there = {each.id for each in backend.all_instances()} | {*backend.volumes}
+                    there |= {each.id for each in backend.key_pairs.values()}
+                    there |= {each for groups in backend.groups.values() for each in groups}
+                    there |= {*backend.spot_instance_requests}
                     for resource in list(backend.tags):
                         if resource.startswith(_OF_CLUSTERS) and resource not in there:
                             del backend.tags[resource]
@@ -287,10 +291,32 @@ class Account:
         return self._pass_on(environ)
 
     def _on_TerminateInstances(self, environ: Environ, params: Params) -> Answer:
-        for name, value in params.items():
-            if name.startswith("InstanceId."):
-                self.on_terminate(value)
+        for each in _ids(params):
+            self.on_terminate(each)
         return self._pass_on(environ)
+
+    def _on_StopInstances(self, environ: Environ, params: Params) -> Answer:
+        answer = self._pass_on(environ)
+        for each in _ids(params) if answer.status.startswith("200") else ():
+            self.on_stop(each)
+        return answer
+
+    def _on_StartInstances(self, environ: Environ, params: Params) -> Answer:
+        answer = self._pass_on(environ)
+        for each in _ids(params) if answer.status.startswith("200") else ():
+            self.on_start(each)
+        return answer
+
+    def _on_ModifyInstanceAttribute(self, environ: Environ, params: Params) -> Answer:
+        if (value := params.get("InstanceInitiatedShutdownBehavior.Value")) is None:
+            return self._pass_on(environ)
+        changed = {"Attribute": "instanceInitiatedShutdownBehavior", "Value": value}
+        asked = {"Action": params["Action"], "InstanceId": params["InstanceId"], **changed}
+        return self._ask(environ, asked)
+
+    def _on_DescribeInstances(self, environ: Environ, params: Params) -> Answer:
+        answer = self._pass_on(environ)
+        return with_addresses(answer, self.addresses) if self.addresses else answer
 
     def _on_DescribeRegions(self, environ: Environ, params: Params) -> Answer:
         # An account has not enabled every region, and moto makes each one that is asked for.
@@ -299,14 +325,14 @@ class Account:
 
     def _on_CreatePlacementGroup(self, environ: Environ, params: Params) -> Answer:
         name = params["GroupName"]
-        if name in self._groups:
+        if (_region(environ), name) in self._groups:
             return refusal("InvalidPlacementGroup.Duplicate", f"The group '{name}' exists")
         tags = {
             params[key]: params[key.replace(".Key", ".Value")]
             for key in params
             if re.fullmatch(r"TagSpecification\.1\.Tag\.\d+\.Key", key)
         }
-        self._groups[name] = tags
+        self._groups[_region(environ), name] = tags
         return _xml("CreatePlacementGroup", "<return>true</return>")
 
     def _on_DescribePlacementGroups(self, environ: Environ, params: Params) -> Answer:
@@ -314,19 +340,23 @@ class Account:
             f"<item><groupName>{name}</groupName><state>available</state><tagSet>"
             + "".join(f"<item><key>{k}</key><value>{v}</value></item>" for k, v in tags.items())
             + "</tagSet></item>"
-            for name, tags in self._groups.items()
-            if all(_fits(tags.get(tag), wanted) for tag, wanted in _tag_filters(params).items())
+            for (region, name), tags in self._groups.items()
+            if region == _region(environ)
+            and all(_fits(tags.get(tag), wanted) for tag, wanted in _tag_filters(params).items())
         ]
         body = f"<placementGroupSet>{''.join(found)}</placementGroupSet>"
         return _xml("DescribePlacementGroups", body)
 
     def _on_DeletePlacementGroup(self, environ: Environ, params: Params) -> Answer:
-        if self._groups.pop(params["GroupName"], None) is None:
+        if self._groups.pop((_region(environ), params["GroupName"]), None) is None:
             return refusal("InvalidPlacementGroup.Unknown", "The Placement Group is unknown.")
         return _xml("DeletePlacementGroup", "<return>true</return>")
 
     def _on_GetProducts(self, environ: Environ, params: Params) -> Answer:
-        products = [product(name, price) for name, price in prices().items()]
+        if "volumeApiName" in str(params.get("Filters")):
+            products = [disk()]
+        else:
+            products = [product(name, price) for name, price in prices().items()]
         return Answer(
             json.dumps({"FormatVersion": "aws_v1", "PriceList": products}).encode(),
             kind="application/x-amz-json-1.1",
@@ -373,6 +403,15 @@ def refusal(
         "<RequestID>r</RequestID></Response>"
     )
     return Answer(body.encode(), status)
+
+
+def _region(environ: Environ) -> str:
+    signed = re.search(_CREDENTIAL, environ.get("HTTP_AUTHORIZATION", ""))
+    return signed[2] if signed else ""
+
+
+def _ids(params: Params) -> list[str]:
+    return [value for name, value in params.items() if name.startswith("InstanceId.")]
 
 
 def _xml(action: str, body: str) -> Answer:

@@ -10,7 +10,11 @@ from tests.providers.aws.stand_in.account import Answer, Call, Fault, refusal
 
 def denied(call: Call) -> Answer:
     """Return how AWS says no to who is not allowed to do something."""
-    service = {"GetParameter": "ssm", "GetProducts": "pricing"}.get(call.action, "ec2")
+    service = {
+        "GetParameter": "ssm",
+        "GetProducts": "pricing",
+        "ListServiceQuotas": "servicequotas",
+    }.get(call.action, "ec2")
     text = f"You are not authorized to perform: {service}:{call.action}"
     return refusal("UnauthorizedOperation", text, "403 Forbidden", service != "ec2")
 

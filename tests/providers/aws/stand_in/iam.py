@@ -23,7 +23,12 @@ from tests.providers.aws.stand_in.faults import denied
 OWNER = "owner"
 """The access key of who owns the account, and may do everything."""
 
-_SERVICES = {"GetParameter": "ssm", "GetProducts": "pricing", "GetCallerIdentity": "sts"}
+_SERVICES = {
+    "GetParameter": "ssm",
+    "GetProducts": "pricing",
+    "ListServiceQuotas": "servicequotas",
+    "GetCallerIdentity": "sts",
+}
 
 # The resources of each action that is no look, from AWS's Service Authorization Reference: the
 # type, and the parameter that names it, or None where the call makes it.
@@ -54,6 +59,8 @@ _RESOURCES: Mapping[str, tuple[tuple[str, str | None], ...]] = {
     "DeleteVolume": (("volume", "VolumeId"),),
     "DeregisterImage": (("image", "ImageId"),),
     "TerminateInstances": (("instance", r"InstanceId\.\d+"),),
+    "ModifyInstanceAttribute": (("instance", "InstanceId"),),
+    "StartInstances": (("instance", r"InstanceId\.\d+"),),
     "StopInstances": (("instance", r"InstanceId\.\d+"),),
 }
 _WITHOUT_ACCOUNT = ("image", "snapshot")
@@ -114,7 +121,7 @@ def requests_of(call: Call, tags_of: Callable[[str, str], Mapping[str, str]]) ->
         Returns the tags of a resource, by its type and its id or name.
     """
     action = f"{_SERVICES.get(call.action, 'ec2')}:{call.action}"
-    if call.action.startswith(("Describe", "Get")):
+    if call.action.startswith(("Describe", "Get", "List")):
         yield Request(action, "*")
         return
     for kind, named in _RESOURCES[call.action]:

@@ -14,6 +14,7 @@ import shutil
 import sys
 import threading
 from base64 import b64decode
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.providers.aws.stand_in.account import Account, Params
 from tests.providers.aws.stand_in.metadata import ADDRESS
 
 _FIRST = 100  # the numbers of the lab's own hosts are below
+_PUBLIC = 60  # and so are their addresses; those of the subnet begin with 128
 
 
 class Machines:
@@ -46,12 +48,18 @@ class Machines:
         self.hosts: dict[str, Host] = {}
         self.user_data: dict[str, dict[str, Any]] = {}
         self._terminated: set[str] = set()
+        self._off: set[str] = set()
+        self._cut: set[int] = set()
+        self._given = 0
         self._ec2 = Clients("us-east-1").ec2
         account.on_run = self._run
         account.on_terminate = self._terminate
+        account.on_stop = self._stop
+        account.on_start = self._start_again
         account.on_image = self._copy
         self._disks: dict[str, Path] = {}
         self._guarded = False
+        self._is_public = False
 
     def subnet(self, clients: Clients) -> str:
         """Make a subnet at the lab's addresses, beyond those of its own hosts."""
@@ -61,6 +69,10 @@ class Machines:
             VpcId=vpc, CidrBlock=f"{network}.128/25", AvailabilityZone="us-east-1a"
         )
         return str(made["Subnet"]["SubnetId"])
+
+    def have_public_addresses(self) -> None:
+        """Have instances public addresses of their own, another one after each start."""
+        self._is_public = True
 
     def guard(self) -> None:
         """Have security groups hold for this machine: who is not named in them gets no answer."""
@@ -85,6 +97,9 @@ class Machines:
         """Cut the power of all of them."""
         self._account.on_run = lambda instance, address, params: None
         self._account.on_terminate = lambda instance: None
+        self._account.on_stop = lambda instance: None
+        self._account.on_start = lambda instance: None
+        self._account.addresses.clear()
         self._account.on_image = lambda image, instance: None
         self._account.on_rules = lambda: None
         self._terminated.update(self.hosts)
@@ -113,6 +128,8 @@ class Machines:
 
     def _run(self, instance: str, address: str, params: Params) -> None:
         number = _FIRST + len(self.hosts)
+        if self._is_public:
+            address = self._new_address(instance)
         host = Host(
             name=f"lab{number}",
             address=address,
@@ -135,23 +152,56 @@ class Machines:
         if params.get("InstanceMarketOptions.MarketType") == "spot":
             _have_metadata(host)
         # It takes its time to boot, and AWS answers before.
-        behaviour = params["InstanceInitiatedShutdownBehavior"]
-        threading.Thread(target=self._live, args=(instance, host, behaviour)).start()
+        threading.Thread(target=self._live, args=(instance, host)).start()
 
-    def _live(self, instance: str, host: Host, behaviour: str) -> None:
+    def _new_address(self, instance: str) -> str:
+        self._given += 1
+        network = self._lab.address.rpartition(".")[0]
+        address = self._account.addresses[instance] = f"{network}.{_PUBLIC + self._given}"
+        return address
+
+    def _stop(self, instance: str) -> None:
+        self._off.add(instance)
+        self._account.addresses.pop(instance, None)
+        if instance in self.hosts:
+            self._cut.add(self.hosts[instance].pid)
+            self.hosts[instance].power_off()
+
+    def _start_again(self, instance: str) -> None:
+        """Boot from the same disk; what is in memory is lost, and a public address is another."""
+        if instance not in self.hosts or (host := self.hosts[instance]).is_up:
+            return
+        if self._is_public:
+            before, address = host.address, self._new_address(instance)
+            host = self.hosts[instance] = replace(host, address=address)
+            for name in ("sshd_config", "hosts"):
+                file = host.folder / "etc" / name
+                file.write_text(file.read_text().replace(before, address))
+        self._off.discard(instance)
+        threading.Thread(target=self._live, args=(instance, host)).start()
+
+    def _live(self, instance: str, host: Host) -> None:
         """Boot, and note when the machine powers off by itself."""
         try:
             host.start()
         except RuntimeError:
-            if instance in self._terminated:
+            if instance in self._terminated | self._off:
                 return
             raise
         if self._guarded:
             self._filter()
+        pid = host.pid
         with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(host.pid).wait()
-        if behaviour == "terminate" and instance not in self._terminated:
+            psutil.Process(pid).wait()
+        if instance in self._terminated or pid in self._cut:
+            return
+        said = self._ec2.describe_instance_attribute(
+            InstanceId=instance, Attribute="instanceInitiatedShutdownBehavior"
+        )
+        if said["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate":
             self._ec2.terminate_instances(InstanceIds=[instance])
+        else:
+            self._ec2.stop_instances(InstanceIds=[instance])
 
     def _copy(self, image: str, instance: str) -> None:
         """Keep what is on an instance's disk: here, in the home of root."""

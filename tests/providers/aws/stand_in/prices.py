@@ -18,6 +18,17 @@ def prices() -> dict[str, float]:
     return found
 
 
+DISK = 0.08
+"""Dollars a month of a gigabyte of the usual disk."""
+
+
+def disk() -> str:
+    """Return its price as the price list of AWS has it."""
+    dimension = {"unit": "GB-Mo", "pricePerUnit": {"USD": f"{DISK:.10f}"}}
+    terms = {"OnDemand": {"A.B": {"priceDimensions": {"A.B.C": dimension}}}}
+    return json.dumps({"product": {"attributes": {"volumeApiName": "gp3"}}, "terms": terms})
+
+
 def product(name: str, price: float) -> str:
     """Return a price as the price list of AWS has it."""
     dimension = {"unit": "Hrs", "pricePerUnit": {"USD": f"{price:.10f}"}}

@@ -18,6 +18,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from jupyter_sky.providers.ssh.setup.environment import recipe_for
@@ -41,10 +42,16 @@ def said(image: sky.Image, hosts: str = "lab1") -> tuple[list[str], Any]:
         return {"word": greeting.WORD, "prefix": sys.prefix, "env": dict(os.environ)}
 
     lines: list[str] = []
+
+    def note(progress: str | Preparation) -> None:
+        steps = progress.steps if isinstance(progress, Preparation) else ()
+        lines.extend([str(progress), *(f"{step.node}: {step.text}" for step in steps)])
+
     from jupyter_sky.api.assemble import assemble
 
-    spec, runtime_env = assemble(ClusterSpec(name=f"env-{uuid.uuid4().hex[:6]}", image=image), [])
-    cluster = Cluster.start(spec, sky.SSH(hosts), runtime_env, lambda text: lines.append(str(text)))
+    name, nodes = f"env-{uuid.uuid4().hex[:6]}", hosts.count(",") + 1
+    spec, runtime_env = assemble(ClusterSpec(name=name, nodes=nodes, image=image), [])
+    cluster = Cluster.start(spec, sky.SSH(hosts), runtime_env, note)
     try:
         pool = sky.ComputePool(name=spec.name)
         pool._cluster = cluster
@@ -120,10 +127,29 @@ def test_uv_installs_from_an_index_on_the_other_side_of_a_gate(
     assert said(image, "lab4")[1]["word"] == "hello"
 
 
-def test_offline_nodes_take_wheels_that_are_sent(lab: Lab, client: Path, shelf: Path) -> None:
-    lines, found = said(sky.Image(pip=["greeting==1.0"], pip_indexes=[str(shelf)]), "lab2")
+def test_offline_nodes_take_wheels_that_are_sent_to_one_of_them(
+    lab: Lab, client: Path, shelf: Path
+) -> None:
+    for host in lab.hosts[1:3]:
+        shutil.rmtree(host.home / ".cache", ignore_errors=True)
+    lines, found = said(sky.Image(pip=["greeting==1.0"], pip_indexes=[str(shelf)]), "lab2,lab3")
     assert found["word"] == "hello"
-    assert any(re.search(r"sending \d+ wheels", line) for line in lines)
+    for what in ("uv", r"\d+ wheels"):
+        sent = {line[:4] for line in lines if re.fullmatch(rf"lab\d: sending {what}.*", line)}
+        taken = {line[:4] for line in lines if re.fullmatch(rf"lab\d: taking {what} from .*", line)}
+        assert len(sent) == 1, lines
+        assert sent | taken == {"lab2", "lab3"}, lines
+    for host in lab.hosts[1:3]:
+        assert not host.processes("http.server")
+        assert not list(host.home.glob(".cache/jupyter-sky/wheels/*/all.tar"))
+
+
+def test_hosts_without_an_index_are_told_to_take_wheels_along(lab: Lab, client: Path) -> None:
+    with pytest.raises(sky.SkyError) as caught:
+        said(sky.Image(pip=["greeting"]), "lab4")
+    sentence = str(caught.value)
+    assert "lab4: it reaches no package index: `%pip download -d wheels 'ipython>=8.20'" in sentence
+    assert "greeting` gets what it needs, and `--wheels wheels` takes it along" in sentence
 
 
 def test_a_failing_installation_shows_its_last_lines(lab: Lab, client: Path, shelf: Path) -> None:
@@ -275,6 +301,6 @@ def test_a_folder_that_another_user_made_first_is_not_in_the_way(lab: Lab, start
         # The second found what the first had made.
         [own] = temporary.glob("jupyter-sky-0.*")
         assert own.stat().st_uid == 0
-        assert len(list(own.iterdir())) == 2
+        assert len(list(own.glob("*-*"))) == 2
     finally:
         first.rmdir()

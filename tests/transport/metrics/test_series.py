@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from jupyter_sky.transport.series import Series, pack, unpack
+from jupyter_sky.transport.metrics.series import Series, pack, unpack
 
 
 def _series(values: list[float], limit: int) -> Series:

@@ -1,0 +1,24 @@
+"""What a cell has changed in a namespace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyter_sky.analysis.namespace_diff import NamespaceDiff, identities
+
+
+def test_what_is_new_changed_and_gone() -> None:
+    names: dict[str, Any] = {"same": [1], "other": [1], "gone": 1}
+    diff = NamespaceDiff(names)
+    names["same"].append(2)
+    names["other"] = [1]
+    names["new"] = None
+    del names["gone"]
+    assert diff.changed() == {"other", "new"}
+    assert diff.deleted() == {"gone"}
+
+
+def test_what_ipython_numbers_is_not_looked_at_again_with_each_cell() -> None:
+    history = {f"_{n}": n for n in range(1000)} | {f"_i{n}": str(n) for n in range(1000)}
+    kept = {"_", "__", "_i", "_i3d", "_3d", "_x1", "x_1", "_ii", "", 5}
+    assert identities({**history, **dict.fromkeys(kept)}).keys() == kept

@@ -1,0 +1,112 @@
+"""What calls print that run at once on a rank: each shows its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.calls.batches import Event
+from jupyter_sky.api.calls.worker import Worker
+from jupyter_sky.cluster.runs.task import Answer
+from jupyter_sky.transport.protocol.events import Display, Output
+from tests.api.calls.test_calls import worker
+from tests.waiting import until
+
+CALLS = 4  # two on each rank
+
+
+@sky.compute
+def say(folder: Path, name: str, how: str) -> str:
+    """Print while all calls run."""
+    (folder / name).touch()
+    while len(list(folder.iterdir())) < CALLS:
+        time.sleep(0.005)
+    print(name, end=" ")
+    print("begins")
+    for line in range(3):
+        text = f"{name} {line}"
+        if how == "threads":
+            thread = threading.Thread(target=print, args=(text,))
+            thread.start()
+            thread.join()
+        elif how == "programs":
+            subprocess.run(["echo", text], check=True)
+        else:
+            print(text)
+        print(f"{text} err", file=sys.stderr)
+    return name
+
+
+@sky.compute
+def show(folder: Path, name: str) -> None:
+    """Display something while all calls run."""
+    from IPython.display import display
+
+    (folder / name).touch()
+    while len(list(folder.iterdir())) < CALLS:
+        time.sleep(0.005)
+    display({"text/plain": name}, raw=True)
+
+
+@pytest.mark.parametrize(
+    ("executor", "how"),
+    [("thread", "print"), ("thread", "threads"), ("process", "print"), ("process", "programs")],
+)
+def test_what_a_call_prints_is_shown_where_that_call_was_made(
+    pool: sky.ComputePool, tmp_path: Path, executor: Any, how: str
+) -> None:
+    names = [f"call{number}" for number in range(CALLS)]
+    with worker(pool, Worker(concurrency=2, executor=executor)):
+        events = followed(pool, [say(tmp_path, name, how) for name in names])
+    for name, mine in zip(names, events, strict=True):
+        lines = [f"{name} {line}" for line in range(3)]
+        assert printed(mine, "stdout") == "\n".join([f"{name} begins", *lines, ""])
+        assert printed(mine, "stderr") == "".join(f"{line} err\n" for line in lines)
+
+
+def test_what_a_call_displays_is_shown_where_that_call_was_made(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    names = [f"call{number}" for number in range(CALLS)]
+    with worker(pool, Worker(concurrency=2)):
+        events = followed(pool, [show(tmp_path, name) for name in names])
+    shown = [
+        [each.data["text/plain"] for each in mine if isinstance(each, Display)] for mine in events
+    ]
+    assert shown == [[name] for name in names]
+
+
+def test_what_is_printed_after_calls_at_once_is_no_call_s(pool: sky.ComputePool) -> None:
+    with worker(pool, Worker(concurrency=2)):
+        followed(pool, [say_twice(n) for n in range(4)])
+    events = followed(pool, [say_twice(n) for n in range(4)])
+    assert [printed(mine, "stdout") for mine in events] == [f"{n}\n{n}\n" for n in range(4)]
+
+
+@sky.compute
+def say_twice(number: int) -> None:
+    print(number)
+    subprocess.run(["echo", str(number)], check=True)
+
+
+def followed(pool: sky.ComputePool, calls: list[Any]) -> list[list[Event]]:
+    """Carry out each call as a batch of its own, and return what each of them heard."""
+    assert pool._batches is not None
+    events: list[list[Event]] = [[] for _ in calls]
+    for call, mine in zip(calls, events, strict=True):
+        batch, _ = pool._batches.pack([call], mine.append)
+        pool._batches.submit(batch)
+    until(lambda: all(isinstance(mine[-1], Answer) for mine in events if mine) and all(events))
+    return events
+
+
+def printed(events: list[Event], stream: str) -> str:
+    pieces = [each.data for each in events if isinstance(each, Output) and each.stream == stream]
+    return b"".join(pieces).decode()

@@ -1,0 +1,150 @@
+"""Files that say what an environment has: what nodes get of them, and what is said of the rest."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.environment.files import read_file
+from jupyter_sky.api.environment.resolve import resolve
+from jupyter_sky.providers.packages import base_requirements
+from tests.installed import skip_without
+
+HERE = ".".join(map(str, sys.version_info[:2]))
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_requirements_are_read_with_files_that_they_name(tmp_path: Path) -> None:
+    written(tmp_path, "more/base.txt", "einops>=0.8  # small\n")
+    wheel = written(tmp_path, "dist/own-1.2-py3-none-any.whl", "")
+    path = written(
+        tmp_path,
+        "requirements.txt",
+        "# what we need\n-r more/base.txt\nrich \\\n  ==14.0 --hash=sha256:abc\n"
+        "--extra-index-url https://wheels.example.org/simple\n./dist/own-1.2-py3-none-any.whl\n"
+        "torch==2.9.1 ; sys_platform == 'linux'\n-c limits.txt\n",
+    )
+    found = read_file(path)
+    assert found.requirements == [
+        "einops>=0.8",
+        "rich ==14.0",
+        "own==1.2",
+        "torch==2.9.1 ; sys_platform == 'linux'",
+    ]
+    assert found.indexes == [sky.PipIndex("https://wheels.example.org/simple")]
+    assert found.wheels == [wheel]
+    assert found.left_out == ["requirements.txt: `-c limits.txt` is not used on nodes."]
+
+
+LOCK = """
+version = 1
+revision = 3
+requires-python = ">=3.11"
+
+[[package]]
+name = "demo"
+version = "0.1.0"
+source = { virtual = "." }
+dependencies = [{ name = "einops" }, { name = "greeting" }]
+
+[package.metadata]
+requires-dist = [{ name = "einops" }, { name = "greeting" }]
+
+[[package]]
+name = "einops"
+version = "0.8.1"
+source = { registry = "https://pypi.org/simple" }
+sdist = { url = "https://files.example.org/einops-0.8.1.tar.gz", hash = "sha256:{0}" }
+
+[[package]]
+name = "greeting"
+version = "2.0"
+source = { registry = "https://wheels.example.org/simple" }
+sdist = { url = "https://wheels.example.org/greeting-2.0.tar.gz", hash = "sha256:{0}" }
+"""
+
+
+def test_a_lock_of_uv_gives_its_versions_and_their_indexes(tmp_path: Path) -> None:
+    skip_without("uv")
+    written(
+        tmp_path,
+        "pyproject.toml",
+        '[project]\nname = "demo"\nversion = "0.1.0"\nrequires-python = ">=3.11"\n'
+        'dependencies = ["einops", "greeting"]\n',
+    )
+    found = read_file(written(tmp_path, "uv.lock", LOCK.replace("{0}", 64 * "0")))
+    assert found.requirements == ["einops==0.8.1", "greeting==2.0"]
+    assert found.indexes == [sky.PipIndex("https://wheels.example.org/simple", ["greeting"])]
+    with pytest.raises(sky.UsageError, match="uv cannot use .*uv.lock: "):
+        read_file(written(tmp_path, "uv.lock", "version = 1\n[[package]\n"))
+
+
+def test_a_project_gives_what_it_depends_on(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "pyproject.toml",
+        '[project]\nname = "demo"\ndependencies = ["einops>=0.8", "torch", "tool", "page"]\n'
+        '[[tool.uv.index]]\nname = "cpu"\nurl = "https://w.example.org/cpu"\nexplicit = true\n'
+        '[tool.uv.sources]\ntorch = { index = "cpu" }\n'
+        'tool = { git = "https://git.example.org/tool.git", tag = "v1" }\n'
+        'page = { url = "https://example.org/page-1.0-py3-none-any.whl" }\n',
+    )
+    found = read_file(path)
+    assert found.requirements == [
+        "einops>=0.8",
+        "torch",
+        "tool @ git+https://git.example.org/tool.git@v1",
+        "page @ https://example.org/page-1.0-py3-none-any.whl",
+    ]
+    assert found.indexes == [sky.PipIndex("https://w.example.org/cpu", ["torch"])]
+
+
+def test_of_an_environment_of_conda_what_pip_has_not_is_named(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "environment.yml",
+        "name: demo\nchannels: [conda-forge]\ndependencies:\n"
+        "  - python=3.8\n  - pip\n  - numpy=1.26\n  - conda-forge::rich=14.0.0=h_1\n"
+        "  - pytorch>=2.4\n  - ffmpeg\n  - cudatoolkit=12\n  - pip:\n    - einops==0.8.1\n",
+    )
+    skip_without("rich")
+    found = read_file(path)
+    assert found.requirements == ["numpy==1.26.*", "rich==14.0.0", "torch>=2.4", "einops==0.8.1"]
+    assert found.left_out == [
+        f"environment.yml: nodes do without python 3.8.* (nodes have the notebook's {HERE}), "
+        "ffmpeg and cudatoolkit, which conda installs and pip may not: `--pip NAME` installs "
+        "those that pip has."
+    ]
+
+
+def test_what_is_named_replaces_what_a_file_says(tmp_path: Path) -> None:
+    path = written(tmp_path, "requirements.txt", "einops==0.7\nrich==14.0\n")
+    image, _ = resolve(sky.Image(pip=["einops==0.8.1", "rich"], like=str(path)), [], [])
+    assert base_requirements(image) == ["rich==14.0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("notes.md", "", "notes.md says nothing of packages that can be read: name a `uv.lock`"),
+        ("pyproject.toml", "[tool.x]", "pyproject.toml has no \\[project\\]"),
+        ("pyproject.toml", "[project", "pyproject.toml is no TOML"),
+        ("environment.yml", "a: [", "environment.yml is no YAML"),
+        ("environment.yml", "- a", "environment.yml has no list of `dependencies`"),
+        ("requirements.txt", "-e nowhere", "there is no folder .*nowhere to take along"),
+    ],
+)
+def test_what_cannot_be_read_is_said(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+    with pytest.raises(sky.UsageError, match=sentence):
+        read_file(written(tmp_path, name, text))
+    with pytest.raises(sky.UsageError, match="there is no file .*uv.lock: name a `uv.lock`"):
+        read_file(tmp_path / "nowhere" / "uv.lock")

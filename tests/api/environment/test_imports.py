@@ -1,0 +1,68 @@
+"""Which packages a notebook imports, and which of them nodes cannot have from an index."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.environment.imports import modules_in, modules_typed, packages
+from jupyter_sky.api.environment.resolve import resolve
+from tests.lab import wheels
+
+
+def test_names_of_a_notebook_tell_its_modules() -> None:
+    namespace = {"np": np, "Path": Path, "made": np.zeros(1), "loads": json.loads, "_hidden": np}
+    assert modules_in(namespace) == {"numpy", "pathlib", "json"}
+    cells = [
+        "%%sky --nodes 2\nimport torch.nn as nn, einops\nfrom a.b import c",
+        "def f():\n    import late\n!pip install x\nfrom . import beside",
+    ]
+    assert modules_typed(cells) == {"torch.nn", "einops", "a.b", "late"}
+
+
+def test_modules_are_of_packages_in_the_versions_of_here() -> None:
+    found = {each.requirement for each in packages(["numpy.linalg", "json", "yaml", "nowhere"])}
+    versions = {name: importlib.metadata.version(name) for name in ("numpy", "PyYAML")}
+    assert found == {f"{name}=={version}" for name, version in versions.items()}
+    # What makes a notebook is none of it, and jupyter_sky itself is sent.
+    assert packages(["IPython", "ipykernel.zmqshell", "jupyter_sky"]) == []
+
+
+def test_what_no_index_has_is_taken_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "site-packages"
+    with zipfile.ZipFile(wheels.write(tmp_path, "own", "0.1", own="X = 1\n")) as archive:
+        archive.extractall(place)
+    about = place / "own-0.1.dist-info"
+    (about / "direct_url.json").write_text('{"url": "file:///src/own", "dir_info": {}}')
+    monkeypatch.syspath_prepend(str(place))
+    image, left_out = resolve(sky.Image(), [], ["own"])
+    assert (image.pins, left_out) == (("own==0.1",), ())
+    [wheel] = image.wheels
+    target = tmp_path / "again"
+    words = ["pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target), wheel]
+    subprocess.run([sys.executable, "-m", *words], check=True)
+    assert (target / "own.py").read_text() == "X = 1\n"
+    # Source that is installed as editable travels with the cells that import it.
+    editable = {"url": "file:///src/own", "dir_info": {"editable": True}}
+    (about / "direct_url.json").write_text(json.dumps(editable))
+    assert resolve(sky.Image(), [], ["own"])[0].pins == ()
+
+
+def test_offline_what_is_not_among_the_wheels_is_named(tmp_path: Path) -> None:
+    wheels.write(tmp_path, "greeting", "1.0", greeting="")
+    image, [sentence] = resolve(sky.Image(pip_indexes=[str(tmp_path)]), [], ["numpy"])
+    assert image.pins == ()
+    version = importlib.metadata.version("numpy")
+    assert sentence == (
+        f"nodes do without numpy {version}, which the notebook has, and {tmp_path} has not: "
+        f"`%pip download -d {tmp_path} numpy=={version}` gets it."
+    )
+    assert resolve(sky.Image(like=None), [], ["numpy"]) == (sky.Image(like=None), ())

@@ -1,0 +1,137 @@
+"""The second cluster on a machine starts from what the first one has imported."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.inventory import orphans, registry
+from jupyter_sky.paths import of_the_user
+from tests import waiting
+from tests.cluster.conftest import Cells
+from tests.node_processes import fork_server_of, processes_of_node
+
+TITLE = "jupyter-sky template: has imported what ranks need, for the next cluster"
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have templates that no other test uses, and end them."""
+    monkeypatch.setenv("TESTED", uuid.uuid4().hex)
+    yield
+    for process in own_templates():
+        process.kill()
+
+
+def own_templates() -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            ours = process.environ().get("TESTED") == os.environ["TESTED"]
+            if ours and process.cmdline()[0] == TITLE:
+                found.append(process)
+    return found
+
+
+def agent_of(cells: Cells) -> psutil.Process:
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    return psutil.Process(row.machines[0]["pid"])
+
+
+def maker_of(cells: Cells) -> psutil.Process:
+    """Return the process that a cluster's fork server was made by."""
+    parent = fork_server_of(agent_of(cells)).parent()
+    assert parent is not None
+    return parent
+
+
+def test_a_second_cluster_is_forked_and_has_its_own_environment(new, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("SSH_TTY", "first")
+    first = new(nodes=2, framework=False)
+    assert maker_of(first) == agent_of(first)
+    monkeypatch.setenv("SSH_TTY", "second")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    second = new(nodes=2, framework=False)
+    assert maker_of(second).cmdline()[0] == TITLE
+    second.run("import os, sys")
+    assert second.ask("os.environ['SSH_TTY']") == ["second"] * 2
+    profile = str(tmp_path / "profile_default")
+    assert second.ask("get_ipython().profile_dir.location") == [profile] * 2
+    assert second.ask("os.umask(0o22) or os.umask(0o22)") == [0o22] * 2
+    assert first.ask("__import__('os').environ['SSH_TTY']") == ["first"] * 2
+    # Neither has to do with how the other ends.
+    processes = processes_of_node(agent_of(second))
+    first.cluster.down()
+    assert second.ask("6 * 7") == [42, 42]
+    second.cluster.down()
+    assert psutil.wait_procs(processes, timeout=30)[1] == []
+
+
+def test_a_changed_variable_or_module_is_imported_again(new_with, tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "slow_to_import.py"
+    module.write_text("import os\nwho, value = os.environ.get('WHO'), 1\n")
+    plugin = sky.Plugin("slow", preload=("slow_to_import",))
+
+    def seen() -> tuple[str | None, int]:
+        cells = new_with([plugin], 1)
+        cells.run("import slow_to_import as slow")
+        [found] = cells.ask("(slow.who, slow.value)")
+        return found
+
+    assert seen() == (None, 1)
+    monkeypatch.setenv("WHO", "me")
+    assert seen() == ("me", 1)
+    module.write_text("import os\nwho, value = os.environ.get('WHO'), 2\n# of another length\n")
+    assert seen() == ("me", 2)
+
+
+def test_a_dead_template_costs_no_cluster_and_leaves_nothing(new, monkeypatch) -> None:
+    new(nodes=1, framework=False)
+    [template] = waiting.until(own_templates)  # it takes its title when the cluster is up already
+    [place] = [Path(each.laddr) for each in template.net_connections("unix") if each.laddr]
+    template.kill()
+    template.wait()
+    monkeypatch.setenv("TESTED_TOO", "1")
+    other = new(nodes=1, framework=False)
+    assert other.ask("1") == [1]
+    waiting.until(lambda: not place.exists())
+    monkeypatch.delenv("TESTED_TOO")
+    second = new(nodes=1, framework=False)
+    assert second.ask("1") == [1]
+    third = new(nodes=1, framework=False)
+    assert maker_of(third).cmdline()[0] == TITLE
+
+
+def test_what_is_left_of_one_cluster_has_nothing_of_another(new) -> None:
+    first = new(nodes=1, framework=False)
+    second = new(nodes=1, framework=False)
+    agent_of(first).kill()
+    for orphan in orphans.find():
+        orphan.remove()
+    assert second.ask("1") == [1]
+
+
+def test_a_killed_agent_takes_with_it_what_a_template_has_forked(new) -> None:
+    new(nodes=1, framework=False)
+    second = new(nodes=1, framework=False)
+    processes = processes_of_node(agent_of(second))
+    agent_of(second).kill()
+    assert psutil.wait_procs(processes, timeout=30)[1] == []
+
+
+def test_nobody_else_can_ask_a_template(new) -> None:
+    new(nodes=1, framework=False)
+    places = list(of_the_user().glob("*.template"))
+    assert places
+    assert {stat.S_IMODE(place.stat().st_mode) for place in places} == {0o600}
+    assert stat.S_IMODE(of_the_user().stat().st_mode) == 0o700

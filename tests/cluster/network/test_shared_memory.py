@@ -1,0 +1,125 @@
+"""Large values of nodes on this computer: written into their shared memory, and mapped from it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from jupyter_sky.cluster.network.blobs.shared_memory import LEAST, SharedMemory
+from jupyter_sky.serialization.blobs import digest
+from tests.cluster.cells import Cells, start
+
+SIZE = 32 * 2**20
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Cells]:
+    cells = start(2, framework=False)
+    yield cells
+    cells.cluster.down()
+
+
+def value(number: int) -> np.ndarray:
+    return np.random.default_rng(number).integers(0, 255, SIZE, dtype=np.uint8)
+
+
+def blobs(cells: Cells) -> Path:
+    return Path(cells.cluster._controller.connections[0].machine.row()["blobs"])
+
+
+def test_a_large_value_costs_the_agent_nothing(pair: Cells) -> None:
+    pair.run("pass")
+    agent = psutil.Process(pair.cluster._controller.connections[0].machine.row()["pid"])
+    before = agent.io_counters().write_chars
+    pair.namespace["x"] = value(0)
+    pair.run("total = int(x.sum(dtype='int64'))", names=["x"])
+    assert pair.ask("total") == [int(value(0).sum(dtype="int64"))] * 2
+    # Over the link, it would have written all of it.
+    assert agent.io_counters().write_chars - before < SIZE / 10
+    assert all(each.stat().st_mode & 0o077 == 0 for each in blobs(pair).iterdir())
+
+
+def test_what_ranks_still_have_stays_as_it_is_when_pages_are_used_again(pair: Cells) -> None:
+    for number in range(1, 7):
+        pair.namespace["x"] = value(number)
+        pair.run(f"if {number} == 2: kept = x", names=["x"])
+        assert pair.ask("x[:1000].tolist()") == [value(number)[:1000].tolist()] * 2
+    assert pair.ask("kept.tobytes()") == [value(2).tobytes()] * 2
+    # The one that is kept, the last one, and the one whose pages are next.
+    large = [each for each in blobs(pair).iterdir() if each.stat().st_size == SIZE]
+    assert len(large) < 6
+    # One whose pages were taken is sent again.
+    pair.namespace["x"] = value(3)
+    pair.run("pass", names=["x"])
+    assert pair.ask("x[-9:].tolist()") == [value(3)[-9:].tolist()] * 2
+
+
+def test_where_there_is_no_room_to_write_it_goes_over_the_link(
+    pair: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(descriptor: int, data: memoryview, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", no_room)
+    pair.namespace["z"] = value(7)
+    pair.run("pass", names=["z"])
+    assert pair.ask("z[-9:].tolist()") == [value(7)[-9:].tolist()] * 2
+    assert list(blobs(pair).glob("*.part")) == []
+
+
+def test_what_comes_back_is_the_notebooks_own(pair: Cells) -> None:
+    made = f"import numpy\ny = numpy.full({SIZE}, 7, dtype='uint8')"
+    found = pair.run(made, values={0: ["y"]})[0]["y"]
+    assert (found == 7).all()
+    # The node has it: it need not go there.
+    before = pair.cluster.sent_bytes
+    pair.namespace["same"] = found
+    pair.run("pass", names=["same"])
+    assert pair.cluster.sent_bytes - before < 100_000
+    found[:10] = 1
+    assert pair.ask("y[:10].tolist()") == [[7] * 10] * 2
+    for number in range(10, 14):
+        pair.namespace["x"] = value(number)
+        pair.run("pass", names=["x"])
+    assert found[:10].tolist() == [1] * 10
+    assert (found[10:] == 7).all()
+
+
+def test_what_changes_while_it_is_written_is_not_taken_for_what_it_was(tmp_path: Path) -> None:
+    data = bytearray(LEAST)
+    key = digest(data)
+    data[-1] = 1
+    asked: list[dict[str, Any]] = []
+
+    async def request(op: str, **fields: Any) -> dict[str, Any]:
+        asked.append({"op": op, **fields})
+        if op == "make_room":
+            (tmp_path / "1-part.part").touch()
+            return {"part": "1-part.part"}
+        return {"filled": False}
+
+    shared = SharedMemory(tmp_path, request)
+    assert not asyncio.run(shared.write(key, memoryview(data), print))
+    assert [each.get("size") for each in asked] == [LEAST, -1]
+
+
+def test_nothing_is_written_where_the_agent_made_no_file(tmp_path: Path) -> None:
+    async def request(op: str, **fields: Any) -> dict[str, Any]:
+        return {"part": "../outside", "filled": False}
+
+    data = memoryview(bytearray(LEAST))
+    folder = tmp_path / "blobs"
+    folder.mkdir()
+    assert not asyncio.run(SharedMemory(folder, request).write("ab", data, print))
+    assert [each.name for each in tmp_path.iterdir()] == ["blobs"]
+    # Nor on another computer.
+    assert not asyncio.run(SharedMemory(None, request).write("ab", data, print))
+    assert SharedMemory(None, request).read("ab", LEAST) is None

@@ -1,0 +1,124 @@
+"""Files of a node: found and brought in parts, and nothing that a node says is believed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.cluster.files import bring
+from jupyter_sky.cluster.files.bring import Place, place_in
+from jupyter_sky.cluster.network import incoming
+from jupyter_sky.errors import SkyError
+from jupyter_sky.node.files import reader
+from jupyter_sky.notebook.project.files import matches
+from tests.notebook.conftest import Notebook, notebook
+
+__all__ = ["notebook"]
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    folder = tmp_path / "there"
+    (folder / "outputs" / "deep").mkdir(parents=True)
+    for name in ("a.png", "b.png", "deep/c.png"):
+        (folder / "outputs" / name).write_text(name)
+    (folder / "empty").touch()
+    (folder / ".sky-sent-x.json").write_text("{}")
+    return folder
+
+
+def test_patterns_stand_for_files(there: Path) -> None:
+    def names(*patterns: str) -> list[str]:
+        return [each["name"] for each in reader.find(there, patterns, 10)["files"]]
+
+    assert names("outputs/*.png") == ["outputs/a.png", "outputs/b.png"]
+    assert names("outputs") == ["outputs/a.png", "outputs/b.png", "outputs/deep/c.png"]
+    assert names("outputs/**/c.png", "empty") == ["outputs/deep/c.png", "empty"]
+    assert names(str(there / "empty")) == ["empty"]
+    (there.parent / "elsewhere").touch()
+    assert names("../elsewhere") == ["elsewhere"]
+    assert names(".") == ["there/empty", *(f"there/{each}" for each in names("outputs"))]
+    assert reader.find(there, ["nothing*", "empty"], 10)["missing"] == ["nothing*"]
+    assert reader.find(there, ["outputs"], 2)["has_more"]
+    assert reader.read([(str(there / "empty"), 0, 5), (str(there / "no"), 0, 5)]) == [b"", None]
+
+
+def test_what_a_run_has_written(there: Path) -> None:
+    for path in there.rglob("*"):
+        os.utime(path, (1, 1))
+    assert reader.written(there, 100 * 10**9) == []
+    os.utime(there / "outputs" / "deep" / "c.png", (200, 200))
+    os.utime(there / "empty", (200, 200))
+    os.utime(there / ".sky-sent-x.json", (200, 200))
+    assert reader.written(there, 100 * 10**9) == ["empty", "outputs/"]
+    assert reader.written(there / "nowhere", 0) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/etc/passwd", "../a", "a/../../b", "..", "a\0b", "link/a", "file", "out/inside"]
+)
+def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "link").symlink_to("/tmp")
+    (folder / "out").symlink_to(tmp_path)
+    (folder / "file").symlink_to(tmp_path / "target")
+    with pytest.raises(SkyError, match=r"which is none|nothing is written through it"):
+        place_in(folder, name)
+    assert place_in(folder, "outputs/a.png") == folder / "outputs" / "a.png"
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "expected"),
+    [
+        ("outputs/a.png", "outputs/*.png", True),
+        ("outputs/a.png", "./outputs", True),
+        ("outputs/deep/a.png", "outputs/**/*.png", True),
+        ("a.png", "/data/*.png", True),
+        ("out/deep/a.png", "~/out", True),
+        ("elsewhere", "../elsewhere", True),
+        ("setup.py", "outputs/*.png", False),
+        ("outputs", "outputs/*.png", False),
+        (".git/hooks/pre-commit", "outputs", False),
+        ("setup.py", "/data/*.png", False),
+    ],
+)
+def test_only_what_was_asked_for_is_taken(name: str, pattern: str, expected: bool) -> None:
+    assert matches(name, pattern) is expected
+
+
+@pytest.mark.parametrize("answer", [{}, {"files": 1}, {"files": [{"path": "x"}], "missing": []}])
+def test_an_answer_that_is_none_is_not_read(answer: dict[str, object]) -> None:
+    assert incoming.found_files(answer) is None
+    assert incoming.read_parts(answer) is None
+    assert incoming.installed(answer) is None
+    assert incoming.written(answer) == []
+
+
+def test_a_file_goes_on_where_it_was_stopped(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run("%%sky --nodes 1\npass")
+    session = notebook.shell.find_line_magic("sky").__self__._session
+    [cluster] = session.connected_clusters()
+    content = os.urandom(5_000_001)
+    source, folder = tmp_path / "large", tmp_path / "here"
+    source.write_bytes(content)
+    folder.mkdir()
+    [file] = cluster.files.find(0, [str(source)])["files"]
+    place = Place(file, place_in(folder, file["name"]))
+    # What is there of the same version is not asked for again; of another one, it is no use.
+    begun = bring._part(place)
+    begun.write_bytes(bytes(1_000_000))
+    begun.with_name(".large.0-5.sky-part").write_bytes(b"older")
+    counts: list[int] = []
+    cluster.files.bring(0, [place], counts.append)
+    assert place.path.read_bytes() == bytes(1_000_000) + content[1_000_000:]
+    assert counts[0] == 1_000_000 and sum(counts) == len(content)
+    assert place.path.stat().st_mtime_ns == source.stat().st_mtime_ns
+    # A file that changes meanwhile is not taken for what it was.
+    source.write_bytes(content[:2_000_000])
+    place.path.unlink()
+    with pytest.raises(SkyError, match="large was removed or changed on node 0"):
+        cluster.files.bring(0, [place], counts.append)
+    assert not place.path.exists()

@@ -1,0 +1,94 @@
+"""What clusters have cost stays known when they are gone, by day."""
+
+from __future__ import annotations
+
+import time
+from datetime import date, datetime
+from typing import Any
+
+import pytest
+
+from jupyter_sky.cluster.inventory import ledger, registry
+from jupyter_sky.cluster.inventory.ledger import Spent
+from tests.notebook.conftest import Notebook, notebook
+
+__all__ = ["notebook"]
+
+
+@pytest.fixture(autouse=True)
+def _of_this_test_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
+
+
+def rent(identity: str, name: str, price: float | None, hours_ago: float) -> None:
+    """Have a row of a cluster that was started so many hours ago."""
+    spec = {"nodes": 1, "place": "us-east-1 as work" if price else "", "line": ""}
+    registry.record(identity, name, "aws" if price else "local", spec)
+    registry.record_machines(identity, [{"nodes": [{"price": price}]}])
+    with registry.opened() as database:
+        database.execute(
+            "UPDATE clusters SET created = ? WHERE id = ?",
+            (time.time() - 3600 * hours_ago, identity),
+        )
+
+
+ABOUT = 0.02
+"""The part by which costs may differ: they go on while a test waits for the processor."""
+
+
+def dollars(name: str) -> float:
+    return sum(each.dollars for each in registry.all_spent() if each.name == name)
+
+
+def test_it_is_kept_through_changes_of_size_and_the_end() -> None:
+    rent("a", "train", 2.0, hours_ago=3)
+    assert dollars("train") == pytest.approx(6.0, rel=ABOUT)
+    registry.record_size("a", 2, [{"nodes": [{"price": 2.0}, {"price": 2.0}]}])
+    assert dollars("train") == pytest.approx(6.0, rel=ABOUT)
+    row = registry.find("train")
+    assert row is not None
+    assert row.spent(time.time() + 3600).dollars == pytest.approx(4.0, rel=ABOUT)
+    registry.remove("a")
+    assert registry.rows() == []
+    assert dollars("train") == pytest.approx(6.0, rel=ABOUT)
+    # Another one of this name, which ends by itself before anybody looks.
+    rent("b", "train", 1.0, hours_ago=5)
+    registry.record_end("b", time.time() - 4 * 3600)
+    registry.remove("b")
+    assert dollars("train") == pytest.approx(7.0, rel=ABOUT)
+    rent("c", "here", None, hours_ago=5)
+    registry.remove("c")
+    assert dollars("here") == 0
+
+
+def test_a_time_over_midnight_belongs_to_two_days() -> None:
+    begin = datetime(2026, 11, 21, 22, 0).timestamp()
+    spent = [
+        Spent("train", "us-east-1", begin, begin + 5 * 3600, 2.0),
+        Spent("train", "us-east-1", begin + 6 * 3600, begin + 7 * 3600, 1.0),
+        Spent("eval", "eu-west-1", begin - 10 * 86400, begin - 10 * 86400 + 3600, 9.0),
+    ]
+    now = begin + 10 * 3600
+    first, second = date(2026, 11, 22), date(2026, 11, 21)
+    assert ledger.by_day(spent, 2, now) == {
+        (first, "train", "us-east-1"): (pytest.approx(4.0), pytest.approx(7.0)),
+        (second, "train", "us-east-1"): (pytest.approx(2.0), pytest.approx(4.0)),
+    }
+    assert len(ledger.by_day(spent, 30, now)) == 3
+    assert list(ledger.by_day(spent, 1, now)) == [(first, "train", "us-east-1")]
+
+
+def test_the_command(notebook: Notebook) -> None:
+    assert notebook.run("%sky costs") == "no cluster has cost anything in the last 30 days\n"
+    rent("a", "train", 2.0, hours_ago=50)
+    registry.record_end("a", time.time() - 49 * 3600)
+    registry.remove("a")
+    rent("b", "eval", 3.0, hours_ago=0.001)
+    head, *rows, total, note = notebook.run("%sky costs").splitlines()
+    assert head.split() == ["day", "cluster", "where", "up", "cost"]
+    assert any("train" in row and "us-east-1 as work" in row for row in rows)
+    assert any("eval" in row for row in rows)
+    assert total.split()[-1].startswith("$2.0")
+    assert "AWS's own bill" in note
+    assert "train" not in notebook.run("%sky costs --days 1")
+    registry.remove("b")

@@ -1,0 +1,78 @@
+"""When a fork server can stand in for another, and how long what is left behind stays."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from jupyter_sky.node.forking.likeness import likeness
+
+SPEC: dict[str, Any] = {"preload": ["json"], "sys_path": ["/a"], "python_path": None}
+ENV = {"PATH": "/bin", "JPY_SESSION_NAME": "one", "TERM_SESSION_ID": "1"}
+
+SHORT_LIVED = """
+import os, socket, sys
+from jupyter_sky.node.forking import template
+template.UNUSED_FOR = template._SETTLED = 0.5
+agent, fork_server = socket.socketpair()
+assert template.leave_template(sys.argv[1], fork_server) is None
+fork_server.close()
+os.write(1, b"left")
+agent.recv(1)  # until its end, unless something else has the other end still
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({"JPY_SESSION_NAME": "two"}, True),
+        ({"JUPYTER_SKY_HOME": "/b"}, True),
+        ({"IPYTHONDIR": "/b", "TORCHINDUCTOR_CACHE_DIR": "/b"}, True),
+        ({"SHLVL": "3", "_": "/bin/env", "TERM_SESSION_ID": "2"}, True),
+        ({"PATH": "/usr/bin"}, False),
+        ({"OMP_NUM_THREADS": "1"}, False),
+    ],
+)
+def test_variables_of_the_session_make_no_difference(changed: dict[str, str], same: bool) -> None:
+    assert (likeness(SPEC, {**ENV, **changed}) == likeness(SPEC, ENV)) is same
+
+
+@pytest.mark.parametrize(
+    "changed", [{"preload": ["json", "re"]}, {"sys_path": ["/b"]}, {"python_path": "/a"}]
+)
+def test_what_is_imported_makes_a_difference(changed: dict[str, Any]) -> None:
+    assert likeness({**SPEC, **changed}, ENV) != likeness(SPEC, ENV)
+
+
+@pytest.mark.parametrize(
+    "inherited",
+    [
+        "os.umask(0o27)",
+        "os.nice(1 if os.nice(0) < 19 else -1)",  # the tests may be as nice as can be
+        "resource.setrlimit(7, (100, 100))",
+    ],
+)
+def test_what_a_process_inherits_makes_a_difference(inherited: str) -> None:
+    def of_a_child(before: str) -> str:
+        imports = "import os, resource\nfrom jupyter_sky.node.forking.likeness import likeness"
+        code = f"{imports}\n{before}\nprint(likeness({SPEC}, {ENV}))"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+
+    assert of_a_child(inherited) != of_a_child("pass") == of_a_child("pass") != ""
+
+
+def test_a_template_ends_by_itself_and_holds_nothing_of_its_maker(tmp_path) -> None:
+    place = tmp_path / "a.template"
+    command = [sys.executable, "-c", SHORT_LIVED, str(place)]
+    # The template has neither the pipe nor the socket: both are at their end with their maker.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr, done.returncode) == ("left", "", 0)
+    # Others that look whether it is still alive do not keep it so.
+    while place.exists():
+        with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
+            sock.connect(str(place))

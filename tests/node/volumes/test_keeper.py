@@ -1,0 +1,215 @@
+"""Files of a bucket on a node's disk: within a limit, over links that break, and when all ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, Queue
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from jupyter_sky.node.volumes import keeper as keeper_module
+from tests.lab.buckets import Buckets
+from tests.node.volumes.conftest import Keeper, keeping
+from tests.waiting import PATIENCE, until
+
+
+def test_what_was_used_longest_ago_makes_room(keeper: Keeper, bucket: Buckets) -> None:
+    bucket.put({f"d/{n}": bytes([n]) * 10_000 for n in range(10)})
+    assert keeper.mount("s3://photos/d", limit=45_000) == ""
+    used = (keeper.data / "0").open("rb")
+    for n in range(10):
+        assert (keeper.data / f"{n}").read_bytes() == bytes([n]) * 10_000
+        assert (keeper.data / "1").read_bytes() == bytes([1]) * 10_000
+    until(lambda: keeper.state()["here"] <= 45_000)  # room is made beside who has read
+    # What is open stays, and what is used again and again.
+    assert used.read() == bytes(10_000)
+    used.close()
+    assert bucket.reads("d/0") == 1
+    assert bucket.reads("d/1") < 5
+    # What had to go is there with its size, and comes again.
+    assert (keeper.data / "2").stat().st_size == 10_000
+    assert (keeper.data / "2").read_bytes() == bytes([2]) * 10_000
+    assert bucket.reads("d/2") == 2
+    # Nothing of it was written, so nothing goes back.
+    assert keeper.ask("write_back")["volumes"][0]["files"] == 0
+
+
+def test_a_file_that_is_opened_while_its_content_goes_is_fetched(tmp_path: Path) -> None:
+    # Who opens it waits from the lease on; that this volume has it is noted a moment later.
+    opened, begun = threading.Event(), Queue[object]()
+    tree, entry = SimpleNamespace(lock=threading.RLock(), by_fd={}), object()
+
+    def wait() -> list[int]:
+        if opened.is_set():
+            raise EOFError
+        opened.set()
+        return [7]
+
+    def serve() -> None:
+        with suppress(EOFError):
+            kept.serve_opens()
+
+    kept = keeper_module.Keeper(str(tmp_path / "socket"), cast(Any, SimpleNamespace(wait=wait)))
+    kept._trees.append(cast(Any, tree))
+    kept._fetcher = cast(Any, SimpleNamespace(begin=lambda tree, entry, now: begun.put(entry)))
+    with tree.lock:
+        threading.Thread(target=serve).start()
+        opened.wait()
+        with suppress(Empty):  # longer than it takes to look
+            begun.get(timeout=0.05)
+        tree.by_fd[7] = entry
+    assert begun.get(timeout=PATIENCE) is entry
+
+
+def test_a_large_file_is_fetched_once_over_a_link_that_breaks(
+    keeper: Keeper, bucket: Buckets
+) -> None:
+    content = os.urandom(40_000_000)
+    bucket.put({"d/large": content})
+    with breaking(bucket.address, [10_000_000, 15_000_000]) as address:
+        assert keeper.mount("s3://photos/d", address) == ""
+        readers = [
+            subprocess.Popen(["cksum", str(keeper.data / "large")], stdout=subprocess.PIPE)
+            for _ in range(4)
+        ]
+        sums = {reader.communicate(timeout=100)[0] for reader in readers}
+    assert len(sums) == 1
+    assert (keeper.data / "large").read_bytes() == content
+    assert keeper.state()["fetched"] == 1
+    # Five parts, and again those that were cut off.
+    assert 5 <= bucket.reads("d/large") < 12
+
+
+def test_what_cannot_be_fetched_is_empty_and_not_zeros(keeper: Keeper, bucket: Buckets) -> None:
+    bucket.put({"d/a": b"first"})
+    assert keeper.mount("s3://photos/d") == ""
+    bucket.client.delete_object(Bucket="photos", Key="d/a")
+    assert subprocess.run(["cat", str(keeper.data / "a")], capture_output=True).stdout == b""
+    said = keeper.ask("write_back")["volumes"][0]["trouble"]
+    assert said.endswith("/a could not be read: it is not in the bucket any longer")
+    bucket.put({"d/a": b"again"})
+    assert (keeper.data / "a").read_bytes() == b"again"
+
+
+def test_files_that_are_moved_or_replaced_before_they_are_read(
+    keeper: Keeper, bucket: Buckets
+) -> None:
+    bucket.put({"d/a": b"first", "d/b": b"second"})
+    assert keeper.mount("s3://photos/d") == ""
+    (keeper.data / "a").rename(keeper.data / "moved")
+    (keeper.data / "new").write_bytes(b"written")
+    (keeper.data / "new").replace(keeper.data / "b")
+    assert keeper.ask("write_back")["volumes"][0]["files"] == 2
+    assert bucket.get("d/moved") == b"first"
+    assert bucket.get("d/b") == b"written"
+    assert bucket.get("d/a") == b"first"
+
+
+def test_a_full_disk_is_said(keeper: Keeper, bucket: Buckets, small_disk: Path) -> None:
+    bucket.put(
+        {"d/a": os.urandom(600_000), "d/b": os.urandom(700_000), "d/c": os.urandom(3_000_000)}
+    )
+    keeper.data = small_disk / "data"
+    assert keeper.mount("s3://photos/d", limit=10**8) == ""
+    assert len((keeper.data / "a").read_bytes()) == 600_000
+    # The limit is more than there is: what was read before makes room.
+    assert len((keeper.data / "b").read_bytes()) == 700_000
+    said = keeper.ask("fetch_file", path=str(keeper.data), name="c")["trouble"]
+    assert said == "the disk of the node is full"
+
+
+def test_nothing_but_what_is_nowhere_else_is_left(keeper: Keeper, bucket: Buckets) -> None:
+    bucket.put({"d/sub/a": b"first", "d/b": b"second"})
+    assert keeper.mount("s3://photos/d") == ""
+    (keeper.data / "b").read_bytes()
+    (keeper.data / "result").write_bytes(b"result")
+    keeper.end()  # the agent was killed
+    assert bucket.get("d/result") == b"result"
+    assert not keeper.data.exists()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_what_a_killed_keeper_leaves(
+    read_only: bool, bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({"d/a": b"first", "d/b": b"second"})
+    with keeping(tmp_path / "data", bucket, workplace) as keeper:
+        assert keeper.mount("s3://photos/d", read_only=read_only) == ""
+        assert (keeper.data / "b").read_bytes() == b"second"
+        keeper.process.kill()
+    with keeping(tmp_path / "data", bucket, workplace) as keeper:
+        # What was read may have been changed, where it may be; each attempt says so.
+        left = f"{keeper.data} has {keeper.data / 'b'} of a volume whose node ended before it was"
+        for _ in range(2):
+            trouble = keeper.mount("s3://photos/d", read_only=read_only)
+            assert not trouble if read_only else trouble.startswith(left)
+        assert (keeper.data / "b").read_bytes() == b"second"
+
+
+def test_a_volume_of_another_cluster_is_left_alone(
+    keeper: Keeper, bucket: Buckets, workplace: Path
+) -> None:
+    bucket.put({"d/a": b"first"})
+    assert keeper.mount("s3://photos/d") == ""
+    with keeping(keeper.data, bucket, workplace / "other") as other:
+        for _ in range(2):
+            said = other.mount("s3://photos/d")
+            assert said == f"{keeper.data} is a volume of another cluster: choose another path"
+    assert (keeper.data / "a").read_bytes() == b"first"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, of little more than a megabyte."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1100k", "none", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@contextmanager
+def breaking(address: str, after: list[int]) -> Iterator[str]:
+    """Give an address that leads to another one, and loses connections after so many bytes."""
+    host, _, port = address.removeprefix("http://").partition(":")
+    listener = socket.create_server(("127.0.0.1", 0))
+    count, lock = [0], threading.Lock()
+
+    def pass_on(source: socket.socket, target: socket.socket, counts: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                with lock:
+                    count[0] += len(data) if counts else 0
+                    breaks = bool(after) and count[0] > after[0]
+                    if breaks:
+                        after.pop(0)
+                if breaks:
+                    break
+                target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def serve() -> None:
+        while True:
+            try:
+                ours, _ = listener.accept()
+            except OSError:
+                return
+            theirs = socket.create_connection((host, int(port)))
+            for pair in ((ours, theirs, False), (theirs, ours, True)):
+                threading.Thread(target=pass_on, args=pair, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.close()

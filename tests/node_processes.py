@@ -1,0 +1,44 @@
+"""The processes of a node: those of a fork server need not descend from the agent."""
+
+from __future__ import annotations
+
+import psutil
+
+from jupyter_sky.node.forking import fork_server
+from tests.waiting import until
+
+
+def fork_server_of(agent: psutil.Process) -> psutil.Process:
+    """Return the process that the ranks of an agent are forked from."""
+    tops: list[psutil.Process] = []
+
+    def has_one() -> bool:
+        # A template that it leaves behind has its command line for a moment.
+        found = {each.pid: each for each in psutil.process_iter() if _is_forked_for(agent, each)}
+        tops[:] = [each for each in found.values() if _parent(each) not in (None, *found)]
+        return len(tops) == 1
+
+    until(has_one)
+    return tops[0]
+
+
+def processes_of_node(agent: psutil.Process) -> list[psutil.Process]:
+    """Return an agent, its fork server, its ranks and what those have started."""
+    top = fork_server_of(agent)
+    return [agent, top, *top.children(recursive=True)]
+
+
+def _parent(process: psutil.Process) -> int | None:
+    """Return the id of its parent; ``None`` for a rank that has ended meanwhile."""
+    try:
+        return int(process.ppid())
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _is_forked_for(agent: psutil.Process, process: psutil.Process) -> bool:
+    try:
+        command = process.cmdline()
+    except psutil.Error:
+        return False
+    return fork_server.__name__ in command and agent.cmdline()[-1] in command

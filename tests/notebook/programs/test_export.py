@@ -1,0 +1,108 @@
+"""``%sky export``: a script of plain Python, which does what the notebook does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.cluster_factory import ClusterFactory
+from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.programs.export import export_script
+from tests.notebook.programs.conftest import Terminal, write_notebook
+
+CELLS = (
+    "%load_ext jupyter_sky\n%matplotlib inline",
+    "from __future__ import annotations\nscale = 3\ndef times(x):\n    return x * scale",
+    '''%%sky --nodes 2 --gather ranks --stdout all
+import jupyter_sky as sky
+text = """one
+  two
+three"""
+rank = sky.instance_info().rank
+ranks = times(rank + 1)
+kept = [rank]''',
+    "ranks, 'here'",
+    "%%sky --ranks 1 --out total\nkept.append(scale)\ntotal = sum(kept)\nprint(text)\ntotal",
+    "scale = 10\nprint(total, [each for each in ranks])",
+    "%%sky\ntimes(rank + 1)",
+)
+SHOWN = ["([3, 6], 'here')", "one", "  two", "three", "4", "4 [3, 6]", "10"]
+
+
+def shown(text: str) -> list[str]:
+    """What a program printed beside the lines of its cluster, and the numbers of outputs."""
+    lines = [line for line in text.splitlines() if " local nodes" not in line]
+    return [line.partition("]: ")[2] if line.startswith("Out[") else line for line in lines]
+
+
+def test_the_script_does_what_the_cells_do(terminal: Terminal, tmp_path: Path) -> None:
+    write_notebook(tmp_path / "train.ipynb", *CELLS)
+    ran = terminal.sky("run", "train.ipynb")
+    assert shown(ran.stdout) == SHOWN, ran.stderr
+    done = terminal.sky("export", "--notebook", "train.ipynb")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "wrote train.py: `python train.py` runs it; left out: %matplotlib inline (cell 1)\n"
+    )
+    script = (tmp_path / "train.py").read_text()
+    assert "with sky.ComputePool(\n    provider=sky.Local(),\n    nodes=2,\n) as pool:" in script
+    again = terminal.python("train.py")
+    assert again.returncode == 0, again.stderr
+    assert shown(again.stdout) == SHOWN
+    assert registry.rows() == []
+
+
+def test_what_it_has_written_is_written_again(terminal: Terminal, tmp_path: Path) -> None:
+    write_notebook(tmp_path / "a.ipynb", "x = 5\nx")
+    for _ in range(2):
+        assert terminal.sky("export", "out.py", "--notebook", "a.ipynb").returncode == 0
+    assert terminal.python("out.py").stdout == "5\n"
+    (tmp_path / "out.py").write_text("mine = 1")
+    done = terminal.sky("export", "out.py", "--notebook", "a.ipynb")
+    assert done.returncode == 2 and "out.py is there, and is not of" in done.stderr
+    assert (tmp_path / "out.py").read_text() == "mine = 1"
+
+
+def test_the_pool_is_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that only the environment has is not written down."""
+    monkeypatch.setenv("TOKEN", "a secret")
+    line = "%%sky --hosts gpu1,gpu2:4 --gpu L4:2 --plugin jax --pip einops"
+    line += " --variable TOKEN --variable N=3"
+    notebook, target = write_notebook(tmp_path / "a.ipynb", f"{line}\n1"), tmp_path / "a.py"
+    export_script(notebook, str(target), ClusterFactory(Sky()))
+    script = target.read_text()
+    compile(script, "a.py", "exec")
+    assert "a secret" not in script
+    for each in (
+        "provider=sky.SSH(hosts=['gpu1', 'gpu2:4'])",
+        "accelerator='L4:2'",
+        "plugins=[sky.plugins.jax()]",
+        "sky.Image(pip=['einops'], env={'TOKEN': os.environ['TOKEN'], 'N': '3'})",
+    ):
+        assert each in script
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (["%%sky --nodes 2\nawait x"], "cell 1 cannot be a function"),
+        (["%%sky --nodes 2\nfrom os import *"], "cell 1 cannot be a function (import * only"),
+        (["x = !ls"], "cell 1 is no plain Python (line 1"),
+        (["%%sky --nodes 2 --sh\nls"], "cell 1 is a shell block"),
+        (["%%sky -c a --nodes 2\n1", "%%sky -c b\n2"], "cell 2 runs on another cluster (b)"),
+        (
+            ["%%sky --nodes 2 --out x\nx = 1", "%%sky\nx += 1"],
+            "cell 2 uses x on the ranks, which cell 1 has brought back",
+        ),
+        (["%%sky\n1"], "no cluster is running yet"),
+    ],
+)
+def test_what_has_no_place_in_a_script_is_said(tmp_path: Path, cells: list[str], said: str) -> None:
+    notebook, target = write_notebook(tmp_path / "a.ipynb", *cells), tmp_path / "a.py"
+    with pytest.raises(UsageError) as error:
+        export_script(notebook, str(target), ClusterFactory(Sky()))
+    assert said in str(error.value) and "\n" not in str(error.value)
+    assert not target.exists()

@@ -1,0 +1,229 @@
+"""``jupyter sky run``: as in the notebook, with an exit status, and nothing left running."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.cluster.inventory import registry
+from tests.notebook.programs.conftest import Terminal, write_notebook
+
+RANK = "import jupyter_sky as sky\nrank = sky.instance_info().rank"
+
+
+def test_a_notebook_runs_to_its_end(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("scale = 3")
+    notebook = write_notebook(
+        tmp_path / "train.ipynb",
+        "%load_ext jupyter_sky\nfrom beside import scale",
+        f"%%sky --nodes 2 --out total --gather rank\n{RANK}\ntotal = scale * 5\nprint('hello')",
+        "total, rank",
+    )
+    done = terminal.sky("run", str(notebook))
+    assert done.returncode == 0, done.stderr
+    starting, ready, *lines = done.stdout.splitlines()
+    assert "starting 2 local nodes" in starting and "2 ranks on CPU, ready in" in ready
+    assert lines == ["hello", "Out[3]: (15, [0, 1])"]
+    ended, finished = done.stderr.splitlines()
+    assert ended.startswith("train.ipynb: train-") and ended.endswith("nothing is left running")
+    assert finished.startswith("train.ipynb: finished after 3 cells and ")
+    assert registry.rows() == []
+
+
+def test_options_take_the_place_of_those_of_cells(terminal: Terminal, tmp_path: Path) -> None:
+    line = "%%sky --nodes 2 --plugin torch --gather rank,modules"
+    modules = "import sys\nmodules = 'torch' in sys.modules"
+    write_notebook(tmp_path / "a.ipynb", f"{line}\n{RANK}\n{modules}", "rank, modules")
+    done = terminal.sky("run", "a.ipynb", "--nodes", "3", "--plugin", "none")
+    assert done.stdout.splitlines()[-1] == "Out[2]: ([0, 1, 2], [False, False, False])", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("cell", "status", "said"),
+    [
+        ("%%sky --nodes 1\nraise ValueError('mine')", 1, "ValueError: mine"),
+        ("%%sky --nodes 1\nx = ", 2, "SyntaxError"),
+        ("%%sky --nodes 1 --sh\nexit 7", 7, "status 7"),
+        ("%%sky --nods 1\npass", 2, "--nods"),
+        ("import sys\nsys.exit(5)", 5, ""),
+        ("import sys\nsys.exit('no data')", 1, "no data"),
+        ("exit()", 0, ""),
+    ],
+)
+def test_its_exit_status_says_how_it_ended(
+    terminal: Terminal, tmp_path: Path, cell: str, status: int, said: str
+) -> None:
+    write_notebook(tmp_path / "a.ipynb", cell, "print('further')")
+    done = terminal.sky("run", "a.ipynb")
+    assert done.returncode == status, done.stderr
+    assert said in done.stderr
+    if "exit" in cell:
+        assert "SystemExit" not in done.stderr
+    assert "further" not in done.stdout
+    assert registry.rows() == []
+
+
+def test_a_cell_may_be_tagged_to_fail(terminal: Terminal, tmp_path: Path) -> None:
+    write_notebook(tmp_path / "a.ipynb", "1 / 0", tags=["raises-exception"])
+    assert terminal.sky("run", "a.ipynb").returncode == 0
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_it_and_ends_its_cluster(
+    terminal: Terminal, tmp_path: Path, number: int, status: int
+) -> None:
+    code = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+    write_notebook(tmp_path / "a.ipynb", f"%%sky --nodes 2\n{code}", "print('further')")
+    program = terminal.begin("run", "a.ipynb")
+    assert program.stdout
+    while program.stdout.readline() != "begun\n":  # it comes as it is printed
+        assert program.poll() is None
+    program.send_signal(number)
+    out, err = program.communicate()
+    assert program.returncode == status, err
+    assert "cell 1 of 2 was stopped" in err and "further" not in out
+    assert "nothing is left running" in err
+    assert registry.rows() == []
+
+
+def test_a_script_is_one_cell_on_all_ranks(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        f"import argparse\n{RANK}\nif __name__ == '__main__':\n"
+        "    print('rank', rank, argparse.ArgumentParser().parse_args())"
+    )
+    done = terminal.sky("run", "train.py", "--nodes", "2")
+    assert done.stdout.splitlines()[-1] == "rank 0 Namespace()", done.stderr
+    assert done.returncode == 0
+
+
+PARSED = """\
+import argparse, sys
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float)
+    parser.add_argument("data")
+    print(parser.parse_args())
+    {end}
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+def test_a_script_finds_its_arguments_here_and_on_every_rank(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "# %%\nimport sys\nhere = sys.argv\n"
+        "# %%\n# %%sky --nodes 2 --gather there\nimport sys\nthere = sys.argv\nsys.exit(0)\n"
+        "# %%\nprint(here)\nprint(there)\n"
+    )
+    done = terminal.sky(
+        "run", "train.py", "--nodes", "2", "--", "--lr", "0.1", "--", "a file", "-h"
+    )
+    assert done.returncode == 0, done.stderr
+    words = ["train.py", "--lr", "0.1", "--", "a file", "-h"]
+    assert done.stdout.splitlines()[-2:] == [str(words), str([words, words])]
+
+
+@pytest.mark.parametrize(
+    ("words", "end", "status"),
+    [
+        (["--lr", "0.1", "data"], "return 0", 0),
+        (["--lr", "high", "data"], "", 2),
+        (["--help"], "", 0),
+        (["data"], "sys.exit('no data')", 1),
+    ],
+)
+def test_a_script_ends_as_python_would_end_it(
+    terminal: Terminal, tmp_path: Path, words: list[str], end: str, status: int
+) -> None:
+    (tmp_path / "train.py").write_text(PARSED.replace("{end}", end))
+    alone = terminal.python("train.py", *words)
+    assert alone.returncode == status
+    done = terminal.sky("run", "train.py", "--nodes", "2", "--", *words)
+    assert done.returncode == status, done.stderr
+    assert done.stdout.endswith(alone.stdout)
+    *own, _, _ = done.stderr.splitlines(keepends=True)  # that its cluster is ended, and its time
+    assert "".join(own) == alone.stderr
+    assert registry.rows() == []
+
+
+def test_a_rank_that_is_done_does_not_stop_the_others(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys, time\nimport jupyter_sky as sky\n"
+        "if sky.instance_info().rank:\n    open('done', 'w').close()\n    sys.exit()\n"
+        "while not os.path.exists('done'):\n    time.sleep(0.01)\n"
+        "time.sleep(0.5)\nprint('whole')\n"
+    )
+    done = terminal.sky("run", "train.py", "--nodes", "2")
+    assert done.returncode == 0 and done.stdout.endswith("whole\n"), done.stderr
+
+
+def test_a_script_may_have_cells(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "# %% [markdown]\n# # Text\n# %%\n# %load_ext jupyter_sky\nx = 4\n"
+        f"# %%\n# %%sky --nodes 2 --gather rank\n{RANK} + x\n# %% the end\nprint(rank)\n"
+    )
+    done = terminal.sky("run", "train.py")
+    assert done.stdout.splitlines()[-1] == "[4, 5]", done.stderr
+
+
+def test_it_waits_for_what_is_in_the_background(terminal: Terminal, tmp_path: Path) -> None:
+    write_notebook(
+        tmp_path / "a.ipynb",
+        "%%sky --nodes 1 --background\nimport time\ntime.sleep(1)\nopen('written', 'w').close()",
+        "%%sky --background\nraise ValueError('late')",
+    )
+    done = terminal.sky("run", "a.ipynb")
+    assert (tmp_path / "written").exists()
+    assert done.returncode == 1 and "late" in done.stderr
+
+
+def test_a_cluster_may_stay(terminal: Terminal, tmp_path: Path) -> None:
+    write_notebook(tmp_path / "a.ipynb", "%%sky --nodes 1 --cluster kept\nx = 5")
+    done = terminal.sky("run", "a.ipynb", "--keep")
+    assert done.returncode == 0 and "kept stays up" in done.stderr
+    # Another program uses it, and leaves it as it found it.
+    write_notebook(tmp_path / "b.ipynb", "%%sky --cluster kept\nprint(x)")
+    again = terminal.sky("run", "b.ipynb")
+    assert again.stdout.splitlines()[-1] == "5", again.stderr
+    assert [row.name for row in registry.rows()] == ["kept"]
+    assert terminal.sky("down", "kept").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none.ipynb"], "none.ipynb cannot be read (No such file or directory)"),
+        (["broken.ipynb"], "broken.ipynb is no notebook of today's format"),
+        (["data.csv"], "data.csv is neither a notebook (.ipynb) nor a script (.py)"),
+        ([], "takes the name of a file, as in `jupyter sky run train.ipynb`"),
+        (["here.py", "--lr", "2"], "arguments of the notebook or script stand behind `--`"),
+        (["here.py", "--nodes", "2"], "no cell of here.py begins with `%%sky`"),
+    ],
+)
+def test_what_cannot_be_run_is_said(
+    terminal: Terminal, tmp_path: Path, words: list[str], said: str
+) -> None:
+    (tmp_path / "broken.ipynb").write_text("{")
+    (tmp_path / "data.csv").write_text("1,2")
+    (tmp_path / "here.py").write_text("# %%\nprint(1)\n")
+    done = terminal.sky("run", *words)
+    assert done.returncode == 2 and said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_pipe_that_ends_stops_it(terminal: Terminal, tmp_path: Path) -> None:
+    """As of ``jupyter sky run train.ipynb | head``."""
+    code = "import time\nwhile True:\n    print('on', flush=True)\n    time.sleep(0.05)"
+    write_notebook(tmp_path / "a.ipynb", f"%%sky --nodes 1\n{code}")
+    program = terminal.begin("run", "a.ipynb")
+    assert program.stdout and program.stderr
+    while program.stdout.readline() != "on\n":
+        assert program.poll() is None
+    program.stdout.close()
+    program.stderr.read()
+    assert program.wait() != 0
+    assert registry.rows() == []

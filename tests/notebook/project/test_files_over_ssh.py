@@ -1,0 +1,111 @@
+"""`%sky put` and `%sky get` on machines over SSH."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.lab import Lab
+from tests.notebook.kernels import LiveNotebook
+
+
+def test_files_go_there_and_come_back(lab: Lab, over_ssh: LiveNotebook, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "data" / "deep").mkdir(parents=True)
+    (project / "table.csv").write_text("a,b\n1,2\n")
+    (project / "data" / "deep" / "large").write_bytes(os.urandom(3_000_000))
+    over_ssh.succeed(f"%cd {project}\n%config Sky.plugin = 'none'")
+    over_ssh.succeed("%%sky --hosts lab1,lab2 --cluster files\npass")
+    work = [host.home / "jupyter-sky" / "files" for host in lab.hosts[:2]]
+    cell = over_ssh.succeed("%sky put table.csv data")
+    assert "table.csv and data (3 MB) are on 2 nodes" in cell.stdout
+    for folder in work:
+        assert (folder / "table.csv").read_text() == "a,b\n1,2\n"
+        sent = (project / "data" / "deep" / "large").read_bytes()
+        assert (folder / "data" / "deep" / "large").read_bytes() == sent
+    # A second one takes no other's place, and what was changed there is not lost without a word.
+    (project / "other.csv").write_text("x\n")
+    over_ssh.succeed("%sky put other.csv --to data")
+    assert (work[0] / "table.csv").exists()
+    assert (work[1] / "data" / "other.csv").read_text() == "x\n"
+    (work[1] / "table.csv").write_text("changed there\n")
+    (project / "table.csv").write_text("changed here\n")
+    refused = over_ssh.run("%sky put table.csv")
+    assert "`%sky put --force table.csv` replaces it" in refused.traceback
+    assert (work[1] / "table.csv").read_text() == "changed there\n"
+    over_ssh.succeed("%sky put table.csv --force")
+    assert (work[1] / "table.csv").read_text() == "changed here\n"
+    assert "there is no nothing.csv here" in over_ssh.run("%sky put nothing.csv").sentence
+
+    over_ssh.succeed(
+        "%%sky\nimport os, socket\nos.makedirs('outputs/more', exist_ok=True)\n"
+        "for name in 'a.png', 'b.png', 'c.txt', 'more/d.png':\n"
+        "    open('outputs/' + name, 'w').write(name + socket.gethostname())\n"
+        "open('outputs/large', 'wb').write(os.urandom(5_000_000))"
+    )
+    cell = over_ssh.succeed("%sky get 'outputs/*.png'")
+    assert cell.shown[-1].startswith("files: brought outputs/a.png and outputs/b.png (18 B)")
+    assert (project / "outputs" / "b.png").read_text() == "b.pnglab1"
+    assert not (project / "outputs" / "c.txt").exists()
+    cell = over_ssh.succeed("%sky get outputs")
+    assert "2 files are here already" in cell.shown[-1]
+    assert (project / "outputs" / "more" / "d.png").read_text() == "more/d.pnglab1"
+    there = (work[0] / "outputs" / "large").read_bytes()
+    assert (project / "outputs" / "large").read_bytes() == there
+    assert "5 files are here already" in over_ssh.succeed("%sky get outputs").stdout
+    over_ssh.succeed("%sky get outputs/c.txt --ranks all --to both")
+    texts = [(project / "both" / f"rank{n}" / "outputs" / "c.txt").read_text() for n in (0, 1)]
+    assert texts == ["c.txtlab1", "c.txtlab2"]
+    # What is newer here stays.
+    (project / "outputs" / "c.txt").write_text("mine")
+    refused = over_ssh.run("%sky get outputs/c.txt")
+    assert "is newer than the one on the node: add `--force` to replace it" in refused.sentence
+    over_ssh.succeed("%sky get outputs/c.txt --force")
+    assert (project / "outputs" / "c.txt").read_text() == "c.txtlab1"
+    assert "there is no nothing on lab1" in over_ssh.run("%sky get nothing").sentence
+    assert not list(project.rglob("*.sky-part"))
+
+
+def test_what_a_run_misses_and_what_it_wrote(
+    lab: Lab, over_ssh: LiveNotebook, tmp_path: Path
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "table.csv").write_text("1,2")
+    over_ssh.succeed(f"%cd {tmp_path / 'project'}\n%config Sky.plugin = 'none'")
+    cell = over_ssh.run("%%sky --hosts lab1,lab2 --cluster said\nopen('table.csv')")
+    sends = "the notebook has table.csv (3 B): `%sky put table.csv` sends it to the nodes"
+    assert sends in cell.traceback
+    over_ssh.succeed("%sky put table.csv")
+    cell = over_ssh.succeed("%%sky\nprint(open('table.csv').read())")
+    assert cell.stdout == "1,2\n"
+    assert not any("wrote" in text for text in cell.shown)
+    cell = over_ssh.run("%%sky\nopen('nowhere.csv')")
+    assert "%sky put" not in cell.traceback
+    # Each node says what its part of a run has written.
+    cell = over_ssh.succeed("%%sky\nimport os\nos.makedirs('out')\nopen('out/a', 'w').close()")
+    assert cell.shown[-1] == "said: wrote out/: `%sky get out --ranks all` brings it here"
+    cell = over_ssh.succeed("%%sky --ranks 0\nopen('it is', 'w').close()")
+    assert cell.shown[-1] == "said: wrote it is: `%sky get 'it is'` brings it here"
+    over_ssh.succeed("%sky get 'it is'")
+    assert (tmp_path / "project" / "it is").exists()
+    cell = over_ssh.succeed("%%sky --ranks 1\nopen('mine', 'w').close()")
+    assert "`%sky get mine --ranks 1`" in cell.shown[-1]
+
+
+def test_a_folder_is_kept_like_here(lab: Lab, over_ssh: LiveNotebook, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / ".git").mkdir(parents=True)
+    (project / "word.txt").write_text("first")
+    (project / ".gitignore").write_text("left\n")
+    (project / "left").write_text("left")
+    over_ssh.succeed(f"%cd {project}\n%config Sky.plugin = 'none'\n%config Sky.workdir = '.'")
+    look = "\nimport os\nfound = open('word.txt').read(), os.path.exists('left')"
+    over_ssh.succeed(f"%%sky --hosts lab1,lab2 --cluster kept --gather found{look}")
+    assert over_ssh.value("found") == [("first", False)] * 2
+    (project / "word.txt").write_text("second")
+    over_ssh.succeed(f"%%sky --gather found{look}")
+    assert over_ssh.value("found") == [("second", False)] * 2
+    (project / "large").write_bytes(bytes(3_000_000))
+    over_ssh.succeed("%config Sky.large = '1MB'")
+    refused = over_ssh.run("%%sky\npass")
+    assert "leave out what" in refused.sentence and "or add `--allow-large`" in refused.sentence

@@ -1,0 +1,192 @@
+"""Packages on a cluster that is up: installed for its ranks alone, and on nodes that join."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.inventory import registry
+from tests.lab import wheels
+from tests.notebook.conftest import Notebook
+from tests.notebook.kernels import LiveNotebook
+from tests.waiting import until
+
+WORD = "import greeting\nprint(greeting.WORD)"
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder from which uv takes packages, and nothing else."""
+    folder = tmp_path / "shelf"
+    for version in ("1.0", "2.0"):
+        text = f"__version__ = '{version}'\nWORD = 'hello {version}'\n"
+        wheels.write(folder, "greeting", version, greeting=text)
+    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    return folder
+
+
+def test_packages_are_installed_for_the_ranks_of_one_cluster(
+    notebook: Notebook, shelf: Path
+) -> None:
+    notebook.run("%%sky --nodes 2\nx = 1")
+    said = notebook.run("%sky pip install greeting==1.0")
+    assert "installed greeting 1.0 on 2 nodes" in said
+    assert "for this cluster alone" in said
+    assert notebook.run("%%sky\nimport greeting\nprint(greeting.WORD, x)") == "hello 1.0 1\n"
+    # Programs that a cell starts have it too; neither the notebook nor another cluster does.
+    child = "import subprocess, sys\nprint(subprocess.check_output("
+    child += "[sys.executable, '-c', 'import greeting; print(greeting.WORD)'], text=True))"
+    assert notebook.run(f"%%sky\n{child}") == "hello 1.0\n\n"
+    assert importlib.util.find_spec("greeting") is None
+    with pytest.raises(ModuleNotFoundError):
+        notebook.run(f"%%sky --cluster other --nodes 1\n{WORD}")
+    notebook.run("%sky down other")
+
+
+def test_a_cell_with_pip_installs_and_goes_on(notebook: Notebook, shelf: Path) -> None:
+    notebook.run("%%sky --nodes 1\nx = 1")
+    said = notebook.run(f"%%sky --pip greeting==1.0,numpy\n{WORD}\nprint(x)")
+    assert "installed greeting 1.0 on 1 node" in said
+    assert said.endswith("hello 1.0\n1\n")
+    # What is there is asked for no more.
+    assert notebook.run(f"%%sky --pip greeting==1.0\n{WORD}") == "hello 1.0\n"
+    assert "1 node had numpy already" in notebook.run("%sky pip install numpy")
+    # It would be started anew with them, also by a kernel that finds it.
+    [row] = registry.rows()
+    assert row.spec["added"] == ["greeting==1.0", "numpy"]
+    assert "greeting==1.0,numpy" in row.spec["line"]
+
+
+def test_what_is_imported_stays_until_ranks_begin_anew(notebook: Notebook, shelf: Path) -> None:
+    said = notebook.run(f"%%sky --nodes 2 --pip greeting==1.0 --ranks 0\n{WORD}")
+    assert "installed greeting 1.0 on 2 nodes" in said
+    said = notebook.run("%sky pip install greeting==2.0")
+    assert "installed greeting 2.0 on 2 nodes" in said
+    assert "rank 0 keeps greeting 1.0, as imported before: `%sky restart` gives" in said
+    assert notebook.run(f"%%sky --ranks 0\n{WORD}") == "hello 1.0\n"
+    assert notebook.run(f"%%sky --ranks 1\n{WORD}") == "hello 2.0\n"
+    notebook.run("%sky restart")
+    assert notebook.run(f"%%sky --ranks 0\n{WORD}") == "hello 2.0\n"
+
+
+def test_nodes_that_join_get_the_same(notebook: Notebook, shelf: Path) -> None:
+    notebook.run("%%sky --nodes 2\npass")
+    assert "installed greeting 2.0" in notebook.run("%sky pip install greeting")
+    notebook.run("%sky scale 3")
+    assert notebook.run(f"%%sky --ranks 2\n{WORD}") == "hello 2.0\n"
+
+
+def test_wheels_are_taken_from_a_folder(notebook: Notebook, tmp_path: Path) -> None:
+    wheels.write(tmp_path / "own", "parting", "1.0", parting="WORD = 'bye'\n")
+    notebook.run("%%sky --nodes 1\npass")
+    said = notebook.run(f"%sky pip install parting --wheels {tmp_path / 'own'}")
+    assert "installed parting 1.0" in said
+    assert notebook.run("%%sky\nimport parting\nprint(parting.WORD)") == "bye\n"
+    # A wheel that was built again has the same name, and is another one.
+    wheels.write(tmp_path / "own", "parting", "1.0", parting="WORD = 'farewell'\n")
+    notebook.run(f"%sky pip install parting --wheels {tmp_path / 'own'}\n%sky restart")
+    assert notebook.run("%%sky\nimport parting\nprint(parting.WORD)") == "farewell\n"
+    with pytest.raises(sky.UsageError, match="there are no wheels in .*: `%pip download -d "):
+        notebook.run(f"%sky pip install parting --wheels {tmp_path}")
+    with pytest.raises(sky.UsageError, match="--wheels: there is no folder /nowhere"):
+        notebook.run("%%sky --cluster other --nodes 1 --wheels /nowhere\npass")
+
+
+def test_what_cannot_be_installed_leaves_all_as_it_was(
+    notebook: Notebook, shelf: Path, tmp_path: Path
+) -> None:
+    notebook.run("%%sky --nodes 1\nx = 1")
+    notebook.run("%sky pip install greeting==1.0")
+    with pytest.raises(sky.SkyError) as caught:
+        notebook.run("%sky pip install nosuch")
+    sentence = str(caught.value)
+    assert sentence.startswith(
+        "nosuch could not be installed, and nothing was changed: No solution"
+    )
+    assert "nosuch was not found" in sentence
+    with pytest.raises(sky.SkyError, match="nosuch could not be installed"):
+        notebook.run("%%sky --pip nosuch\nx = 2")
+    assert notebook.run(f"%%sky\n{WORD}\nprint(x)") == "hello 1.0\n1\n"
+
+
+def test_a_package_that_ranks_miss_is_named(notebook: Notebook, shelf: Path) -> None:
+    with pytest.raises(ModuleNotFoundError) as caught:
+        notebook.run("%%sky --nodes 1\nimport greeting")
+    assert "the notebook has no greeting either: `%sky pip install greeting`" in caught.value.advice
+    notebook.run("%sky pip install greeting")
+    notebook.run("%%sky\nimport greeting")
+
+
+def test_ranks_go_to_the_folder_that_a_cell_names(notebook: Notebook, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    line = f"--workdir {tmp_path / 'project'}"
+    text = notebook.run(f"%%sky --nodes 1 {line}\nimport os\nprint(os.getcwd())")
+    assert text.endswith(f"{tmp_path / 'project'}\n")
+    with pytest.raises(sky.UsageError, match="there is no folder .*nowhere"):
+        notebook.run("%%sky --workdir nowhere\npass")
+
+
+def test_bad_input_gets_a_sentence(notebook: Notebook) -> None:
+    with pytest.raises(sky.UsageError, match="no cluster is running"):
+        notebook.run("%sky pip install einops")
+    with pytest.raises(sky.UsageError, match="name the packages, as in `%sky pip install einops`"):
+        notebook.run("%sky pip install")
+    with pytest.raises(sky.UsageError, match='takes `install`.*"uninstall" is not one'):
+        notebook.run("%sky pip uninstall einops")
+
+
+@contextlib.contextmanager
+def deaf_index() -> Iterator[tuple[str, threading.Event]]:
+    """An index that takes connections and says nothing, and what is set when it has one."""
+    asked = threading.Event()
+    kept = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    kept.append(server.accept()[0])
+                    asked.set()
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}/simple", asked
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for each in kept:
+                each.close()
+
+
+def has_child(process: psutil.Process, name: str) -> bool:
+    """Whether a process has a child of a name; a child may end while it is looked at."""
+    for child in process.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.name() == name:
+                return True
+    return False
+
+
+def test_stop_ends_an_installation(opened: Callable[..., LiveNotebook], tmp_path: Path) -> None:
+    with deaf_index() as (index, asked):
+        notebook = opened("stopped", UV_DEFAULT_INDEX=index, UV_CACHE_DIR=str(tmp_path / "cache"))
+        notebook.succeed("%%sky --nodes 1 --plugin none\nx = 1")
+        cell = notebook.start("%sky pip install greeting")
+        until(asked.is_set)
+        notebook.interrupt()
+        stopped = notebook.finish(cell)
+        assert "the installation of greeting was stopped; stopped-" in stopped.traceback
+        [row] = [each for each in registry.rows() if each.name.startswith("stopped-")]
+        agent = psutil.Process(row.machines[0]["pid"])
+        until(lambda: not has_child(agent, "uv"))
+        assert notebook.succeed("%%sky\nprint(x)").stdout == "1\n"

@@ -1,0 +1,246 @@
+"""Data in buckets, as files of the nodes of this computer: read, cached, written back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky import paths
+from jupyter_sky.cluster.volumes import mount
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.buckets import credentials
+from tests import waiting
+from tests.lab.buckets import SECRET, Buckets, serving
+from tests.notebook.conftest import Notebook
+
+BIG = bytes(range(256)) * 40_000  # more than is fetched at a time
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Buckets]:
+    with serving() as made:
+        yield made
+
+
+@pytest.fixture
+def photos(bucket: Buckets) -> Buckets:
+    for name in bucket.names():
+        bucket.client.delete_object(Bucket=bucket.name, Key=name)
+    bucket.put({"2024/a.txt": b"first", "2024/deep/b.txt": b"second", "2024/big.bin": BIG})
+    bucket.asked.clear()
+    return bucket
+
+
+def test_ranks_find_the_files_of_a_bucket_at_a_path(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    notebook.run(f"%sky up --nodes 4 --volume s3://photos/2024:{data}:ro")
+    said = notebook.run(
+        f"""%%sky --stdout all
+import hashlib, os, subprocess
+from pathlib import Path
+print(sorted(os.listdir("{data}")), Path("{data}/big.bin").stat().st_size)
+print([each.name for each in sorted(Path("{data}").rglob("*.txt"))])
+print(open("{data}/a.txt").read(), Path("{data}/deep/b.txt").read_text())
+print(subprocess.run(["cksum", "{data}/big.bin"], capture_output=True, text=True).stdout.split()[1])
+"""
+    )
+    # Nothing else, where a dataset takes each folder for a class.
+    assert said.count(f"['a.txt', 'big.bin', 'deep'] {len(BIG)}") == 4
+    assert said.count("['a.txt', 'b.txt']") == 4
+    assert said.count("first second") == 4
+    assert said.count(f"\n{len(BIG)}\n") + said.count(f" {len(BIG)}\n") >= 4
+    assert photos.reads("2024/a.txt") == photos.reads("2024/deep/b.txt") == 1
+    assert photos.reads("2024/big.bin") == 2  # its two parts
+    notebook.run("%sky down")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_ranks_write_goes_back_and_nothing_else_is_touched(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    notebook.run(f"%sky up --nodes 2 --volume s3://photos/2024:{data}")
+    said = notebook.run(
+        f"""%%sky --ranks 0
+import os
+os.makedirs("{data}/out", exist_ok=True)
+with open("{data}/out/result.csv", "w") as file:
+    file.write("1,2")
+with open("{data}/a.txt", "a") as file:  # what is not there yet is fetched before
+    file.write(" and more")
+os.remove("{data}/deep/b.txt")
+"""
+    )
+    assert "wrote 2 files, 17 B, to s3://photos/2024" in said
+    assert photos.get("2024/out/result.csv") == b"1,2"
+    assert photos.get("2024/a.txt") == b"first and more"
+    assert photos.get("2024/deep/b.txt") == b"second"
+    assert photos.reads("2024/big.bin") == 0
+    notebook.run(f"%%sky --ranks 1\nimport os\nos.remove('{data}/out/result.csv')")
+    assert photos.names() == ["2024/a.txt", "2024/big.bin", "2024/deep/b.txt"]
+    said = notebook.run("%%sky --ranks 0\nx = 1")
+    assert "wrote" not in said
+
+
+def test_a_checkpoint_in_a_volume_is_in_the_bucket_when_it_is_saved(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    again = tmp_path / "again"
+    notebook.run(f"%sky up --nodes 1 --volume s3://photos/runs:{data}")
+    notebook.run(
+        f"""%%sky
+import jupyter_sky as sky
+sky.save("{data}/run-1", step=1)
+sky.save("{data}/run-1", step=2)"""
+    )
+    saved = [name for name in photos.names() if name.startswith("runs/run-1/")]
+    assert len({name.split("/")[2] for name in saved}) == 2  # the marker, and one save
+    notebook.run(
+        f"""%%sky --volume s3://photos/runs:{again}:ro --out step
+import jupyter_sky as sky
+step = sky.load("{again}/run-1")["step"]"""
+    )
+    assert notebook.namespace["step"] == 2
+
+
+def test_bad_volumes_are_refused_in_one_sentence(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "thesis.tex").write_text("mine")
+    for line, sentence in {
+        "s3://photos": "type where the data is and where it goes on the nodes",
+        "ftp://host/x:/data": "ftp:// is not known: volumes are of s3://, gs://, hf://, file://.",
+        "s3://photos:data": "data is no whole path: a volume is at one like /data or ~/data",
+        f"s3://nosuch:{tmp_path}/new": "there is no bucket nosuch: check its name",
+        # Nobody connects to a machine for it.
+        f"s3://nosuch:{tmp_path}/new --hosts no.such.host": "there is no bucket nosuch: check its",
+        f"s3://photos/none:{tmp_path}/new:ro": "there is nothing at s3://photos/none.",
+        f"file:///no/folder:{tmp_path}/new": "there is no folder /no/folder on the node.",
+        f"s3://photos/2024:{full}": f"{full} is not empty: choose a path that is not there yet.",
+        "s3://photos/2024:/proc/data": "/proc/data cannot be made",
+        f"s3://photos:{tmp_path}/a --volume hf://datasets/x/y:{tmp_path}/a": "give each a path of",
+    }.items():
+        with pytest.raises(SkyError) as raised:
+            notebook.run(f"%sky up --nodes 1 --volume {line}")
+        assert sentence in str(raised.value)
+        assert str(raised.value).count("\n") == 0
+    assert [each.name for each in tmp_path.iterdir()] == ["full"]
+    assert "No cluster is running" in notebook.run("%sky status")
+
+
+def test_errors_of_a_read_say_what_is_wrong(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    notebook.run(f"%sky up --nodes 1 --volume s3://photos/2024:{data}:ro")
+    for action in (f"open('{data}/a.txt', 'w')", f"os.remove('{data}/a.txt')"):
+        with pytest.raises(PermissionError, match=r"data is read-only, as its `:ro` says"):
+            notebook.run(f"%%sky\nimport os\n{action}")
+    photos.client.delete_object(Bucket=photos.name, Key="2024/deep/b.txt")
+    with pytest.raises(OSError, match="it is not in the bucket any longer"):
+        notebook.run(f"%%sky\nopen('{data}/deep/b.txt').read()")
+    notebook.run(
+        f"""%%sky --out seen
+import os
+import jupyter_sky as sky
+volume = sky.volume("{data}")
+volume.refresh()
+volume.fetch("big.bin")
+seen = sorted(os.listdir("{data}")), os.listdir("{data}/deep"), repr(volume)"""
+    )
+    names, deep, shown = notebook.namespace["seen"]
+    assert [each for each in names if not each.startswith(".")] == ["a.txt", "big.bin", "deep"]
+    assert deep == []
+    assert "2 files, 10.2 MB of 10.2 MB on this node" in shown
+
+
+def test_a_volume_joins_a_cluster_that_is_up(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    data, shared, other = tmp_path / "data", tmp_path / "shared", tmp_path / "other"
+    shared.mkdir()
+    (shared / "x.txt").write_text("shared")
+    notebook.run("%sky up --nodes 1")
+    notebook.run("%%sky\nkept = 1")
+    cell = f"%%sky --volume s3://photos/2024:{data}:ro --volume file://{shared}:{other}\n"
+    said = notebook.run(
+        f"{cell}print(kept, open('{data}/a.txt').read(), open('{other}/x.txt').read())"
+    )
+    assert "1 first shared" in said
+    with pytest.raises(SkyError, match="give each a path of its own"):
+        notebook.run(f"%%sky --volume s3://photos/2025:{data}\nprint()")
+    notebook.run(f"%%sky\nopen('{other}/y.txt', 'w').write('back')")
+    assert (shared / "y.txt").read_text() == "back"
+
+
+def test_no_key_of_the_user_is_on_the_node(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    notebook.run(f"%sky up --nodes 1 --volume s3://photos/2024:{data}:ro")
+    held = [path for path in paths.runtime().rglob("*") if path.is_file()]
+    assert held
+    assert not [path for path in held if SECRET.encode() in path.read_bytes()]
+
+
+def test_a_volume_whose_process_was_killed_shows_no_zeros(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    notebook.run(f"%sky up --nodes 1 --volume s3://photos/2024:{data}")
+    note = json.loads(data.with_name(".data.jupyter-sky-volume").read_text())
+    os.kill(note["pid"], signal.SIGKILL)
+    waiting.until(lambda: not (data / "a.txt").exists())
+    with pytest.raises(FileNotFoundError):
+        notebook.run(f"%%sky\nopen('{data}/a.txt')")
+
+
+def test_what_is_written_after_a_run_goes_back_before_an_idle_cluster_ends(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    notebook.run(f"%sky up --nodes 1 --idle-timeout 2s --volume s3://photos/2024:{data}")
+    notebook.run(
+        f"""%%sky
+import threading
+threading.Timer(1, lambda: open("{data}/late", "w").write("late")).start()"""
+    )
+    waiting.until(lambda: not data.exists())
+    assert photos.get("2024/late") == b"late"
+
+
+def test_a_pool_has_volumes(photos: Buckets, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+
+    @sky.compute
+    def read(name: str) -> str:
+        Path(f"{data}/of-{name}").write_text("result")
+        return Path(f"{data}/{name}").read_text()
+
+    volume = sky.Volume("s3://photos/2024", str(data))
+    with sky.ComputePool(nodes=2, volumes=[volume]) as pool:
+        assert read("a.txt") @ pool == ["first", "first"]
+    assert photos.get("2024/of-a.txt") == b"result"
+    with pytest.raises(UsageError, match="volumes is a list: type volumes="):
+        sky.ComputePool(nodes=2, volumes=f"s3://photos:{data}")
+
+
+def test_credentials_are_sent_again_before_they_end(
+    notebook: Notebook, photos: Buckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    monkeypatch.setattr(mount, "_RENEW_BEFORE", 2 / credentials.SECONDS)
+    notebook.run(f"%sky up --nodes 1 --volume s3://photos/2024:{data}:ro")
+    waiting.until(lambda: photos.asked.count("POST /") >= 3)  # requests for session tokens
+    assert notebook.run(f"%%sky\nprint(open('{data}/a.txt').read())") == "first\n"

@@ -1,0 +1,66 @@
+"""Data in buckets on machines over SSH: each has its own cache, and no key of the user."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab import Lab
+from tests.lab.buckets import SECRET, Buckets, serving
+from tests.notebook.kernels import LiveNotebook
+
+
+@pytest.fixture
+def bucket(lab: Lab) -> Iterator[Buckets]:
+    with serving(lab.address) as made:
+        made.put({"data/a.txt": b"first", "data/large.bin": os.urandom(3_000_000)})
+        made.asked.clear()
+        yield made
+
+
+def test_each_host_has_the_files_and_none_has_the_key(
+    lab: Lab, bucket: Buckets, over_ssh: LiveNotebook
+) -> None:
+    over_ssh.succeed("%config Sky.plugin = 'none'")
+    over_ssh.succeed("%sky up --hosts lab1:2,lab2 --cluster data --volume s3://photos/data:~/data")
+    cell = over_ssh.succeed(
+        "%%sky --stdout all\nimport os, socket\nhome = os.path.expanduser('~/data')\n"
+        "print(open(f'{home}/a.txt').read(), os.path.getsize(f'{home}/large.bin'))\n"
+        "open(f'{home}/of-{socket.gethostname()}', 'w').write('result')"
+    )
+    assert cell.stdout.count("first 3000000") == 3
+    assert "wrote 2 files, 12 B, to s3://photos/data" in cell.shown[-1]
+    assert bucket.reads("data/a.txt") == 2  # once on each host
+    assert bucket.reads("data/large.bin") == 0
+    assert bucket.get("data/of-lab2") == b"result"
+    for host in lab.hosts[:2]:
+        for path in host.home.rglob("*"):
+            held = path.read_bytes() if path.is_file() and path.name != "large.bin" else b""
+            assert SECRET.encode() not in held, path
+    keepers = [host.processes("jupyter_sky.node.volumes.keeper") for host in lab.hosts[:2]]
+    assert all(keepers)
+    for each in itertools.chain(*keepers):
+        assert SECRET not in " ".join([*each.cmdline(), *each.environ().values()])
+    # What cannot be written stays on the node, and the user hears where.
+    bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=_DENY)
+    cell = over_ssh.succeed("%%sky --ranks 0\nopen(f'{home}/late', 'w').write('kept')")
+    place = lab.hosts[0].home / "data" / "late"
+    assert f"not written to s3://photos/data: {place}, on lab1 alone (access to" in cell.stderr
+    assert str(place) in over_ssh.succeed("%sky down").stderr
+    assert place.read_text() == "kept"
+    assert [each.name for each in place.parent.iterdir()] == ["late"]
+    assert not (lab.hosts[1].home / "data").exists()
+
+
+def test_a_key_that_does_not_expire_is_not_sent(bucket: Buckets, over_ssh: LiveNotebook) -> None:
+    over_ssh.succeed("import os; os.environ['AWS_ENDPOINT_URL_STS'] = 'http://127.0.0.1:9'")
+    cell = over_ssh.run("%sky up --hosts lab1 --cluster data --volume s3://photos/data:~/data")
+    assert "your AWS key does not expire, so that it is not sent to nodes" in cell.sentence
+    assert "No cluster is running" in over_ssh.succeed("%sky status").stdout
+
+
+_DENY = """{"Version": "2012-10-17", "Statement": [
+    {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "*"}]}"""

@@ -1,0 +1,243 @@
+"""``--retry``: a cell runs again where it lost a rank or a node, and only there."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.errors import Interrupted, RankLost, TimedOut
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.notebook import cluster_factory
+from jupyter_sky.notebook.panel.strip import MIME
+from jupyter_sky.providers.local import Local
+from tests.installed import skip_without
+from tests.notebook.conftest import Notebook
+from tests.notebook.kernels import Cell, LiveNotebook
+from tests.waiting import until
+
+ONCE = """
+import os, signal
+
+def is_first(what):
+    if os.path.exists(f"{folder}/{what}"):
+        return False
+    open(f"{folder}/{what}", "w").close()
+    return True
+
+def die_once(rank=1):
+    import jupyter_sky as sky
+    if sky.instance_info().rank == rank and is_first("killed"):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+TRAINING = """
+import torch, torch.distributed as dist, jupyter_sky as sky
+torch.manual_seed(0)
+rank = dist.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+step = 0
+if checkpoint := sky.restored():
+    step = sky.load(checkpoint, model=model, optimizer=optimizer)["step"]
+print("begins at", step, flush=True)
+while step < 20:
+    torch.manual_seed(100 * step + rank)
+    x = torch.randn(16, 8)
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    step += 1
+    sky.log(step=step, loss=loss)
+    disturb(rank, step)
+    if step % 5 == 0:
+        sky.save(f"{folder}/run", model=model, optimizer=optimizer, step=step)
+final = loss.item()
+"""
+
+
+@pytest.fixture
+def pair(shared_shell: Notebook, tmp_path: Path) -> Notebook:
+    """A notebook whose cells can lose a rank of two, once."""
+    shared_shell.run("%reset -f")
+    shared_shell.run(f"folder = {str(tmp_path)!r}\n{ONCE}")
+    shared_shell.run("%sky up --nodes 2")
+    return shared_shell
+
+
+def test_a_training_ends_as_one_that_nothing_has_disturbed(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank is killed, then a node with its agent: another node takes its place."""
+    skip_without("torch")
+    monkeypatch.setattr(cluster_factory, "Local", partial(Local, machines=2))
+    notebook.run(f"folder = {str(tmp_path)!r}\n{ONCE}")
+    notebook.run("def disturb(rank, step): pass")
+    line = "%%sky --nodes 2 --plugin torch --replace --out final"
+    assert notebook.run(f"{line}\n{TRAINING}").count("begins at") == 1
+    undisturbed = notebook.namespace["final"]
+
+    name = registry.rows()[0].name
+    agent = registry.rows()[0].machines[1]["pid"]
+    notebook.run(f"""
+def disturb(rank, step):
+    if step == 8:
+        open(f"{{folder}}/{{rank}} has logged", "w").close()
+    if step == 8 and rank == 1 and is_first("rank"):
+        while not os.path.exists(f"{{folder}}/0 has logged"):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step == 12 and rank == 0 and is_first("node"):
+        os.kill({agent}, signal.SIGKILL)
+""")
+    said = notebook.run(f"{line} --retry 3\n{TRAINING}")
+    assert notebook.namespace["final"] == undisturbed
+    begins = re.findall(r"begins at (\d+)", said)
+    assert begins == ["0", "5", "10"]
+    place = re.escape(f"{tmp_path}/run")
+    first, second = (each for each in said.splitlines() if "Lost:" in each)
+    assert re.fullmatch(
+        rf"{name}: rank 1 is lost: it was killed by SIGKILL\. Lost: 3 steps and .* m?s, since the "
+        rf"checkpoint {place} of step 5; attempt 2 of 4 begins",
+        first,
+    )
+    assert re.search(
+        rf"rank 1 is lost: the agent of node 1 .*{place} of step 10; .* 3 of 4", second
+    )
+
+
+def test_each_attempt_begins_alike(pair: Notebook) -> None:
+    """On ranks that were not lost, too: what they have changed is as the notebook has it."""
+    pair.run("seen = []")
+    said = pair.run(
+        "%%sky --retry 2 --gather seen\nseen.append(len(seen))\ndie_once()\nseen.append('end')"
+    )
+    assert pair.namespace["seen"] == [[0, "end"], [0, "end"]]
+    assert "as no checkpoint was saved (`sky.save`); attempt 2 of 3 begins from the start" in said
+
+
+def test_an_error_of_the_cell_is_its_own(pair: Notebook, tmp_path: Path) -> None:
+    code = "open(f'{folder}/begun', 'a').write('.')\nraise ValueError('mine')"
+    with pytest.raises(ValueError, match="mine"):
+        pair.run(f"%%sky --retry 3 --ranks 0\n{code}")
+    assert (tmp_path / "begun").read_text() == "."
+
+
+def test_the_last_attempt_is_the_last(pair: Notebook, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "import os, signal\nprint('here', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+    with pytest.raises(RankLost, match="rank 1 is lost"):
+        pair.run(f"%%sky --retry 1 --ranks 1\n{code}")
+
+
+def test_without_the_option_nothing_runs_again(pair: Notebook) -> None:
+    with pytest.raises(RankLost):
+        pair.run("%%sky\ndie_once()")
+
+
+def test_stop_ends_it(pair: Notebook, tmp_path: Path) -> None:
+    def stop() -> None:
+        until((tmp_path / "again").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(Interrupted):
+        pair.run(
+            "%%sky --retry 3\nimport time\ndie_once()\nopen(f'{folder}/again', 'w').close()\n"
+            "time.sleep(600)"
+        )
+    thread.join()
+    assert pair.run("%%sky\nprint('idle')") == "idle\n"
+
+
+def test_all_attempts_together_have_the_time(pair: Notebook) -> None:
+    with pytest.raises(TimedOut):
+        pair.run("%%sky --retry 3 --timeout 2\nimport time\ndie_once()\ntime.sleep(600)")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_cluster_that_is_lost_comes_back(pair: Notebook, number: int) -> None:
+    """Local nodes share an agent; a machine that shuts down, as a spot one does, asks it to end."""
+    [row] = registry.rows()
+    said = pair.run(
+        "%%sky --retry 1 --gather pid\nimport time\nif is_first('agent'):\n"
+        f"    os.kill({row.machines[0]['pid']}, {number})\n    time.sleep(600)\n"
+        "pid = os.getpid()"
+    )
+    assert re.search(rf"cluster {row.name} is lost: .*; attempt 2 of 2 begins", said)
+    [new] = registry.rows()
+    assert new.name == row.name and new.id != row.id
+    assert len(set(pair.namespace["pid"])) == 2
+
+
+def test_one_that_was_ended_does_not(pair: Notebook, tmp_path: Path) -> None:
+    def end() -> None:
+        until((tmp_path / "begun").exists)
+        command = [sys.executable, "-m", "jupyter_sky", "down", registry.rows()[0].name]
+        subprocess.run(command, check=True, capture_output=True)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    with pytest.raises((sky.ClusterLost, Interrupted)):
+        pair.run("%%sky --retry 3\nimport time\nif is_first('begun'): time.sleep(600)")
+    thread.join()
+    assert registry.rows() == []
+
+
+def test_scripts_have_torchruns_own(pair: Notebook) -> None:
+    with pytest.raises(sky.UsageError, match="--max-restarts"):
+        pair.run("%%sky --sh --retry 3\necho")
+
+
+def test_a_page_shows_which_attempt_it_is(
+    opened: Callable[..., LiveNotebook], tmp_path: Path
+) -> None:
+    page = opened()
+    page.succeed(f"%config Sky.plugin = 'none'\nfolder = {str(tmp_path)!r}\n{ONCE}")
+    cell = page.succeed("%%sky --nodes 2 --retry 2 --out pid\ndie_once()\npid = os.getpid()")
+    first, last = _runs(cell)
+    assert first["state"] == "error" and first["attempt"] is None
+    assert last["state"] == "ok" and last["attempt"] == [2, 3]
+    assert "attempt 2 of 3" in cell.strips[-1]["text/plain"]
+    assert "attempt 2 of 3 begins" in cell.stdout
+
+    # In the background the strip that is there goes on, and so do the run's own words.
+    page.succeed("os.remove(f'{folder}/killed')")
+    code = "die_once()\nimport jupyter_sky as sky\nrank = sky.instance_info().rank + 10"
+    line = "--retry 2 --out rank --background"
+    cell = page.succeed(
+        f"run = get_ipython().run_cell_magic('sky', {line!r}, {code!r})\n"
+        "display(run)\nprint(run.result())"
+    )
+    assert cell.stdout == "{'rank': 10}\n" and page.value("rank") == 10
+    last = _runs(cell)[-1]
+    assert last["state"] == "ok" and last["attempt"] == [2, 3] and last["background"]
+    assert "attempt 2 of 3 begins" in page.value("run.output")
+
+
+def test_who_cancels_wants_no_other_attempt(pair: Notebook, tmp_path: Path) -> None:
+    pair.run(
+        "run = get_ipython().run_cell_magic('sky', '--retry 3 --background', "
+        "'import time\\nis_first(\"begun\")\\ntime.sleep(600)')"
+    )
+    until((tmp_path / "begun").exists)
+    with pytest.raises(Interrupted):
+        pair.run("run.cancel()\nrun.result()")
+    assert pair.run("%%sky\nprint('idle')") == "idle\n"
+
+
+def _runs(cell: Cell) -> list[Any]:
+    """Return each run that a cell's strips have shown, as it was shown last."""
+    shown = [strip[MIME]["snapshot"]["run"] for strip in cell.strips]
+    return list({run["id"]: run for run in shown}.values())

@@ -1,0 +1,68 @@
+"""``%sky stop`` and ``%sky start`` in a real kernel, and what the other commands say meanwhile."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.providers.aws.clients import Clients
+from tests.notebook.kernels import LiveNotebook
+from tests.providers.aws.stand_in.machines import Machines
+from tests.providers.aws.stand_in.notebook import renting_notebook
+
+
+@pytest.fixture
+def notebook(machines: Machines, clients: Clients, tmp_path: Path) -> Iterator[LiveNotebook]:
+    subnet = machines.subnet(clients)
+    with renting_notebook(
+        tmp_path / "n.ipynb", subnet=subnet, addresses="private", user="root"
+    ) as made:
+        yield made
+        made.run("%sky down train")
+
+
+def test_stop_and_start(
+    notebook: LiveNotebook, machines: Machines, left: Callable[[], list[str]]
+) -> None:
+    sentence = notebook.run("%%sky --nodes 2 --autostop\npass").sentence
+    assert "--autostop does not apply to local nodes: leave it out" in sentence
+    sentence = notebook.run("%%sky --provider aws --autostop --max-cost 5\npass").sentence
+    assert "--max-cost ends machines with their disks, which --autostop keeps" in sentence
+    notebook.succeed("%%sky --nodes 1 --cluster here\npass")
+    sentence = notebook.run("%sky stop here").sentence
+    assert "local nodes are not stopped. It costs nothing: `%sky down` ends it" in sentence
+    notebook.succeed("%sky down here")
+    notebook.succeed(
+        "%%sky --provider aws --nodes 2 --cpus 4+ --cluster train --variable WHERE=aws\n"
+        "import os\nopen('kept', 'w').write('on the disk')"
+    )
+    assert "train is up already" in notebook.run("%sky start train").sentence
+    lost, stopped = notebook.succeed("%sky stop").stdout.splitlines()
+    assert lost == "train: variables of ranks 0-1 are lost, files on its disks stay"
+    assert stopped.startswith("train: stopped; its disks cost $0.0")
+    assert "a month; `%sky start train` starts it again" in stopped
+    assert not any(host.is_up for host in machines.hosts.values())
+    table = notebook.succeed("%sky status").stdout
+    assert "stopped" in table
+    assert "its disks cost $0.0" in table
+    assert "`%sky start train` starts it again" in table
+    kept = notebook.succeed("%sky gc").stdout
+    assert "kept: train, which is stopped: its disks cost $0.0" in kept
+    assert "us-east-1, disks of it stopped" in notebook.succeed("%sky costs").stdout
+    sentence = notebook.run("%%sky --cluster train\npass").sentence
+    assert "cluster train is stopped: `%sky start train` starts it again" in sentence
+    # Another kernel starts it again, which knows what it was made of.
+    notebook.restart()
+    notebook.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
+    cell = notebook.succeed("import os\nos.environ['WHERE'] = 'aws'\n%sky start train")
+    assert any("2 aws nodes, 2 ranks on CPU, $0.40 an hour, ready in" in x for x in cell.shown)
+    cell = notebook.succeed(
+        "%%sky --gather found\nimport os\nfound = open('kept').read(), os.environ['WHERE']"
+    )
+    assert notebook.value("found") == [("on the disk", "aws")] * 2
+    notebook.succeed("%sky stop")
+    assert "ended; nothing is left running" in notebook.succeed("%sky down train").stdout
+    assert left() == []

@@ -1,0 +1,77 @@
+"""What a stopped cluster costs, and what is left of its limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from jupyter_sky.cluster.inventory import registry, stops
+from jupyter_sky.cluster.inventory.registry import Row
+from jupyter_sky.cluster.inventory.stops import DiskCost
+from jupyter_sky.notebook.commands.life.stops import disks_cost
+
+ID = "0000000d"
+
+
+@pytest.fixture
+def cluster() -> Iterator[None]:
+    registry.record(ID, "limited", "aws", {"nodes": 1})
+    registry.record_machines(ID, [{"nodes": [{"price": 2.0, "ranks": [0]}]}])
+    yield
+    registry.remove(ID)
+
+
+def row() -> Row:
+    [found] = [each for each in registry.rows() if each.id == ID]
+    return found
+
+
+def left(hours: float) -> float | None:
+    """What is left of the limit so many hours after the last change of the price."""
+    return stops.money_left(row(), row().meter.since + 3600 * hours)
+
+
+def test_disks_of_stopped_machines_count(cluster: None) -> None:
+    assert left(1) is None
+    stops.record_stop(ID, time.time(), DiskCost(0.5, left=10.0))
+    assert left(4) == pytest.approx(8)
+    assert left(40) == pytest.approx(-10)
+    # A start that fails counts as well, and the limit stays what it was.
+    stops.record_begin(row())
+    assert left(2) == pytest.approx(6, abs=0.1)
+    stops.record_stop(ID, time.time(), DiskCost(0.5))
+    assert left(4) == pytest.approx(8, abs=0.1)
+    stops.record_begin(row(), money=100.0)
+    assert left(0) == pytest.approx(100)
+
+
+def test_disks_whose_price_is_not_known_do_not_count(cluster: None) -> None:
+    stops.record_stop(ID, time.time(), DiskCost(None, left=10.0))
+    assert left(1000) == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("cost", "says"),
+    [
+        (DiskCost(0.5), "its disks cost $0.50 an hour, $365.00 a month"),
+        (DiskCost(None), "what its disks cost is not known"),
+        (
+            DiskCost(None, 4.0),
+            "what its disks cost is not known, so --max-cost does not count them",
+        ),
+        (
+            DiskCost(0.5, 4.0),
+            "its disks cost $0.50 an hour, $365.00 a month, which the $4.00 left of --max-cost pay "
+            "for 8 h 00 min: only `%sky down` ends them then",
+        ),
+        (
+            DiskCost(0.5, -1.0),
+            "its disks cost $0.50 an hour, $365.00 a month, and --max-cost is spent: only `%sky "
+            "down` ends them",
+        ),
+    ],
+)
+def test_what_is_said_of_it(cost: DiskCost, says: str) -> None:
+    assert disks_cost(cost) == says

@@ -1,0 +1,252 @@
+"""Machines that are stopped and started again keep their disks, and nothing else goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import cloud_resources, ledger, registry, stops
+from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
+from jupyter_sky.cluster.inventory.stops import ClusterStopped
+from jupyter_sky.cluster.runtime_env import RuntimeEnv
+from jupyter_sky.cluster.stopping.start import start_stopped
+from jupyter_sky.errors import ClusterLost, SkyError, UsageError
+from jupyter_sky.providers import providers
+from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2 import user_data
+from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
+from jupyter_sky.providers.aws.network import access, security_group
+from tests.cluster.conftest import Cells
+from tests.lab import Lab
+from tests.providers.aws.conftest import Start
+from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.faults import denying
+from tests.providers.aws.stand_in.machines import Machines
+
+Left = Callable[[], list[str]]
+
+PATIENCE = 60.0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def _end_stopped(account: Account) -> Iterator[None]:
+    """End what a test has left stopped."""
+    yield
+    account.fault = None
+    for row in registry.rows():
+        if row.is_stopped:
+            Cluster.remove(row, providers()[row.provider])
+
+
+def row_of(cells: Cells) -> registry.Row:
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    return row
+
+
+def phase_of(cells: Cells) -> ProbePhase:
+    [found] = probe([row_of(cells)], providers())
+    return found.phase
+
+
+def stop(cells: Cells) -> None:
+    cells.cluster.power.stop(cells.cluster.power.check_stop())
+
+
+def start_again(cells: Cells, provider: AWS | None = None, money: float | None = None) -> Cells:
+    """Start a cluster again, as another kernel would."""
+    access._known.clear()
+    row = row_of(cells)
+    provider = provider or AWS(python=sys.executable, user="root")
+    spec = registry.recorded_spec(row)
+    started = start_stopped(row, spec, provider, cells.cluster.runtime_env, money=money)
+    return Cells(started)
+
+
+def spend(cells: Cells, dollars: float) -> None:
+    """Let the disks of a stopped cluster have cost so much more."""
+    with registry.opened() as database:
+        database.execute(
+            "UPDATE clusters SET spec = json_set(spec, '$.meter[0]', "
+            "json_extract(spec, '$.meter[0]') + ?) WHERE id = ?",
+            (dollars, cells.cluster.id),
+        )
+
+
+def states(clients: Clients, cells: Cells) -> set[str]:
+    ids = [each["id"] for each in row_of(cells).machines]
+    found = clients.ec2.describe_instances(InstanceIds=ids)["Reservations"]
+    return {each["State"]["Name"] for some in found for each in some["Instances"]}
+
+
+def on_power_off(clients: Clients, cells: Cells) -> set[str]:
+    name = "instanceInitiatedShutdownBehavior"
+    ids = [each["id"] for each in row_of(cells).machines]
+    said = [
+        clients.ec2.describe_instance_attribute(InstanceId=each, Attribute=name) for each in ids
+    ]
+    return {each["InstanceInitiatedShutdownBehavior"]["Value"] for each in said}
+
+
+def test_the_same_machines_come_back_at_new_addresses(
+    start: Start, machines: Machines, lab: Lab, clients: Clients, left: Left
+) -> None:
+    machines.have_public_addresses()
+    here = f"{lab.address}/32"
+    cells = start(2, framework=False, addresses="public", ssh_from=here, max_cost=5)
+    cells.run("here = 1\nwith open('kept', 'w') as file: file.write('on the disk')")
+    before = row_of(cells)
+    hosts, shown = before.hosts, keys_of(before.id).of_instances()
+    left_of_money = [host.run("cat", "/run/jupyter-sky-until") for host in machines.hosts.values()]
+    cost = cells.cluster.power.check_stop()
+    price, money = cost.price, cost.left
+    assert price == pytest.approx(2 * 100 * 0.08 / 730, rel=0.5), "of two disks"
+    assert money == pytest.approx(5, abs=0.5)
+    stop(cells)
+    assert states(clients, cells) == {"stopped"}
+    assert not any(host.is_up for host in machines.hosts.values())
+    assert phase_of(cells) is ProbePhase.STOPPED
+    row = row_of(cells)
+    assert row.price == price
+    with pytest.raises(ClusterLost, match=r"is stopped: `%sky start .*` starts it again"):
+        cells.run("here")
+    with pytest.raises(ClusterStopped, match=f"`%sky start {row.name}` starts it again"):
+        Cluster.attach(row, AWS(), RuntimeEnv({}))
+    # What the disks have cost meanwhile is no longer there for the machines.
+    spend(cells, 6.0)
+    assert (stops.money_left(row_of(cells), time.time()) or 0.0) < 0
+    with pytest.raises(UsageError, match=f"nothing is left .*`%sky start {row.name} --max-cost 4`"):
+        start_again(cells)
+    assert states(clients, cells) == {"stopped"}
+    spend(cells, -4.0)
+    again = start_again(cells)
+    kept = again.ask("open('kept').read(), 'here' in globals()")
+    assert kept == [("on the disk", False)] * 2
+    after = row_of(cells)
+    assert [each["id"] for each in after.machines] == [each["id"] for each in before.machines]
+    assert not set(after.hosts) & set(hosts)
+    assert keys_of(before.id).of_instances() == shown
+    assert after.price == before.price
+    assert on_power_off(clients, cells) == {"terminate"}
+    hours = (money - 2.0) / (after.price or 0.0)
+    for host, was in zip(machines.hosts.values(), left_of_money, strict=True):
+        until = int(host.run("cat", "/run/jupyter-sky-until"))
+        assert until - time.time() == pytest.approx(3600 * hours, rel=0.1)
+        assert until < int(was) - 3600
+    places = {each.place for each in registry.all_spent()}
+    assert places == {"us-east-1", "us-east-1, disks of it stopped"}
+    assert ledger.by_day(registry.all_spent(), 1)
+    again.cluster.down()
+    assert left() == []
+
+
+def test_the_notebook_is_let_in_where_it_is_now(
+    start: Start, machines: Machines, lab: Lab, clients: Clients
+) -> None:
+    machines.guard()
+    cells = start(1, framework=False)
+    stop(cells)
+    [group] = security_group.find_groups(clients, cells.cluster.id)
+    elsewhere = f"{lab.address.rpartition('.')[0]}.99/32"
+    security_group.admit(clients, group, elsewhere)
+    again = start_again(cells)
+    # The notebook that has lost it leaves it alone, now that another has started it again.
+    assert not cells.cluster.power.end_lost()
+    assert again.ask("1 + 1") == [2]
+    [group] = security_group.find_groups(clients, cells.cluster.id)
+    assert list(security_group.who_may_log_in(group)) == [f"{lab.address}/32"]
+    again.cluster.down()
+
+
+def test_no_room_leaves_it_stopped(
+    start: Start, account: Account, clients: Clients, left: Left
+) -> None:
+    cells = start(2, framework=False)
+    stop(cells)
+    price = row_of(cells).price
+    for code, says in (
+        ("InsufficientInstanceCapacity", "AWS has no capacity for its instances in their zone"),
+        ("VcpuLimitExceeded", "the account may have no more such instances"),
+    ):
+
+        def refuse(call: Call, carry_out: Callable[[], Answer], code: str = code) -> Answer:
+            return refusal(code, "No.") if call.action == "StartInstances" else carry_out()
+
+        account.fault = refuse
+        with pytest.raises(SkyError, match=f"stays stopped: {says}"):
+            start_again(cells)
+        account.fault = None
+        assert states(clients, cells) == {"stopped"}
+        assert phase_of(cells) is ProbePhase.STOPPED
+        assert row_of(cells).price == pytest.approx(price)
+    assert not [each for each in cloud_resources.find()[0] if each.is_orphaned]
+    row = row_of(cells)
+    Cluster.remove(row, AWS())
+    assert left() == []
+    assert registry.find(row.name) is None
+
+
+def test_where_aws_denies_it_the_cluster_goes_on(
+    start: Start, account: Account, clients: Clients
+) -> None:
+    cells = start(1, framework=False)
+    cells.run("here = 1")
+    for action in ("ModifyInstanceAttribute", "StopInstances"):
+        account.fault = denying(action)
+        with pytest.raises(SkyError, match=f"may not do ec2:{action}"):
+            stop(cells)
+        account.fault = None
+        assert cells.ask("here") == [1]
+        assert on_power_off(clients, cells) == {"terminate"}
+
+
+def test_a_cluster_that_cannot_be_stopped_says_what_to_do(start: Start, machines: Machines) -> None:
+    cells = start(1, framework=False, spot=True)
+    with pytest.raises(UsageError, match="AWS stops no spot instances: bring what you need with"):
+        cells.cluster.power.check_stop()
+    cells.run("import time")
+    cells.start("time.sleep(600)")
+    until(lambda: any(rank.run for rank in cells.cluster.state.ranks))
+    with pytest.raises(UsageError, match="is busy: stop it when the run is over"):
+        cells.cluster.power.check_stop()
+
+
+def test_autostop_keeps_the_disks(
+    start: Start, machines: Machines, clients: Clients, monkeypatch: pytest.MonkeyPatch, left: Left
+) -> None:
+    monkeypatch.setattr(user_data, "NEXT_AGENT_WITHIN", 1)
+    asked = {"autostop": True, "idle_timeout": 0.5}
+    cells = start(1, framework=False, watch_every=1, asked=asked)
+    [host] = machines.hosts.values()
+    assert on_power_off(clients, cells) == {"stop"}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(host.pid).wait(PATIENCE)
+    with pytest.raises(ClusterLost, match="stopped itself: .* `%sky start .*` starts it again"):
+        cells.run("here = 1")
+    # What a notebook does with a cluster that is lost does nothing to this one.
+    with pytest.raises(ClusterStopped, match="`%sky start"):
+        cells.cluster.power.end_lost()
+    cells.cluster.close()
+    until(lambda: states(clients, cells) == {"stopped"})
+    assert phase_of(cells) is ProbePhase.STOPPED
+    assert row_of(cells).price
+    assert not [each for each in cloud_resources.find()[0] if each.is_orphaned]
+    again = start_again(cells)
+    assert again.ask("1 + 1") == [2]
+    assert on_power_off(clients, cells) == {"stop"}
+    again.cluster.down()
+    assert left() == []
