@@ -1,8 +1,7 @@
 """What the ranks of a node are doing, also while no Python code runs in them.
 
-The side thread of a rank tells. A rank that does not answer is either stopped by the system, or a
-call into C keeps the interpreter to itself: then no thread's frames change, and it is safe to let
-it write its stacks on a signal.
+The side thread of a rank tells. A rank that does not answer is stopped by the system, has no time,
+or a call into C keeps the interpreter to itself: on a signal it writes its main thread's stack.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class Inspection:
             return await asked.wait()
 
     async def written_stack(self, process: RankProcess) -> list[SeenFrame] | None:
-        """Let the system write a rank's stacks; ``None`` if it does not even do that."""
+        """Let the system write a rank's stack; ``None`` if it does not even do that."""
         file, pid = process.stacks, process.pid
         if file is None or pid is None or os.fstat(file).st_size < stacks.NAMES_SIZE:
             return None  # its process has only begun: the signal would end it

@@ -1,8 +1,10 @@
 """Stacks as a user reads them: cells and files by their names, without our own frames.
 
-The side thread of a rank reads the frames of the others. Where it cannot run, because a call into C
-keeps the interpreter to itself, the system tells: on a signal `faulthandler` writes the stacks to a
-file, from C alone. That file is the agent's, which reads it; what a cell is called stands in front.
+The side thread of a rank reads the frames of the others. Where it cannot run, because a call into
+C keeps the interpreter to itself, the system tells: on a signal `faulthandler` writes a stack to a
+file, from C alone. It writes that of the thread which gets the signal, the main thread, and no
+other: a rank that was only slow runs on, and reading frames that go meanwhile ends its process.
+The file is the agent's, which reads it; what a cell is called stands in front.
 """
 
 from __future__ import annotations
@@ -36,7 +38,6 @@ _MOST_THREADS = 4  # in which calls run beside the main thread
 _LONGEST_LINE = 120  # characters
 _PACKAGE = str(Path(__file__).resolve().parents[3])
 _TITLE = re.compile(r"In\[(\d+)\]")
-_THREAD = re.compile(r"^(?:Thread|Current thread) ", re.M)
 _DUMPED = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
 _WRAPPERS = ("c10d_logger.py",)  # around each call of torch.distributed
 _KNOWN_CLASSES = {"_BaseDataLoaderIter": "DataLoader"}
@@ -44,7 +45,7 @@ _KNOWN_CLASSES = {"_BaseDataLoaderIter": "DataLoader"}
 
 
 class StackFile:
-    """The rank's end of the file that its stacks are written to on a signal.
+    """The rank's end of the file that its stack is written to on a signal.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class StackFile:
         self._known: Mapping[str, str] = {}
         # What it writes stands behind what the agent has left there.
         stacks = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_APPEND)
-        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
+        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=False, chain=False)
         # From now on the agent may send the signal, which before would have ended the process.
         os.ftruncate(descriptor, NAMES_SIZE)
 
@@ -129,18 +130,12 @@ def parse_dump(data: bytes) -> list[SeenFrame]:
     titles: Mapping[str, str] = {}
     with contextlib.suppress(ValueError):
         titles = json.loads(data[:NAMES_SIZE].rstrip(b"\0") or b"{}")
-    stacks = _THREAD.split(data[NAMES_SIZE:].decode(errors="replace"))
-    # The main thread is the oldest, and stands last.
-    for stack in reversed(stacks):
-        matches = [_DUMPED.match(line) for line in stack.splitlines()]
-        found = [
-            _seen(match[1], int(match[2]) if match[2].isdigit() else 0, match[3], titles)
-            for match in matches
-            if match
-        ]
-        if found := _down_to_cell(found):
-            return found
-    return []
+    lines = data[NAMES_SIZE:].decode(errors="replace").splitlines()
+    return _down_to_cell(
+        _seen(match[1], int(match[2]) if match[2].isdigit() else 0, match[3], titles)
+        for match in map(_DUMPED.match, lines)
+        if match
+    )
 
 
 def is_whole(data: bytes) -> bool:
