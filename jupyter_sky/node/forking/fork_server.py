@@ -27,12 +27,15 @@ from typing import TYPE_CHECKING
 import msgpack
 import psutil
 
+from jupyter_sky.node.forking.import_path import import_path, own_entries
 from jupyter_sky.node.forking.template import leave_template
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.serialization import imported_versions
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jupyter_sky.node.rank.ipython.shell import RankShell
     from jupyter_sky.transport.protocol.rank_messages import (
         ForkRequest,
@@ -63,17 +66,18 @@ def main(agent_fd: int, folder: Path, place: str) -> None:
     """
     agent = socket.socket(fileno=agent_fd)
     spec = AgentSpec.from_json((folder / "spec.json").read_text())
+    own = own_entries()
     # During the imports this process does not listen to the agent; if that ends, so does this.
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _set_up_imports(spec)
+    _set_up_imports(spec, own)
     shell, imported = _import_all(spec)
     _libc.prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
     # What could not be imported may be there next time.
-    if place and not imported["missing"] and (order := leave_template(place, agent)):
+    if place and not imported["missing"] and (order := leave_template(place, agent, own)):
         agent, folder = order.sock, order.folder
         spec = AgentSpec.from_json((folder / "spec.json").read_text())
-        _set_up_imports(spec)
+        _set_up_imports(spec, own)
         shell.find_profile()
     # What is installed later belongs to one cluster, and a template to none.
     overlay.add_to_path(folder)
@@ -91,14 +95,14 @@ def main(agent_fd: int, folder: Path, place: str) -> None:
     os._exit(0)
 
 
-def _set_up_imports(spec: AgentSpec) -> None:
+def _set_up_imports(spec: AgentSpec, own: Sequence[str]) -> None:
     """Take the working folder and the import path that the specification wants for ranks."""
+    sys.path[:] = import_path(spec.sys_path, os.environ, own)
     os.environ.pop("PYTHONPATH", None)
     if spec.python_path is not None:
         os.environ["PYTHONPATH"] = spec.python_path
     with contextlib.suppress(OSError):
         os.chdir(spec.cwd)
-    sys.path[:] = [*spec.sys_path, *(path for path in sys.path if path not in spec.sys_path)]
 
 
 def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:

@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jupyter_sky.node.forking.import_path import with_packages
+
 _OF_THE_SESSION = re.compile(
     r"(JPY|JUPYTER|IPYTHON|PYTEST|SSH|VSCODE|XDG_SESSION|DBUS|TERM|SYSTEMD|WINDOW)_?.*"
-    r"|SHLVL|(OLD)?PWD|COLUMNS|LINES|TORCHINDUCTOR_CACHE_DIR|_"
+    r"|SHLVL|(OLD)?PWD|COLUMNS|LINES|TORCHINDUCTOR_CACHE_DIR|PYTHONPATH|_"
 )
 """Variables that tell who started a process, and not how it computes.
 
-torch itself sets one of them, in a kernel that has compiled something.
+torch itself sets one of them, in a kernel that has compiled something. Of the import path, what is
+found there counts.
 """
 
 _OF_THE_PROCESS = (
@@ -30,9 +33,10 @@ _OF_THE_PROCESS = (
 def likeness(spec: Mapping[str, Any], env: Mapping[str, str]) -> str:
     """Return a word that is the same for fork servers of which each could be the other.
 
-    That is: the same interpreter, modules and variables while it imports, and the same rights,
-    limits and namespaces, all of which a process has from its parent. Whether the files of its
-    modules are still the same is for the process itself to say: it knows them.
+    That is: the same interpreter, packages and variables while it imports, and the same rights,
+    limits and namespaces, all of which a process has from its parent. Whether its modules are found
+    at the same places from there, and whether their files are still the same, is for the process
+    itself to say: it knows them.
 
     Parameters
     ----------
@@ -43,7 +47,7 @@ def likeness(spec: Mapping[str, Any], env: Mapping[str, str]) -> str:
     """
     parts = {
         "python": [sys.executable, sys.version, __file__],
-        "imports": [spec["preload"], spec["sys_path"], spec["python_path"]],
+        "imports": [spec["preload"], with_packages(spec["sys_path"], env)],
         "env": sorted(pair for pair in env.items() if not _OF_THE_SESSION.fullmatch(pair[0])),
         "namespaces": [str(each.readlink()) for each in sorted(Path("/proc/self/ns").iterdir())],
         "cgroup": Path("/proc/self/cgroup").read_text(),

@@ -39,7 +39,8 @@ def start_fork_server(folder: Path, spec: Mapping[str, Any]) -> tuple[socket.soc
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     env = {**os.environ, **spec["env"]}
     place = _place(spec, env)
-    pid = _fork_of_template(place, theirs, folder, env) if place else 0
+    order = {"folder": str(folder), "path": spec["sys_path"], "env": env}
+    pid = _fork_of_template(place, theirs, order) if place else 0
     if not pid:
         theirs.set_inheritable(True)
         module = [sys.executable, "-P", "-m", "jupyter_sky.node.forking.fork_server"]
@@ -61,17 +62,14 @@ def _place(spec: Mapping[str, Any], env: Mapping[str, str]) -> str:
         return ""
 
 
-def _fork_of_template(
-    place: str, fork_server: socket.socket, folder: Path, env: Mapping[str, str]
-) -> int:
+def _fork_of_template(place: str, fork_server: socket.socket, order: Mapping[str, Any]) -> int:
     """Return the process id of a fork server that a template has forked; 0 if it has not."""
-    order = json.dumps({"folder": str(folder), "env": dict(env)})
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_ANSWERS_WITHIN)
         try:
             sock.connect(place)
             socket.send_fds(sock, [b" "], [fork_server.fileno(), sys.stderr.fileno()])
-            sock.sendall(order.encode())
+            sock.sendall(json.dumps(order).encode())
             sock.shutdown(socket.SHUT_WR)
             return int(sock.recv(32) or 0)
         except OSError:

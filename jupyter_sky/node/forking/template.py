@@ -22,10 +22,12 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from jupyter_sky.node.forking.import_path import import_path, locations
 
 UNUSED_FOR = 60.0
 """Seconds after which a template ends from which no fork server is left."""
@@ -46,7 +48,7 @@ class Order:
     folder: Path
 
 
-def leave_template(place: str, agent: socket.socket) -> Order | None:
+def leave_template(place: str, agent: socket.socket, own: Sequence[str]) -> Order | None:
     """Leave a template behind; this returns once here, and once in each of its forks.
 
     Parameters
@@ -55,6 +57,8 @@ def leave_template(place: str, agent: socket.socket) -> Order | None:
         Where it listens.
     agent
         The socket to the agent of this process, of which a template knows nothing.
+    own
+        The import path that the interpreter has by itself.
 
     Returns
     -------
@@ -80,7 +84,7 @@ def leave_template(place: str, agent: socket.socket) -> Order | None:
             os.setsid()
             for fd in (0, 1, 2):
                 os.dup2(os.open(os.devnull, os.O_RDWR), fd)
-            order = Template(listener, user).serve()
+            order = Template(listener, user, own).serve()
     except BaseException:
         traceback.print_exc()
     if order is None:
@@ -97,11 +101,16 @@ class Template:
         The socket that agents come to.
     user
         Process id of the fork server that it was forked from.
+    own
+        The import path that the interpreter has by itself.
     """
 
-    def __init__(self, listener: socket.socket, user: int) -> None:
+    def __init__(self, listener: socket.socket, user: int, own: Sequence[str]) -> None:
         write_title(_TITLE)
-        self._files = _stamps(_imported_files())
+        self._own = own
+        self._files: dict[str, tuple[int, int]] = {}
+        self._found: dict[str, str] = {}
+        self._look_at_modules()
         self._listener = listener
         self._place = Path(listener.getsockname())
         _remove_dead(self._place.parent)
@@ -149,6 +158,8 @@ class Template:
                 if not self._is_like_new():
                     self._place.unlink()
                     return None
+                if not self._is_found_from(import_path(wanted["path"], wanted["env"], self._own)):
+                    return None
                 self._used = time.monotonic()
                 pid = os.fork()
                 if not pid:
@@ -156,7 +167,7 @@ class Template:
                     return _become_fork_server(wanted, descriptors)
                 self._add_user(pid)
                 agent.sendall(str(pid).encode())
-            except (OSError, ValueError):
+            except (OSError, ValueError, LookupError):
                 pass  # the agent starts a fork server of its own
         for fd in descriptors:
             os.close(fd)
@@ -166,6 +177,16 @@ class Template:
         """Return whether an agent that imported the same now would have the same."""
         threads = list(Path("/proc/self/task").iterdir())
         return len(threads) == 1 and self._files == _stamps(self._files)
+
+    def _is_found_from(self, path: Sequence[str]) -> bool:
+        """Return whether modules are where this import path finds them, too."""
+        return locations(self._found, path) == self._found
+
+    def _look_at_modules(self) -> None:
+        """Keep where the modules are that are imported now, and what their files are like."""
+        self._files = {**_stamps(_imported_files()), **self._files}
+        names = {name for name in sys.modules if "." not in name}
+        self._found = {**locations(names, sys.path), **self._found}
 
     def _add_user(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -186,7 +207,7 @@ class Template:
         gc.disable()
         with contextlib.suppress(Exception):
             importlib.import_module(self._later.pop())
-        self._files = {**_stamps(_imported_files()), **self._files}
+        self._look_at_modules()
         gc.collect()
         gc.freeze()
         gc.enable()

@@ -95,6 +95,36 @@ def test_a_changed_variable_or_module_is_imported_again(new_with, tmp_path, monk
     assert seen() == ("me", 2)
 
 
+def test_a_notebook_in_another_folder_does_not_import_everything_again(
+    new, tmp_path, monkeypatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        (folder / "code").mkdir(parents=True)  # called like a module, and is none
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(first)
+        new(nodes=1, framework=False)
+    monkeypatch.syspath_prepend(second)
+    cells = new(nodes=1, framework=False)
+    assert maker_of(cells).cmdline()[0] == TITLE
+    [path] = cells.ask("__import__('sys').path")
+    assert path[0] == str(second)
+    assert str(first) not in path
+
+
+def test_a_folder_with_a_module_of_that_name_has_its_own(new_with, tmp_path, monkeypatch) -> None:
+    plugin = sky.Plugin("own", preload=("preloaded_by_name",))
+    for folder in ("one", "two", "one"):
+        module = tmp_path / folder / "preloaded_by_name.py"
+        module.parent.mkdir(exist_ok=True)
+        module.write_text(f"where = '{folder}'\n")
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(module.parent)
+            cells = new_with([plugin], 1)
+            cells.run("import preloaded_by_name")
+            assert cells.ask("preloaded_by_name.where") == [folder]
+
+
 def test_a_dead_template_costs_no_cluster_and_leaves_nothing(new, monkeypatch) -> None:
     new(nodes=1, framework=False)
     [template] = waiting.until(own_templates)  # it takes its title when the cluster is up already

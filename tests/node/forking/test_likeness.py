@@ -6,6 +6,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ import os, socket, sys
 from jupyter_sky.node.forking import template
 template.UNUSED_FOR = template._SETTLED = 0.5
 agent, fork_server = socket.socketpair()
-assert template.leave_template(sys.argv[1], fork_server) is None
+assert template.leave_template(sys.argv[1], fork_server, []) is None
 fork_server.close()
 os.write(1, b"left")
 agent.recv(1)  # until its end, unless something else has the other end still
@@ -42,11 +43,17 @@ def test_variables_of_the_session_make_no_difference(changed: dict[str, str], sa
     assert (likeness(SPEC, {**ENV, **changed}) == likeness(SPEC, ENV)) is same
 
 
-@pytest.mark.parametrize(
-    "changed", [{"preload": ["json", "re"]}, {"sys_path": ["/b"]}, {"python_path": "/a"}]
-)
-def test_what_is_imported_makes_a_difference(changed: dict[str, Any]) -> None:
-    assert likeness({**SPEC, **changed}, ENV) != likeness(SPEC, ENV)
+def test_what_is_imported_makes_a_difference() -> None:
+    assert likeness({**SPEC, "preload": ["json", "re"]}, ENV) != likeness(SPEC, ENV)
+
+
+def test_a_folder_makes_a_difference_where_packages_are_installed(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    assert likeness({**SPEC, "sys_path": [path]}, ENV) == likeness(SPEC, ENV)
+    assert likeness(SPEC, {**ENV, "PYTHONPATH": path}) == likeness(SPEC, ENV)
+    (tmp_path / "six-1.16.0.dist-info").mkdir()
+    assert likeness({**SPEC, "sys_path": [path]}, ENV) != likeness(SPEC, ENV)
+    assert likeness(SPEC, {**ENV, "PYTHONPATH": path}) != likeness(SPEC, ENV)
 
 
 @pytest.mark.parametrize(
