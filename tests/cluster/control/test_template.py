@@ -113,16 +113,13 @@ def test_a_notebook_in_another_folder_does_not_import_everything_again(
 
 
 def test_a_folder_with_a_module_of_that_name_has_its_own(new_with, tmp_path, monkeypatch) -> None:
-    plugin = sky.Plugin("own", preload=("preloaded_by_name",))
-    for folder in ("one", "two", "one"):
-        module = tmp_path / folder / "preloaded_by_name.py"
-        module.parent.mkdir(exist_ok=True)
-        module.write_text(f"where = '{folder}'\n")
-        with monkeypatch.context() as patch:
-            patch.syspath_prepend(module.parent)
-            cells = new_with([plugin], 1)
-            cells.run("import preloaded_by_name")
-            assert cells.ask("preloaded_by_name.where") == [folder]
+    plugin = sky.Plugin("colours", preload=("colorsys",))
+    cells = new_with([plugin], 1)
+    assert cells.ask("hasattr(__import__('colorsys'), 'rgb_to_hsv')") == [True]
+    (tmp_path / "colorsys.py").write_text("ours = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    cells = new_with([plugin], 1)
+    assert cells.ask("__import__('colorsys').ours") == [True]
 
 
 def test_a_dead_template_costs_no_cluster_and_leaves_nothing(new, monkeypatch) -> None:
