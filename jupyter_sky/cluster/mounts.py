@@ -47,11 +47,12 @@ class Mounts:
             When a node cannot make one.
         """
         every = check_volumes([*self.volumes, *volumes])
+        controller = self._controller
         at = wait_with_cleanup(
-            mount.mount(self._controller.connections, every, self._controller.provider)
+            mount.mount(controller.connections, every, controller.provider, controller.warn)
         )
-        self._controller.spec = replace(self._controller.spec, volumes=every)
-        call(renewal.begin, self._controller, at)
+        controller.spec = replace(controller.spec, volumes=every)
+        call(renewal.begin, controller, at)
 
     def write_back(self) -> tuple[list[str], list[str]]:
         """Write back what ranks have written.

@@ -27,6 +27,7 @@ class Notebook:
     def __init__(self) -> None:
         self.shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
         self.namespace: dict[str, Any] = self.shell.user_ns
+        self.stderr = ""  # of the last cell
         self.run("%load_ext jupyter_sky")
         self.run("%config Sky.plugin = 'none'")
 
@@ -34,6 +35,7 @@ class Notebook:
         """Run a cell as the user does; return what it printed, or raise what it raised."""
         with capture_output(display=False) as captured:
             result = self.shell.run_cell(cell, store_history=True)
+        self.stderr = str(captured.stderr)
         result.raise_error()
         return str(captured.stdout)
 

@@ -129,7 +129,9 @@ async def get_ready(
     controller.warnings += version_check.check(controller.versions)
     if controller.spec.volumes:
         progress("preparing volumes")
-        at = await mount(controller.connections, controller.spec.volumes, controller.provider)
+        at = await mount(
+            controller.connections, controller.spec.volumes, controller.provider, controller.warn
+        )
         renewal.begin(controller, at)
     if runtime_env.together:
         progress("forming the group")

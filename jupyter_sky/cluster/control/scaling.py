@@ -170,7 +170,7 @@ class _Expansion(ConnectionListener):
             self._check()
         if self._new and (volumes := controller.spec.volumes):
             progress("preparing volumes")
-            await mount(self._new, volumes, self._provider)
+            await mount(self._new, volumes, self._provider, controller.warn)
         if self._new:
             progress("checking the network")
             await self._introduce()

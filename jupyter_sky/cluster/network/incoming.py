@@ -181,7 +181,7 @@ def written(answer: Message) -> list[str]:
 def mounted(answer: Message) -> MountAnswer:
     """Return what became of volumes on a node."""
     if not _is_mounted(answer):
-        return {"trouble": "it says of its volumes what cannot be read"}
+        return {"trouble": "it says of its volumes what cannot be read", "notes": []}
     return cast(MountAnswer, answer)
 
 

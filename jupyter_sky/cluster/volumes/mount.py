@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
@@ -14,7 +14,7 @@ from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.buckets.credentials import order_of
 from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.transport.tasks import blocking
-from jupyter_sky.transport.volumes.requests import VolumeState, WrittenVolume
+from jupyter_sky.transport.volumes.requests import MountAnswer, VolumeState, WrittenVolume
 
 _RENEW_BEFORE = 0.5
 """The share of their time that credentials have left when others are sent."""
@@ -23,9 +23,23 @@ _NAMED = 3  # files in a sentence
 
 
 async def mount(
-    connections: Sequence[Connection], volumes: Sequence[Volume], provider: Provider
+    connections: Sequence[Connection],
+    volumes: Sequence[Volume],
+    provider: Provider,
+    warn: Callable[[Iterable[str]], None],
 ) -> float | None:
     """Make volumes on nodes, or send new credentials for those that are there.
+
+    Parameters
+    ----------
+    connections
+        To the nodes.
+    volumes
+        The volumes.
+    provider
+        The provider of the nodes.
+    warn
+        Told what the user should know, in sentences.
 
     Returns
     -------
@@ -41,13 +55,14 @@ async def mount(
         return None
     orders = [await blocking(order_of, each, provider) for each in volumes]
 
-    async def mount_on(connection: Connection) -> str:
+    async def mount_on(connection: Connection) -> MountAnswer:
         answer = await connection.request("mount", within=None, volumes=orders)
-        return incoming.mounted(answer)["trouble"]
+        return incoming.mounted(answer)
 
-    troubles = await asyncio.gather(*map(mount_on, connections))
-    for connection, trouble in zip(connections, troubles, strict=True):
-        if trouble:
+    answers = await asyncio.gather(*map(mount_on, connections))
+    for connection, answer in zip(connections, answers, strict=True):
+        warn(f"{connection.name}: {note}" for note in answer["notes"])
+        if trouble := answer["trouble"]:
             raise SkyError(f"{connection.name}: {trouble}.")
     expire = [each["token"]["expires"] for each in orders if each["token"]]
     first = min((each for each in expire if each is not None), default=None)

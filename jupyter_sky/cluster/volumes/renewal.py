@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -31,6 +31,9 @@ class VolumesOwner(Protocol):
     @property
     def connections(self) -> Sequence[Connection]:
         """The connections to its agents."""
+
+    def warn(self, sentences: Iterable[str]) -> None:
+        """Add to what the user should know."""
 
 
 _tasks: WeakKeyDictionary[VolumesOwner, asyncio.Task[None]] = WeakKeyDictionary()
@@ -60,7 +63,12 @@ async def _renew(controller: VolumesOwner) -> None:
             await asyncio.sleep(min(left, _LOOK_EVERY))
             continue
         try:
-            at = await mount(controller.connections, controller.spec.volumes, controller.provider)
+            at = await mount(
+                controller.connections,
+                controller.spec.volumes,
+                controller.provider,
+                controller.warn,
+            )
         except SkyError:
             at = time.time() + _AGAIN_AFTER
         controller.runtime_env = replace(controller.runtime_env, renew_at=at)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from jupyter_sky.node.volumes.bucket import Listed
 
@@ -42,6 +44,29 @@ class Entry:
     used: int = 0
     is_own: bool = False
     fetching: threading.Event | None = field(default=None, repr=False)
+
+
+_WRITTEN_DOWN = "user.jupyter_sky.in_the_bucket"
+
+
+def write_down(file: int | Path, name: str) -> None:
+    """Note on the disk that the bucket has a file as it is now, for when this process is killed.
+
+    Some file systems have no room for notes; all of their files count as changed then.
+    """
+    with contextlib.suppress(OSError):
+        os.setxattr(file, _WRITTEN_DOWN, _as_now(os.stat(file), name))  # noqa: PTH116 - or a number
+
+
+def is_in_the_bucket(path: Path, name: str) -> bool:
+    """Return whether nobody has changed a file since that was noted, nor moved it."""
+    with contextlib.suppress(OSError):
+        return os.getxattr(path, _WRITTEN_DOWN) == _as_now(path.lstat(), name)
+    return False
+
+
+def _as_now(found: os.stat_result, name: str) -> bytes:
+    return f"{found.st_size} {found.st_mtime_ns} {name}".encode(errors="surrogateescape")
 
 
 def mark_of(found: os.stat_result) -> Mark:

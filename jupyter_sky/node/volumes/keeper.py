@@ -108,8 +108,8 @@ class Keeper:
                     for each in made:
                         self._trees.remove(each)
                         each.remove()
-                    return {"trouble": str(error)}
-        return {"trouble": ""}
+                    return {"trouble": str(error), "notes": []}
+        return {"trouble": "", "notes": [each.note for each in made if each.note]}
 
     def write_back(self, path: str | None = None, quietly: bool = False) -> WriteBackAnswer:
         """Write what ranks have changed into its bucket.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import stat
@@ -10,8 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jupyter_sky.formatting import format_list
+from jupyter_sky.node.volumes.entry import is_in_the_bucket
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
 
+_NAMED = 3  # files in a sentence
 _ANYBODY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -19,13 +23,15 @@ class VolumeError(Exception):
     """A volume cannot be had; the text says why, in words."""
 
 
-def make_place(path: Path, note: Mapping[str, Any]) -> list[Path]:
+def make_place(path: Path, note: Mapping[str, Any]) -> tuple[list[Path], str]:
     """Make the folder of a volume, and write the note that says what it is.
 
     Returns
     -------
     list of Path
         The folders that were not there before, innermost first.
+    str
+        What the user should know of what was there before, in a sentence; mostly nothing.
 
     Raises
     ------
@@ -33,6 +39,7 @@ def make_place(path: Path, note: Mapping[str, Any]) -> list[Path]:
         When it cannot be made, or something is there already.
     """
     made: list[Path] = []
+    known = ""
     try:
         former = [each for each in note_places(path) if each.exists()]
         if any(map(_is_kept, former)):
@@ -41,10 +48,8 @@ def make_place(path: Path, note: Mapping[str, Any]) -> list[Path]:
             if not former:
                 raise VolumeError(f"{path} is not empty: choose a path that is not there yet")
             if left := _clear(path, any(map(_is_read_only, former))):
-                raise VolumeError(
-                    f"{path} has {left[0]} of a volume whose node ended before it was written "
-                    "back: move it to another folder"
-                )
+                known = _set_aside(path, left)
+            _remove_empty(path)
         for each in (path, *path.parents):
             if each.exists():
                 break
@@ -58,7 +63,7 @@ def make_place(path: Path, note: Mapping[str, Any]) -> list[Path]:
             f"{path} cannot be made ({error.strerror}): choose a path that you may write on "
             "the node, like ~/data"
         ) from None
-    return made
+    return made, known
 
 
 def remove_place(path: Path, kept: Collection[Path], made: Sequence[Path]) -> None:
@@ -108,23 +113,49 @@ def remove_absent(path: Path) -> None:
                     place.unlink()
 
 
-def _clear(path: Path, is_read_only: bool) -> list[str]:
-    """Remove what a process has left that was killed, and name what may be nowhere else.
+def _clear(path: Path, is_read_only: bool) -> list[Path]:
+    """Remove what a process has left that was killed, but for what may be nowhere else.
 
-    Files without content are in the bucket, and of a read-only volume those that nobody may write.
+    Files without content are in the bucket, those that were read or written back and are as they
+    were, and of a read-only volume those that nobody may write.
     """
     left = []
     remove_absent(path)
     for folder, _, names in os.walk(path):
         for name in names:
             place = Path(folder, name)
-            if name.endswith(NEW) or (is_read_only and not place.lstat().st_mode & _ANYBODY_WRITES):
+            is_as_listed = is_read_only and not place.lstat().st_mode & _ANYBODY_WRITES
+            is_there = is_as_listed or is_in_the_bucket(place, str(place.relative_to(path)))
+            if name.endswith(NEW) or is_there:
                 place.unlink()
             elif place not in note_places(path):
-                left.append(str(place))
-    if not left:
-        _remove_empty(path)
-    return left
+                left.append(place)
+    return sorted(left)
+
+
+def _set_aside(path: Path, left: Sequence[Path]) -> str:
+    """Move files out of the folder of a volume into one beside it, and say where they are.
+
+    They are not written back: the bucket may have newer ones, and a killed process half a file.
+    """
+    numbered = (path.with_name(f"{path.name}.left-{number}") for number in itertools.count(1))
+    aside = next(each for each in numbered if not each.exists())
+    try:
+        for place in left:
+            target = aside / place.relative_to(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            place.rename(target)
+    except OSError:
+        raise VolumeError(
+            f"{path} has {place} of a volume whose node ended before it was written back: move it "
+            "to another folder"
+        ) from None
+    names = [str(each.relative_to(path)) for each in left[:_NAMED]]
+    more = [f"{len(left) - _NAMED} more"] if len(left) > _NAMED else []
+    return (
+        f"what a volume at {path} had not written back when its process was killed is in {aside} "
+        f"now: {format_list([*names, *more])}"
+    )
 
 
 def _remove_empty(path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.node.volumes.bucket import Bucket, BucketError, Listed
-from jupyter_sky.node.volumes.entry import Entry, mark_of
+from jupyter_sky.node.volumes.entry import Entry, mark_of, write_down
 from jupyter_sky.node.volumes.leases import Leases
 from jupyter_sky.node.volumes.place import VolumeError, make_place, remove_place
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
@@ -43,6 +43,11 @@ class Tree:
         Where ranks can ask for something, which a note in the volume says.
     on_full
         Called after each fetch, to make room if there is too little.
+
+    Attributes
+    ----------
+    note
+        What the user should know of what was there before, in a sentence.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class Tree:
         self._on_full = on_full
         self._has_leases = True
         self._made: list[Path] | None = None  # once the folder is ours
+        self.note = ""
         self._notes = frozenset(map(str, note_places(self.path)))
         self._numbers = itertools.count(1)
         self._mode = 0o444 if order["read_only"] else 0o644
@@ -87,7 +93,7 @@ class Tree:
             "path": str(self.path),
             "read_only": self.order["read_only"],
         }
-        self._made = make_place(self.path, note)
+        self._made, self.note = make_place(self.path, note)
         try:
             self.show(listing)
             if not self._has_leases:
@@ -151,6 +157,7 @@ class Tree:
                     self._leases.take(fd)
                 except OSError:
                     self._has_leases = False
+            write_down(fd, entry.name)
             os.fchmod(fd, self._mode | (ABSENT if entry.listed.size else 0))
             with self.lock:
                 new.replace(self.path / entry.name)
@@ -197,6 +204,7 @@ class Tree:
             found = os.fstat(fd)
             # Read later than changed: by that the next reading is seen, if the disk notes any.
             os.utime(fd, ns=(found.st_mtime_ns - 10**9, found.st_mtime_ns))
+            write_down(fd, entry.name)
             os.fchmod(fd, self._mode)
             entry.mark, entry.used = mark_of(os.fstat(fd)), time.time_ns()
             entry.fd = entry.fetching = None
@@ -315,6 +323,7 @@ class Tree:
                 return False
             if former := self.entries.get(name):
                 self.forget(former)
+            write_down(self.path / name, name)
             tag = f"written {found.st_mtime_ns}"
             made = Entry(name, Listed(found.st_size, tag), name, mark=mark_of(found), is_own=True)
             made.used = time.time_ns()

@@ -106,14 +106,14 @@ class Volumes:
 
     async def _on_mount(self, request: MountRequest) -> Message:
         if self._is_lost:
-            return {"trouble": _LOST}
+            return {"trouble": _LOST, "notes": []}
         async with self._starting:
             if self._process is None:
                 self._process = await self._start()
         answer = await self._ask({"op": "mount", "volumes": request["volumes"]})
         if answer and not answer["trouble"]:
             await self._tell_ranks()
-        return answer or {"trouble": "the process that keeps the volumes has ended"}
+        return answer or {"trouble": "the process that keeps the volumes has ended", "notes": []}
 
     async def _on_write_back(self, request: Mapping[str, Any]) -> Message:
         if self._is_lost:

@@ -40,9 +40,12 @@ def add_volumes(
     with ProgressLine(shell, cluster.name) as line:
         named = format_list([f"{each.url} at {each.path}" for each in volumes])
         line.update(f"preparing {named}")
+        known = cluster.warnings
         cluster.mounts.add(volumes)
         nodes = format_count(len(cluster.state.nodes), "node")
         line.update(f"{named} on {nodes}, in {line.seconds:.1f} s")
+    for warning in cluster.warnings[len(known) :]:
+        print(f"{cluster.name}: {warning}", file=sys.stderr)
 
 
 def say_written_back(shell: InteractiveShell, cluster: Cluster) -> None:

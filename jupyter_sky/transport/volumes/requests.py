@@ -54,9 +54,18 @@ class MountRequest(TypedDict):
 
 
 class MountAnswer(TypedDict):
-    """The answer to ``mount``: why it failed, in a sentence; empty where it did not."""
+    """The answer to ``mount``.
+
+    Attributes
+    ----------
+    trouble
+        Why it failed, in words; empty where it did not.
+    notes
+        What the user should know of what was there before, in sentences.
+    """
 
     trouble: str
+    notes: list[str]
 
 
 class WrittenVolume(TypedDict):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class Keeper:
     socket: str
     data: Path
     address: str
+    notes: list[str] = field(default_factory=list)
 
     def ask(self, op: str, **fields: Any) -> Any:
         """Ask it for something, and return what it says."""
@@ -43,7 +44,9 @@ class Keeper:
             },
             **fields,
         }
-        trouble: str = self.ask("mount", volumes=[order])["trouble"]
+        answer = self.ask("mount", volumes=[order])
+        self.notes = answer["notes"]
+        trouble: str = answer["trouble"]
         return trouble
 
     def state(self) -> dict[str, Any]:

@@ -194,16 +194,27 @@ def test_no_key_of_the_user_is_on_the_node(
     assert not [path for path in held if SECRET.encode() in path.read_bytes()]
 
 
-def test_a_volume_whose_process_was_killed_shows_no_zeros(
+def test_a_volume_whose_process_was_killed_shows_no_zeros_and_can_be_made_again(
     notebook: Notebook, photos: Buckets, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
     notebook.run(f"%sky up --nodes 1 --volume s3://photos/2024:{data}")
+    notebook.run(f"%%sky\nopen('{data}/deep/b.txt').read()")
     note = json.loads(data.with_name(".data.jupyter-sky-volume").read_text())
     os.kill(note["pid"], signal.SIGKILL)
     waiting.until(lambda: not (data / "a.txt").exists())
     with pytest.raises(FileNotFoundError):
         notebook.run(f"%%sky\nopen('{data}/a.txt')")
+
+    # The next cluster has the volume again, and what was written meanwhile is not lost.
+    (data / "late").write_text("late")
+    notebook.run("%sky down")
+    said = notebook.run(
+        f"%%sky --nodes 1 --volume s3://photos/2024:{data}\nprint(open('{data}/a.txt').read())"
+    )
+    assert "first" in said
+    assert f"when its process was killed is in {data}.left-1 now: late\n" in notebook.stderr
+    assert (tmp_path / "data.left-1" / "late").read_text() == "late"
 
 
 def test_what_is_written_after_a_run_goes_back_before_an_idle_cluster_ends(
