@@ -17,6 +17,7 @@ from jupyter_sky.api.calls import streams
 from jupyter_sky.api.calls.batches import Batches
 from jupyter_sky.api.calls.feeds import Feeder, with_feeds
 from jupyter_sky.api.calls.futures import Futures
+from jupyter_sky.api.calls.program import program_words
 from jupyter_sky.api.calls.streams import Stream
 from jupyter_sky.api.calls.terminal import debugging, write
 from jupyter_sky.api.calls.worker import Worker
@@ -371,6 +372,7 @@ class ComputePool:
             show=ranks,
             talks=is_stream or bool(feeds),
             debugging=no_debugging() if is_stream else debugging(),
+            program=program_words(),
         )
         run = cluster.run(task)
         feeder = Feeder(cluster, run, feeds, ranks)

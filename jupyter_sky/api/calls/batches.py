@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from jupyter_sky.api.calls.feeds import CallFeeds, with_feeds
+from jupyter_sky.api.calls.program import program_words
 from jupyter_sky.api.calls.progress import ProgressBar
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import PendingCompute
@@ -99,6 +100,7 @@ class Batches:
             ahead=self._worker.buffer,
             title=_title(calls),
             sink=sink,
+            program=program_words(),
         )
         return batch, CallFeeds(self._cluster, feeds, batch.spent)
 

@@ -75,6 +75,7 @@ class CallRun:
             update=batch.update,
             show=ranks,
             title=batch.title,
+            program=batch.program,
         )
         self.run = scheduler.new_run(task, self)
         self.run.redirect(self._on_output, self._on_over)

@@ -99,7 +99,7 @@ class Task:
     attempt
         Which attempt at it this is.
     program
-        The name and arguments of the program that ``code`` is part of; ``None`` in a notebook.
+        The name and arguments of the program that it is part of; ``None`` in a notebook.
     """
 
     ranks: tuple[int, ...]
@@ -242,6 +242,8 @@ class Batch:
         What the user calls it.
     sink
         Called with each answer, and with what ranks ask for, print and display meanwhile.
+    program
+        The name and arguments of the program that makes them; ``None`` in a notebook.
     spent
         The calls that cannot be tried again, because items of their iterators are used up.
     """
@@ -252,6 +254,7 @@ class Batch:
     ahead: int
     title: str
     sink: Callable[[Answer | Asked | Output | Display], object]
+    program: tuple[str, ...] | None
     tries: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     cancelled: set[int] = field(default_factory=set)
     spent: set[int] = field(default_factory=set)

@@ -28,6 +28,7 @@ from jupyter_sky.node.rank.head_port import HeadPort
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
+from jupyter_sky.node.rank.ipython import program
 from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
@@ -230,6 +231,7 @@ class RankWorker:
     def _do_run(self, command: RunCommand) -> None:
         self._run = command["run"]
         opening.watch(self._folder)
+        program.begin(command)
         self._looker.run_begins()
         self._metrics.begin(self._run, count(command["everyone"]))
         # Calls that ranks take one by one are none that they do together.
@@ -318,8 +320,7 @@ class RankWorker:
         with self._as_sentence():
             if command["call"] is not None:
                 return self._namespace.pack(result, run, everyone)
-            asked = command["asked"]
-            return self._namespace.pack_names(command["values"], asked, run, everyone)
+            return self._namespace.pack_names(command["values"], command["asked"], run, everyone)
 
     @contextlib.contextmanager
     def _as_sentence(self) -> Iterator[None]:

@@ -29,6 +29,17 @@ kept = [rank]''',
     "scale = 10\nprint(total, [each for each in ranks])",
     "%%sky\ntimes(rank + 1)",
 )
+CALLS = """\
+import sys
+import jupyter_sky as sky
+
+@sky.compute
+def words():
+    return sys.argv[1:]
+
+with sky.ComputePool(provider=sky.Local(), nodes=1) as pool:
+    print(sky.gather(*(words() for _ in range(3))) >> pool)
+"""
 SHOWN = ["([3, 6], 'here')", "one", "  two", "three", "4", "4 [3, 6]", "10"]
 
 
@@ -53,6 +64,28 @@ def test_the_script_does_what_the_cells_do(terminal: Terminal, tmp_path: Path) -
     assert again.returncode == 0, again.stderr
     assert shown(again.stdout) == SHOWN
     assert registry.rows() == []
+
+
+def test_the_script_finds_its_arguments_on_every_rank(terminal: Terminal, tmp_path: Path) -> None:
+    cells = (
+        "%load_ext jupyter_sky\nimport sys",
+        "%%sky --nodes 2 --gather there\nimport sys\nthere = sys.argv[1:]",
+        "print(sys.argv[1:], there)",
+    )
+    write_notebook(tmp_path / "train.ipynb", *cells)
+    words = ["--lr", "0.1", "a file"]
+    said = f"{words} {[words, words]}"
+    ran = terminal.sky("run", "train.ipynb", "--", *words)
+    assert ran.stdout.splitlines()[-1] == said, ran.stderr
+    assert terminal.sky("export", "--notebook", "train.ipynb").returncode == 0
+    done = terminal.python("train.py", *words)
+    assert done.stdout.splitlines()[-1] == said, done.stderr
+
+
+def test_each_call_of_a_program_finds_its_arguments(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "calls.py").write_text(CALLS)
+    done = terminal.python("calls.py", "--lr", "0.1")
+    assert done.stdout.splitlines()[-1] == str((["--lr", "0.1"],) * 3), done.stderr
 
 
 def test_what_it_has_written_is_written_again(terminal: Terminal, tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
-"""The program that a cell is part of, where it is one: its arguments, and how it may end."""
+"""The program that a run is part of, where it is one: its arguments, and how it may end."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jupyter_sky.transport.protocol.rank_messages import RunCommand
 
 _NONE = ("",)
 """What ``sys.argv`` is where nobody has typed a command."""
@@ -11,13 +15,16 @@ _NONE = ("",)
 _taken: tuple[str, ...] = _NONE
 
 
-def take_words(words: Sequence[str] | None) -> None:
-    """Make the name and arguments of a program those of this process.
+def begin(command: RunCommand) -> None:
+    """Make the name and arguments of the program that a run is part of those of this process.
 
-    What the program itself has made of them stays until another program, or a notebook, uses the
-    rank.
+    What the program itself has made of them stays until another program, or the cell of a notebook,
+    uses the rank; what is installed and sent in between does not.
     """
     global _taken
+    words = command["program"]
+    if words is None and command["code"] is None:
+        return
     given = _NONE if words is None else tuple(words)
     if given != _taken:
         _taken, sys.argv = given, list(given)

@@ -156,7 +156,6 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         words
             The program that it is part of, as `program` has it.
         """
-        program.take_words(words)
         self.cell = code
         self.compile.title = title
         self._above = above
