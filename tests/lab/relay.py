@@ -11,11 +11,13 @@ import socket
 import sys
 
 _PIECE = 65536
+_WITHIN = 2.0  # seconds for a connection; a host that boots may lose what is sent to it
 
 
 def carry(address: str, port: int) -> None:
     """Carry bytes until one of the two sides ends."""
-    with socket.create_connection((address, port)) as sock:
+    with socket.create_connection((address, port), _WITHIN) as sock:
+        sock.settimeout(None)
         while True:
             ready, _, _ = select.select([0, sock], [], [])
             if 0 in ready:

@@ -86,6 +86,9 @@ def test_its_shell_gets_what_ssh_gives_it(
     client: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHELL", "/bin/bash")
+    # Of a socket as its input bash thinks that it was called over the network.
+    monkeypatch.delenv("SHLVL", raising=False)
+    (client.parent / ".bashrc").write_text(f"echo read >>{tmp_path / 'bashrc'}\n")
     said = tmp_path / "said"
     behind(
         client,
@@ -98,6 +101,7 @@ def test_its_shell_gets_what_ssh_gives_it(
     [theirs, ours] = [line.split() for line in said.read_text().splitlines()]
     assert theirs[:-1] == ours[:-1]
     assert ours[:5] == ["10.9.8.7", "2200", "ada", "door", "100%"]
+    assert not (tmp_path / "bashrc").exists()
     assert "5." in ours[-2]  # the user's shell was asked to run it
 
 
@@ -186,7 +190,7 @@ def test_a_kernel_that_ends_takes_along_what_reads_no_input(tmp_path: Path) -> N
     lines = (
         "import sys",
         "from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand",
-        "made = ProxyCommand('sleep 600')",
+        "made = ProxyCommand('sleep 600', 'way', '')",
         "print(made._process.pid)",
     )
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)

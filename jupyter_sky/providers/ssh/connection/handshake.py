@@ -29,7 +29,7 @@ def open_socket(login: Login) -> socket.socket | ProxyCommand:
         When the port cannot be reached.
     """
     if login.proxy_command:
-        return ProxyCommand(login.proxy_command)
+        return ProxyCommand(login.proxy_command, login.proxy_name, login.proxy_advice)
     where = login.where
     try:
         sock = socket.create_connection((login.address, login.port), login.connect_within)

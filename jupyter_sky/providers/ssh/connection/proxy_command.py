@@ -17,6 +17,7 @@ from jupyter_sky.providers.ssh.connection.errors import HostError
 ENDS_WITHIN = 1.0
 """Seconds for a command to end when it is hung up on, before it is killed."""
 
+_ENDS_BY_ITSELF_WITHIN = 0.2
 _KEPT = 16 * 1024  # bytes of what it says
 _SHOWN = 3  # lines of it
 
@@ -33,6 +34,8 @@ class ProxyCommand:
     ----------
     command
         What the user's shell runs.
+    name, advice
+        What the user calls it, and what is said where it fails.
 
     Attributes
     ----------
@@ -45,31 +48,39 @@ class ProxyCommand:
         When there is no such shell.
     """
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, name: str, advice: str) -> None:
+        self._name, self._advice = name, advice
         self.status: int | None = None
         self._maker = os.getpid()
         self._lock = threading.Lock()
         self._closed = self._has_answered = self._has_hung_up = False
         self._said = b""
         shell = os.environ.get("SHELL") or "/bin/sh"
-        # Of one socket, as a read of it wakes at once; only this process keeps our end of it, so
-        # that the command reads an end of file when this process is killed.
+        # A read of a socket can end with the time. The command's input is a pipe, as ssh's: bash
+        # takes a socket for a login over the network, and reads ~/.bashrc. Only this process has
+        # its other end, so that the command reads an end of file when this process is killed.
         self._sock, theirs = socket.socketpair()
+        self._timeout: float | None = None
+        self._sending = threading.Lock()
         with theirs:
             try:
                 self._process = subprocess.Popen(
                     [shell, "-c", f"exec {command}"],
-                    stdin=theirs.fileno(),
+                    stdin=subprocess.PIPE,
                     stdout=theirs.fileno(),
                     stderr=subprocess.PIPE,
+                    bufsize=0,
                     start_new_session=True,
                 )
             except OSError as error:
                 self._sock.close()
                 raise HostError(
-                    f"{shell} cannot run its ProxyCommand ({error.strerror}): set the variable "
+                    f"{shell} cannot run its {name} ({error.strerror}): set the variable "
                     "SHELL to a shell"
                 ) from None
+        assert self._process.stdin is not None
+        self._input = self._process.stdin
+        os.set_blocking(self._input.fileno(), False)
         _running.add(self)
         enough, self._closing = os.pipe()
         self._listener = threading.Thread(
@@ -79,15 +90,25 @@ class ProxyCommand:
 
     def settimeout(self, seconds: float | None) -> None:
         """Limit the time that sending and receiving may take."""
+        self._timeout = seconds
         self._sock.settimeout(seconds)
 
     def send(self, data: bytes) -> int:
         """Send bytes, as a socket does."""
-        try:
-            return self._sock.send(data)
-        except BrokenPipeError:
-            self._has_hung_up = True
-            raise
+        if not self._closed:
+            poll = select.poll()
+            poll.register(self._input.fileno(), select.POLLOUT)
+            poll.poll(None if self._timeout is None else 1000 * self._timeout)
+        with self._sending:
+            if self._closed:
+                raise BrokenPipeError("it is closed")
+            try:
+                return os.write(self._input.fileno(), data)
+            except BlockingIOError:
+                raise TimeoutError("it takes no more") from None
+            except BrokenPipeError:
+                self._has_hung_up = True
+                raise
 
     def recv(self, count: int) -> bytes:
         """Receive bytes, as a socket does."""
@@ -104,15 +125,18 @@ class ProxyCommand:
     def close(self) -> None:
         """End the command, and return when it has ended."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+            with self._sending:
+                if self._closed:
+                    return
+                self._closed = True
+                self._input.close()
             if self._has_hung_up and self._wait(ENDS_WITHIN):
                 self.status = self._process.returncode
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
             self._sock.close()
-            if self._process.returncode is None:
+            # At the end of their input most end in good order, and tell the other side.
+            if not self._wait(_ENDS_BY_ITSELF_WITHIN):
                 self.hang_up()
                 if not self._wait(ENDS_WITHIN):
                     self._signal(signal.SIGKILL)
@@ -139,11 +163,10 @@ class ProxyCommand:
             end = f"ended with status {self.status}" if self.status else "ended"
             if self.status < 0:
                 end = f"was ended by signal {-self.status}"
-            return f"its ProxyCommand {end}{why}: does ssh reach it in a terminal?"
+            return f"its {self._name} {end}{why}: {self._advice}"
         if not self._has_answered:
             return (
-                f"nothing came through its ProxyCommand within {seconds:.0f} s{why}: does ssh "
-                "reach it in a terminal?"
+                f"nothing came through its {self._name} within {seconds:.0f} s{why}: {self._advice}"
             )
         return None
 

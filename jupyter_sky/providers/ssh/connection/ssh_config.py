@@ -57,6 +57,8 @@ class Login:
         Files with the keys of hosts.
     connect_within
         Seconds for each step of connecting: to the port, to a common cipher, to being logged in.
+    proxy_name, proxy_advice
+        What the user calls the command, and what is said of it where it fails.
     """
 
     address: str
@@ -71,6 +73,8 @@ class Login:
     proxy_command: str | None
     known_hosts: tuple[Path, ...]
     connect_within: float = CONNECT_WITHIN
+    proxy_name: str = "ProxyCommand"
+    proxy_advice: str = "does ssh reach it in a terminal?"
 
     @property
     def where(self) -> str:
