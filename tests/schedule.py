@@ -43,6 +43,7 @@ LONG = (
     "providers/aws/stops/test_in_the_sidebar.py",
     "providers/aws/stops/test_in_a_notebook.py",
     "providers/aws/company/test_regions.py",
+    "providers/aws/company/test_sessions.py",
     "notebook/panel/test_history_page.py",
     "providers/aws/access/test_new_address.py",
     "providers/aws/test_dead_man.py",

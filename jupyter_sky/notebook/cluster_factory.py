@@ -40,6 +40,7 @@ _AWS_OPTIONS = (
     "spot",
     "max_price",
     "max_cost",
+    "ssm",
 )
 
 _ONLY_AWS = (*_AWS_OPTIONS, "aws_profile", "spot_or_on_demand", "autostop")

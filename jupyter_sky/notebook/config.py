@@ -117,6 +117,7 @@ class Sky(Configurable):
     image_id = _option("--image-id")
     spot = _option("--spot")
     spot_or_on_demand = _option("--spot-or-on-demand")
+    ssm = _option("--ssm")
     plugin = _option("--plugin")
     pip = _option("--pip")
     wheels = _option("--wheels")

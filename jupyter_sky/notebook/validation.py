@@ -29,6 +29,7 @@ _FIXED = frozenset(
         "image_id",
         "spot",
         "spot_or_on_demand",
+        "ssm",
         "idle_timeout",
         "autostop",
         "replace",

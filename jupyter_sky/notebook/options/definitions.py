@@ -77,6 +77,7 @@ CLUSTER_OPTIONS = tuple(
             "",
             "such instances where there are any, and others where not",
         ),
+        (("--ssm",), "", None, "", "reach instances by AWS Systems Manager, with no open port"),
         (
             ("--cluster", "-c"),
             "NAME",
@@ -295,6 +296,7 @@ class CellOptions:
     image_id: str | None = None
     spot: bool = False
     spot_or_on_demand: bool = False
+    ssm: bool = False
     cluster: str | None = None
     plugin: tuple[str, ...] | None = None
     pip: tuple[str, ...] = ()

@@ -61,6 +61,8 @@ class Clients:
     ----------
     region
         Its name.
+    profile
+        The name of the profile, if there is one.
     location
         The same with the profile, if there is one: what `clients_at` takes, and a user can read.
     """
@@ -84,7 +86,7 @@ class Clients:
             known = self._session.get_available_regions("ec2", partition)
         if self.region not in known:
             raise UsageError(f"AWS has no region {self.region}: {did_you_mean(self.region, known)}")
-        name = profile or _usual_profile()
+        self.profile = name = profile or _usual_profile()
         self.location = f"{self.region}{_AS}{name}" if name else self.region
 
     def at(self, region: str) -> Clients:

@@ -10,15 +10,23 @@ from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.local_store import owner
 from jupyter_sky.providers.aws.market import prices
 from jupyter_sky.providers.aws.market.instance_types import catalog
-from jupyter_sky.providers.aws.network import access, security_group, subnets
+from jupyter_sky.providers.aws.network import access, security_group, session, subnets
+from jupyter_sky.providers.aws.settings import Settings
 from jupyter_sky.providers.aws.tags import NAME, OWNER, tags_of
 from jupyter_sky.providers.diagnosis import CheckResult
 
+NO_PROFILE = (
+    "machines need an instance profile whose role has AmazonSSMManagedInstanceCore: name it, as in "
+    "`%config Sky.aws = {'instance_profile': 'my-profile'}`"
+)
 
-def diagnose(region: str | None, profile: str | None) -> Iterator[CheckResult]:
+
+def diagnose(settings: Settings) -> Iterator[CheckResult]:
     """Check one thing after the other, and yield what was found."""
+    if settings.ssm:
+        yield _sessions(settings)
     try:
-        there = clients(region, profile)
+        there = clients(settings.region, settings.profile)
     except SkyError as error:
         yield CheckResult("AWS", "cannot be used", f"{error}")
         return
@@ -28,6 +36,14 @@ def diagnose(region: str | None, profile: str | None) -> Iterator[CheckResult]:
             yield CheckResult(name, *check(there))
         except SkyError as error:
             yield CheckResult(name, "cannot be used", f"{error}")
+
+
+def _sessions(settings: Settings) -> CheckResult:
+    """Check whether sessions of Systems Manager can be started, as far as this computer knows."""
+    missing = session.missing_tools()
+    fixes = [missing] * (missing is not None) + [NO_PROFILE] * (settings.instance_profile is None)
+    found = "cannot be started" if fixes else f"with the profile {settings.instance_profile}"
+    return CheckResult("sessions", found, "".join(f"{each}. " for each in fixes).strip())
 
 
 def _identity(there: Clients) -> tuple[str, str]:
@@ -64,7 +80,7 @@ def _access(there: Clients) -> tuple[str, str]:
         if tags.get(OWNER) != owner():
             continue
         name, rules = tags.get(NAME, ""), security_group.who_may_log_in(group)
-        lets_in.append(f"{name} lets in {', '.join(rules)}")
+        lets_in.append(f"{name} lets in {', '.join(rules) or 'nobody at a port'}")
         if now := access.is_elsewhere(group):
             follows = any(rules.values())
             not_in.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from jupyter_sky.providers.aws.network.session import DOCUMENT
 from jupyter_sky.providers.aws.tags import ID
 
 _LOOK = (
@@ -55,6 +56,11 @@ _CHANGE_OURS = (
     "ec2:TerminateInstances",
 )
 
+# AWS's own samples for Session Manager say it so.
+_OUR_INSTANCES = {"StringLike": {f"ssm:resourceTag/{ID}": "*"}}
+_THIS_DOCUMENT = {"BoolIfExists": {"ssm:SessionDocumentAccessCheck": "true"}}
+_OWN_SESSIONS = {"StringLike": {"ssm:resourceTag/aws:ssmmessages:session-id": "${aws:userid}"}}
+
 _USE_KEY = (
     "kms:CreateGrant",
     "kms:Decrypt",
@@ -65,7 +71,12 @@ _USE_KEY = (
 )
 
 
-def policy(profile: str | None = None, partition: str = "aws", kms_key: str | None = None) -> str:
+def policy(
+    profile: str | None = None,
+    partition: str = "aws",
+    kms_key: str | None = None,
+    ssm: bool = False,
+) -> str:
     """Return an IAM policy that lets who has it look and make, and change only what has our tag.
 
     Parameters
@@ -76,6 +87,8 @@ def policy(profile: str | None = None, partition: str = "aws", kms_key: str | No
         The part of AWS where the user is: ``"aws"``, ``"aws-cn"`` or ``"aws-us-gov"``.
     kms_key
         The user's key that encrypts the disks, which EC2 has to be lent for that.
+    ssm
+        Whether machines are reached by sessions of Systems Manager.
     """
     created = {"StringEquals": {"ec2:CreateAction": _CREATE}}
     ours = {"StringLike": {f"aws:ResourceTag/{ID}": "*"}}
@@ -93,6 +106,8 @@ def policy(profile: str | None = None, partition: str = "aws", kms_key: str | No
         to_machines = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
         role = f"arn:{partition}:iam::*:role/{profile}"
         statements.append(_allow(("iam:PassRole",), to_machines, [role]))
+    if ssm:
+        statements += _sessions(partition)
     if kms_key is not None:
         through_ec2 = {"StringLike": {"kms:ViaService": "ec2.*.amazonaws.com*"}}
         is_arn = kms_key.startswith("arn:")
@@ -102,6 +117,20 @@ def policy(profile: str | None = None, partition: str = "aws", kms_key: str | No
             named = f"arn:{partition}:kms:*:*:key/{kms_key}"
         statements.append(_allow(_USE_KEY, through_ec2, [named]))
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, indent=2)
+
+
+def _sessions(partition: str) -> list[dict[str, object]]:
+    """Return what allows sessions with our instances, to the port of SSH alone."""
+    start, instances = ("ssm:StartSession",), [f"arn:{partition}:ec2:*:*:instance/*"]
+    document = [f"arn:{partition}:ssm:*:*:document/{DOCUMENT}"]
+    own = ("ssm:ResumeSession", "ssm:TerminateSession")
+    return [
+        _allow(start, {**_OUR_INSTANCES, **_THIS_DOCUMENT}, instances),
+        _allow(start, _THIS_DOCUMENT, document),
+        _allow(own, _OWN_SESSIONS, [f"arn:{partition}:ssm:*:*:session/*"]),
+        # It needs the token that the start of a session has answered with.
+        _allow(("ssmmessages:OpenDataChannel",)),
+    ]
 
 
 def partition_of(region: str) -> str:

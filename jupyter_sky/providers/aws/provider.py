@@ -20,6 +20,7 @@ from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.aws.market import storage
 from jupyter_sky.providers.aws.market.offers import offers_table
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
+from jupyter_sky.providers.aws.network import session
 from jupyter_sky.providers.aws.renting import choice, dry_run, rent, resume
 from jupyter_sky.providers.aws.renting.budget import Budget, money_left, spent_at
 from jupyter_sky.providers.aws.settings import Settings
@@ -49,6 +50,7 @@ class AWS(Settings):
         ssh = SSH(["instance"], python=self.python)
         warnings = ssh.check(replace(spec, nodes=1), preload)
         self._check_autostop(spec)
+        self._check_ssm()
         self.find_offers(spec)
         self.clients().user  # noqa: B018 - asked once, and kept
         return warnings
@@ -62,7 +64,8 @@ class AWS(Settings):
         try:
             rented = await work.run(lambda: rent.rent(here, self, spec, identity, work.report))
             is_spot = rented[0].is_spot
-            bootstrap = self._bootstrap(here.location, identity, self.bastion, is_spot)
+            how = here.location, identity, self.bastion, self.ssm
+            bootstrap = self._bootstrap(*how, is_spot)
             machines = await bootstrap.launch(rented, spec, preload, work.report)
             if spec.autostop:
                 await in_thread(power.on_power_off, here, _ids(machines), "stop")
@@ -84,6 +87,8 @@ class AWS(Settings):
         work = Cancellable(progress)
         rented: list[RentedInstance] = []
         number = uuid.uuid4().hex
+        if like.ssm:
+            session.check_tools()
         if trouble := await in_thread(like.let_in):
             raise SkyError(f"{like.host} cannot be reached: {trouble}.")
         budget = await in_thread(Budget.of, running)
@@ -93,7 +98,7 @@ class AWS(Settings):
                     rent.rent_more(there, self, running, like, budget, number, work.report)
                 )
             )
-            bootstrap = self._bootstrap(like.location, like.cluster, like.bastion, like.spot)
+            bootstrap = self._bootstrap_like(like)
             added = await bootstrap.add_nodes(rented, running, work.report)
             if running.spec.autostop:
                 await in_thread(power.on_power_off, there, _ids(added.machines), "stop")
@@ -190,13 +195,15 @@ class AWS(Settings):
         """Start instances that were stopped, and make nodes of them again."""
         before = sorted(map(_instance, machines), key=lambda each: each.nodes[0].node)
         like, ids = before[0], _ids(before)
+        if like.ssm:
+            session.check_tools()
         there = await in_thread(clients_at, like.location)
         work = Cancellable(progress)
         try:
             rented = await work.run(
                 lambda: resume.resume(there, self, spec, before, money, work.report)
             )
-            bootstrap = self._bootstrap(like.location, identity, like.bastion, like.spot)
+            bootstrap = self._bootstrap_like(like)
             until = spent_at(rented, money)
             started = await bootstrap.resume(rented, before, spec, preload, until, work.report)
             if not spec.autostop:
@@ -225,6 +232,7 @@ class AWS(Settings):
 
     def plan(self, spec: ClusterSpec) -> str:
         """Return what would be rented and made, and what it would cost; nothing is."""
+        self._check_ssm()
         return dry_run.plan(self.clients(), self, spec)
 
     def offers_table(self, spec: ClusterSpec) -> str:
@@ -233,14 +241,14 @@ class AWS(Settings):
 
     def diagnose(self) -> Iterator[CheckResult]:
         """Check whether AWS can be used from here, one thing after the other."""
-        return doctor.diagnose(self.region, self.profile)
+        return doctor.diagnose(self)
 
     def policy(self) -> str:
         """Return the IAM policy that the user needs."""
         partition = "aws"
         with contextlib.suppress(SkyError):
             partition = iam_policy.partition_of(self.clients().region)
-        return iam_policy.policy(self.instance_profile, partition, self.kms_key)
+        return iam_policy.policy(self.instance_profile, partition, self.kms_key, self.ssm)
 
     def clients(self) -> Clients:
         """Return the clients of the provider's region and profile."""
@@ -255,10 +263,20 @@ class AWS(Settings):
                 "of the two."
             )
 
+    def _check_ssm(self) -> None:
+        if not self.ssm:
+            return
+        if self.instance_profile is None:
+            raise UsageError(f"--ssm: {doctor.NO_PROFILE}.")
+        session.check_tools()
+
     def _bootstrap(
-        self, location: str, identity: str, bastion: str | None, spot: bool
+        self, location: str, identity: str, bastion: str | None, ssm: bool, spot: bool
     ) -> NodeBootstrap:
-        return NodeBootstrap(location, identity, bastion, self.python, self.grace, spot)
+        return NodeBootstrap(location, identity, bastion, ssm, self.python, self.grace, spot)
+
+    def _bootstrap_like(self, like: Instance) -> NodeBootstrap:
+        return self._bootstrap(like.location, like.cluster, like.bastion, like.ssm, like.spot)
 
 
 def _ids(machines: Sequence[Machine]) -> list[str]:

@@ -11,7 +11,7 @@ from jupyter_sky.providers.aws.tags import check_tags
 
 _DEFAULT_DISK = 100  # GB: the Deep Learning image takes more than half of it
 
-_SWITCHES = ("spot", "spot_or_on_demand", "placement")
+_SWITCHES = ("spot", "spot_or_on_demand", "placement", "ssm")
 _AMOUNTS = ("max_price", "max_cost", "ask_above", "grace", "idle_timeout")
 _COUNTS = ("disk", "watch_every")
 _RESERVATION = r"cr-[0-9a-f]+"
@@ -59,6 +59,11 @@ class Settings:
         into it.
     bastion
         A host of ``~/.ssh/config`` to go through.
+    ssm
+        Whether to reach machines by sessions of AWS Systems Manager: no port is open to anybody,
+        and no public address is needed where the subnet leads to the service. The role of
+        `instance_profile` has to have AmazonSSMManagedInstanceCore; AWS's command line and its
+        Session Manager plugin have to be on this computer.
     ssh_from
         Who may log in, as CIDR; by default this computer's address and no other.
     instance_profile
@@ -104,6 +109,7 @@ class Settings:
     grace: float = 900.0
     watch_every: int = 30
     spot_or_on_demand: bool = False
+    ssm: bool = False
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -118,6 +124,12 @@ class Settings:
             )
         if given is not None and (self.spot or self.spot_or_on_demand):
             raise UsageError("what is reserved is not spot: leave out one of the two.")
+        if self.ssm and (
+            other := "bastion" if self.bastion else "ssh_from" if self.ssh_from else ""
+        ):
+            raise UsageError(
+                f"--ssm lets nobody in at a port, which {other} is about: leave out one."
+            )
 
     @property
     def subnets(self) -> tuple[str, ...]:

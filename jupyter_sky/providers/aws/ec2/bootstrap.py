@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.ec2.instance import Instance
-from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
+from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys, keys_of
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.aws.ec2.login import (
+    Way,
     connection_to,
+    hang_up,
     renew_host_key,
     send_beat,
     wait_for_login,
+    way_to,
 )
 from jupyter_sky.providers.aws.ec2.user_data import power_off_script
 from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
+from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
-from jupyter_sky.providers.ssh.machine import in_thread
+from jupyter_sky.providers.ssh.machine import in_thread, submit
 from jupyter_sky.providers.ssh.setup.agent import remove_agent
 
 BEAT_EVERY = 30.0
@@ -38,13 +44,14 @@ class NodeBootstrap:
     ----------
     location, identity
         Where the cluster is, and its id.
-    bastion, python, grace, spot
+    bastion, ssm, python, grace, spot
         As in `jupyter_sky.AWS`.
     """
 
     location: str
     identity: str
     bastion: str | None
+    ssm: bool
     python: str | None
     grace: float
     spot: bool
@@ -91,19 +98,21 @@ class NodeBootstrap:
             )
         keys.expect({each.address: shown[each.id] for each in rented})
         async with self._beating() as logged_in:
+            report, stop = _stoppable(progress)
 
             def take_up(host: str, was: Instance) -> None:
-                wait_for_login(host, keys, self.bastion, progress, False, len(hosts))
-                send_beat(host, keys, self.bastion)
-                logged_in.append(host)
+                way = self._way(was.id)
+                wait_for_login(host, keys, way, report, False, len(hosts))
+                send_beat(host, keys, way)
+                logged_in.append((host, way))
                 if until is not None:
                     left = power_off_script(until - time.monotonic())
-                    connection_to(host, keys, self.bastion).run(left)
+                    connection_to(host, keys, way).run(left)
                 # Of the agent that was cut off: its disk has its files.
-                remove_agent(connection_to(host, keys, self.bastion), was.folder, was.blobs)
+                remove_agent(connection_to(host, keys, way), was.folder, was.blobs)
 
-            jobs = (in_thread(take_up, *each) for each in zip(hosts, before, strict=True))
-            await asyncio.gather(*jobs)
+            jobs = [submit(take_up, *each) for each in zip(hosts, before, strict=True)]
+            await self._gather(hosts, jobs, stop)
             ssh = SSH(hosts, python=self.python, grace=self.grace, spot=self.spot)
             machines = await ssh.launch(
                 _as_rented(spec, rented[0]), self.identity, preload, progress
@@ -121,17 +130,17 @@ class NodeBootstrap:
         return replace(added, machines=self._instances(added.machines, rented))
 
     @contextlib.asynccontextmanager
-    async def _beating(self) -> AsyncIterator[list[str]]:
+    async def _beating(self) -> AsyncIterator[list[tuple[str, Way]]]:
         """Tell hosts to stay, which are added to the list, as long as this goes on."""
-        hosts: list[str] = []
+        hosts: list[tuple[str, Way]] = []
 
-        def beat(host: str) -> None:
+        def beat(host: str, way: Way) -> None:
             with contextlib.suppress(SkyError):
-                send_beat(host, keys_of(self.identity), self.bastion)
+                send_beat(host, keys_of(self.identity), way)
 
         async def beat_all() -> None:
             while True:
-                await asyncio.gather(*(in_thread(beat, host) for host in hosts))
+                await asyncio.gather(*(in_thread(beat, *each) for each in hosts))
                 await asyncio.sleep(BEAT_EVERY)
 
         beating = asyncio.get_running_loop().create_task(beat_all())
@@ -142,30 +151,51 @@ class NodeBootstrap:
             await asyncio.gather(beating, return_exceptions=True)
 
     async def _log_in(
-        self, rented: Sequence[RentedInstance], progress: Progress, logged_in: list[str]
+        self,
+        rented: Sequence[RentedInstance],
+        progress: Progress,
+        logged_in: list[tuple[str, Way]],
     ) -> SSH:
         """Wait until instances show the host key that they booted with, and renew it."""
         hosts = [f"{each.user}@{each.address}" for each in rented]
         keys = keys_of(self.identity)
+        report, stop = _stoppable(progress)
+        ways = [self._way(each.id) for each in rented]
         _, boot_key = keys.host_key
 
         async def each(function: Callable[..., Any], *more: Any) -> list[Any]:
-            jobs = (in_thread(function, host, keys, self.bastion, *more) for host in hosts)
-            return list(await asyncio.gather(*jobs))
+            to = zip(hosts, ways, strict=True)
+            jobs = [submit(function, host, keys, way, *more) for host, way in to]
+            return await self._gather(hosts, jobs, stop)
 
         keys.expect({each.address: boot_key for each in rented})
 
-        def log_in(host: str, *more: Any) -> None:
-            wait_for_login(host, *more)
-            send_beat(host, *more[:2])
-            logged_in.append(host)
+        def log_in(host: str, keys: ClusterKeys, way: Way, *more: Any) -> None:
+            wait_for_login(host, keys, way, *more)
+            send_beat(host, keys, way)
+            logged_in.append((host, way))
 
-        await each(log_in, progress, False, len(hosts))
+        await each(log_in, report, False, len(hosts))
         shown = await each(renew_host_key)
         keys.expect({one.address: key for one, key in zip(rented, shown, strict=True)})
         keys.remember({one.id: key for one, key in zip(rented, shown, strict=True)})
-        await each(wait_for_login, progress, True, len(hosts))
+        await each(wait_for_login, report, True, len(hosts))
         return SSH(hosts, python=self.python, grace=self.grace, spot=self.spot)
+
+    async def _gather(
+        self, hosts: Sequence[str], jobs: Sequence[Future[Any]], stop: threading.Event
+    ) -> list[Any]:
+        """Wait for what is done on hosts; where that is given up, leave no session behind."""
+        try:
+            return list(await asyncio.gather(*map(asyncio.wrap_future, jobs)))
+        except BaseException:
+            stop.set()
+            if self.ssm:
+                await asyncio.shield(in_thread(hang_up, hosts, jobs))
+            raise
+
+    def _way(self, instance: str) -> Way:
+        return way_to(instance, self.location, self.bastion, self.ssm)
 
     def _instances(
         self, machines: Sequence[Machine], rented: Sequence[RentedInstance]
@@ -181,10 +211,23 @@ class NodeBootstrap:
                 zone=each.zone,
                 content=each.content,
                 bastion=self.bastion,
+                ssm=self.ssm,
                 spot=self.spot,
             )
             for machine, each in zip(machines, rented, strict=True)
         ]
+
+
+def _stoppable(progress: Progress) -> tuple[Progress, threading.Event]:
+    """Return what reports progress, and raises instead when an event is set."""
+    stop = threading.Event()
+
+    def report(text: str | Preparation) -> None:
+        if stop.is_set():
+            raise SkyError("it was stopped.")
+        progress(text)
+
+    return report, stop
 
 
 def _as_rented(spec: ClusterSpec, rented: RentedInstance) -> ClusterSpec:

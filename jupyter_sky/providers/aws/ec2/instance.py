@@ -10,7 +10,7 @@ from typing import Any
 from jupyter_sky.providers.aws.clients import AWSError, Clients, clients_at, explain_errors
 from jupyter_sky.providers.aws.ec2 import user_data
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
-from jupyter_sky.providers.aws.ec2.login import connection_to
+from jupyter_sky.providers.aws.ec2.login import connection_to, way_to
 from jupyter_sky.providers.aws.network import access
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, Node, NotLetIn
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
@@ -36,6 +36,8 @@ class Instance(SSHMachine):
         The key of a snapshot of it.
     spot
         Whether AWS may take it away.
+    ssm
+        Whether it is reached by sessions of Systems Manager.
     """
 
     id: str = ""
@@ -46,6 +48,7 @@ class Instance(SSHMachine):
     bastion: str | None = None
     content: str = ""
     spot: bool = False
+    ssm: bool = False
 
     @classmethod
     def from_machine(cls, machine: Machine, **about: Any) -> Instance:
@@ -72,7 +75,7 @@ class Instance(SSHMachine):
 
     def row(self) -> dict[str, Any]:
         """Return what the registry keeps of it; no key is in it."""
-        about = ("id", "cluster", "zone", "type", "bastion", "content", "spot")
+        about = ("id", "cluster", "zone", "type", "bastion", "content", "spot", "ssm")
         said = {name: getattr(self, name) for name in about}
         return {**super().row(), **said, "place": self.location}
 
@@ -86,9 +89,9 @@ class Instance(SSHMachine):
     def let_in(self) -> str | None:
         """See to it that this computer may log in; say what keeps it from that, if something does.
 
-        Behind a bastion, it is not this computer that logs in.
+        Behind a bastion and by Systems Manager, it is not this computer that logs in.
         """
-        if self.bastion:
+        if self.bastion or self.ssm:
             return None
         address = self.host.rpartition("@")[2]
         return access.let_in(clients_at(self.location), self.cluster, address)
@@ -115,7 +118,8 @@ class Instance(SSHMachine):
 
     @property
     def _connection(self) -> SSHConnection:
-        return connection_to(self.host, keys_of(self.cluster), self.bastion)
+        way = way_to(self.id, self.location, self.bastion, self.ssm)
+        return connection_to(self.host, keys_of(self.cluster), way)
 
     def _why_gone(self) -> str | None:
         """Return why the instance is no more, if it is."""

@@ -102,7 +102,7 @@ def rent(
     report("looking for free capacity")
     attempts = attempts_of(request, find_subnets(clients, request.subnets))
     first = attempts[0][1]
-    source = caller_cidr(first, request.private, request.ssh_from)
+    source = None if request.ssm else caller_cidr(first, request.private, request.ssh_from)
     # They are there if something else was tried before.
     keys = keys_of(request.identity)
     if not keys.folder.is_dir():

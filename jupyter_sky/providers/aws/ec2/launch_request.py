@@ -38,6 +38,8 @@ class LaunchRequest:
         Those to be in, in this order, in place of the default ones.
     security_group
         The id of the one to be in, in place of one that is made.
+    ssm
+        Whether they are reached by sessions of Systems Manager, and nobody may log in at a port.
     private
         Whether instances have private addresses only.
     ssh_from
@@ -66,6 +68,7 @@ class LaunchRequest:
     disk: int
     subnets: tuple[str, ...]
     security_group: str | None
+    ssm: bool
     private: bool
     ssh_from: str | None
     profile: str | None

@@ -47,12 +47,13 @@ def rent(
     [wanted] = request.offers
     [said] = launch.describe_instances(clients, [like.id])
     subnet = Subnet(said["SubnetId"], said["VpcId"], like.zone, "")
-    if not request.private or request.ssh_from is None:
+    source = None
+    if not request.ssm:
         with explain_errors():
             [found] = clients.ec2.describe_subnets(SubnetIds=[subnet.id])["Subnets"]
         subnet = replace(subnet, cidr=found["CidrBlock"])
-    # This computer may have another address by now.
-    source = caller_cidr(subnet, request.private, request.ssh_from)
+        # This computer may have another address by now.
+        source = caller_cidr(subnet, request.private, request.ssh_from)
     group = _admitting(clients, request, said, source)
     request = replace(request, together=_is_placed(clients, request), **_as_before(said, request))
     image = find_image(clients, wanted.type, said["ImageId"], request.user)
@@ -83,14 +84,18 @@ def _as_before(said: dict[str, Any], request: LaunchRequest) -> dict[str, Any]:
     own = {key: value for key, value in before.items() if is_own(key)}
     reservation = said.get("CapacityReservationSpecification", {})
     target = reservation.get("CapacityReservationTarget", {}).get("CapacityReservationId")
+    profile = said.get("IamInstanceProfile", {}).get("Arn", "").rpartition("/")[2]
     return {
         "tags": {**own, **request.tags},
         "kms_key": before.get(KMS_KEY) or request.kms_key,
         "reservation": target or request.reservation,
+        "profile": profile or request.profile,
     }
 
 
-def _admitting(clients: Clients, request: LaunchRequest, said: dict[str, Any], source: str) -> str:
+def _admitting(
+    clients: Clients, request: LaunchRequest, said: dict[str, Any], source: str | None
+) -> str:
     """Return the security group of the cluster, which lets in who asks."""
     groups = find_groups(clients, request.identity)
     given = [each["GroupId"] for each in said["SecurityGroups"]]
@@ -101,7 +106,8 @@ def _admitting(clients: Clients, request: LaunchRequest, said: dict[str, Any], s
             f"the security group {request.name} of the cluster is gone: end it with `%sky down`, "
             "and start a new one."
         )
-    admit(clients, groups[0], source, request.ssh_from is not None)
+    if source is not None:
+        admit(clients, groups[0], source, request.ssh_from is not None)
     return str(groups[0]["GroupId"])
 
 

@@ -22,14 +22,15 @@ def make_security_group(
     clients: Clients,
     name: str,
     vpc: str,
-    source: str,
+    source: str | None,
     tags: Mapping[str, str],
     is_given: bool = False,
 ) -> str:
     """Make the security group of a cluster and return its id.
 
-    Its instances reach each other at all ports, ``source`` reaches them over SSH, and nobody else
-    does. EFA needs a rule of its own for what leaves, beside the usual one for all that leaves.
+    Its instances reach each other at all ports, ``source`` reaches them over SSH if it is
+    given, and nobody else does. EFA needs a rule of its own for what leaves, beside the usual one
+    for all that leaves.
 
     Parameters
     ----------
@@ -40,18 +41,19 @@ def make_security_group(
     group = _group(clients, name, vpc, tags)
     among = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}
     _allow(clients.ec2.authorize_security_group_ingress, group, among)
-    _allow(clients.ec2.authorize_security_group_ingress, group, _login(source, is_given))
+    if source is not None:
+        _allow(clients.ec2.authorize_security_group_ingress, group, _login(source, is_given))
     _allow(clients.ec2.authorize_security_group_egress, group, among)
     return group
 
 
-def check_group(clients: Clients, group: str, vpc: str, source: str) -> str:
+def check_group(clients: Clients, group: str, vpc: str, source: str | None) -> str:
     """Return the id of a security group of the user's, to which nothing is changed.
 
     Parameters
     ----------
     source
-        Who logs in, as CIDR.
+        Who logs in, as CIDR; ``None`` where nobody does at a port.
 
     Raises
     ------
@@ -74,7 +76,7 @@ def check_group(clients: Clients, group: str, vpc: str, source: str) -> str:
             "subnet of that network."
         )
     rules = said["IpPermissions"]
-    if not any(_admits(rule, source) for rule in rules):
+    if source is not None and not any(_admits(rule, source) for rule in rules):
         raise UsageError(
             f"the security group {group} does not let in {source} at port 22: add that rule, or "
             "name another group."

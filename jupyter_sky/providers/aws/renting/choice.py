@@ -81,6 +81,7 @@ def request(
         disk=settings.disk,
         subnets=settings.subnets,
         security_group=settings.security_group,
+        ssm=settings.ssm,
         private=settings.addresses == "private",
         ssh_from=settings.ssh_from,
         profile=settings.instance_profile,

@@ -103,13 +103,16 @@ def _made(
     there: Clients, settings: Settings, request: LaunchRequest, first: tuple[InstanceOffer, Subnet]
 ) -> Iterator[str]:
     offer, subnet = first
-    try:
-        source = caller_cidr(subnet, request.private, request.ssh_from)
-    except SkyError:
-        source = "this computer"
+    source = None
+    if not request.ssm:
+        try:
+            source = caller_cidr(subnet, request.private, request.ssh_from)
+        except SkyError:
+            source = "this computer"
     yield f"the key pair {request.name}"
     if request.security_group is None:
-        yield f"the security group {request.name}: SSH from {source}, and nodes among themselves"
+        outside = f"SSH from {source}" if source else "no open port, SSH by Systems Manager"
+        yield f"the security group {request.name}: {outside}, and nodes among themselves"
     else:
         group = check_group(there, request.security_group, subnet.vpc, source)
         yield f"no security group: {group} is there"

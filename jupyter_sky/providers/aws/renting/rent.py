@@ -115,6 +115,7 @@ def rent_more(
         limits=replace(request.limits, seconds=seconds),
         user=like.host.partition("@")[0],
         private=like.is_private(there),
+        ssm=like.ssm,
         tags={**request.tags, REQUEST: number},
     )
     return scale_out.rent(there, request, like, report)

@@ -20,7 +20,13 @@ from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection.channel_socket import PIECE, as_socket
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
-from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, Login, read_login
+from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
+from jupyter_sky.providers.ssh.connection.ssh_config import (
+    CONNECT_WITHIN,
+    Login,
+    check_way,
+    read_login,
+)
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
 from jupyter_sky.transport.bridge import MARK, NO_AGENT, NO_ANSWER
 
@@ -120,6 +126,7 @@ class SSHConnection:
         self._commands: set[paramiko.Channel] = set()
         self._users: set[object] = set()
         self._jump: SSHConnection | None = None
+        self._opening: socket.socket | ProxyCommand | None = None
 
     def connect(self) -> paramiko.Transport:
         """Return the connection, as one that works.
@@ -136,13 +143,15 @@ class SSHConnection:
             if self._transport is None:
                 login = self.login or read_login(self.target)
                 self._transport = self._open(
-                    replace(login, jumps=self._via) if self._via else login
+                    replace(login, jumps=self._via, proxy_command=None) if self._via else login
                 )
             self._suspect = False
             return self._transport
 
     def close(self) -> None:
-        """Hang up; what goes on over the connection ends with an error."""
+        """Hang up; what goes on over the connection, also connecting, ends with an error."""
+        if (opening := self._opening) is not None:
+            opening.close()
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
@@ -174,10 +183,14 @@ class SSHConnection:
 
     def _open(self, login: Login) -> paramiko.Transport:
         if login.proxy_command or not login.jumps:
-            return open_transport(login, open_socket(login))
+            self._opening = open_socket(login)
+            try:
+                return open_transport(login, self._opening)
+            finally:
+                self._opening = None
         import paramiko
 
-        _check_way(self.target, login)
+        check_way(self.target, login)
         *before, last = login.jumps
         jump = self._jump = pool.get(parse_one(last), tuple(before))
         jump._users.add(self)
@@ -365,23 +378,6 @@ class SSHConnection:
         if status == NO_ANSWER:
             raise HostError(said)
         raise HostError(f"the bridge to its agent did not start: {said or status}")
-
-
-def _check_way(target: Target, login: Login) -> None:
-    """Refuse jump hosts that lead to each other: each would wait for the next for ever."""
-    way, places = [str(target)], [(login.address, login.port)]
-    while login.jumps and not login.proxy_command:
-        *before, last = login.jumps
-        login = read_login(parse_one(last))
-        if before:
-            login = replace(login, jumps=tuple(before))
-        way.append(last)
-        if (login.address, login.port) in places:
-            raise HostError(
-                f"its jump hosts lead to each other ({' through '.join(way)}): give the first of "
-                "them `ProxyJump none` in ~/.ssh/config"
-            )
-        places.append((login.address, login.port))
 
 
 def _write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.providers.ssh.connection import authentication, host_keys
 from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
 from jupyter_sky.providers.ssh.connection.ssh_config import Login
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ MOST_BEFORE = 1024 * 1024
 _KEEP_ALIVE = 15  # seconds; firewalls and NATs forget connections that are silent
 
 
-def open_socket(login: Login) -> socket.socket | paramiko.ProxyCommand:
+def open_socket(login: Login) -> socket.socket | ProxyCommand:
     """Return what leads to the SSH server: a TCP connection, or a command's input and output.
 
     Raises
@@ -27,10 +28,8 @@ def open_socket(login: Login) -> socket.socket | paramiko.ProxyCommand:
     HostError
         When the port cannot be reached.
     """
-    import paramiko
-
     if login.proxy_command:
-        return paramiko.ProxyCommand(login.proxy_command)
+        return ProxyCommand(login.proxy_command, login.proxy_name, login.proxy_advice)
     where = login.where
     try:
         sock = socket.create_connection((login.address, login.port), login.connect_within)
@@ -52,7 +51,7 @@ def open_socket(login: Login) -> socket.socket | paramiko.ProxyCommand:
 
 
 def open_transport(
-    login: Login, sock: socket.socket | paramiko.ProxyCommand | paramiko.Channel
+    login: Login, sock: socket.socket | ProxyCommand | paramiko.Channel
 ) -> paramiko.Transport:
     """Speak SSH over what leads to a server, check that it is the right one, and log in.
 
@@ -92,6 +91,8 @@ def open_transport(
         with contextlib.suppress(OSError):
             sock.close()
         if isinstance(error, paramiko.SSHException | EOFError | OSError):
+            if isinstance(sock, ProxyCommand) and (trouble := sock.trouble(login.connect_within)):
+                raise HostError(trouble) from None
             raise HostError(f"{login.where} does not speak SSH as expected ({error})") from None
         raise
 
@@ -107,7 +108,7 @@ class _Stranger:
         Whether the server has shown that it is the right one.
     """
 
-    def __init__(self, sock: socket.socket | paramiko.ProxyCommand | paramiko.Channel) -> None:
+    def __init__(self, sock: socket.socket | ProxyCommand | paramiko.Channel) -> None:
         self.is_known = False
         self._sock = sock
         self._left = MOST_BEFORE

@@ -7,11 +7,12 @@ import glob
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
 
 CONNECT_WITHIN = 10.0
@@ -19,6 +20,14 @@ CONNECT_WITHIN = 10.0
 
 _SYSTEM = Path("/etc/ssh/ssh_config")
 _DEEPEST = 16  # files that include each other, as in OpenSSH
+_WAY, _JUMPS, _COMMAND = "skyway", "skyjumps", "skycommand"
+"""What lines with ProxyJump and ProxyCommand are read as: whichever comes first holds.
+
+paramiko does not know that, and reads ``~``, ``%n`` and ``%%`` in another way than ssh does. As
+there, ``ProxyJump none`` is said of jump hosts alone, and ``ProxyCommand none`` of both.
+"""
+
+_UNSAFE = re.compile(r"[\s'`\"$\\;&<>|(){}]|^-")
 _USUAL_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 
@@ -48,6 +57,8 @@ class Login:
         Files with the keys of hosts.
     connect_within
         Seconds for each step of connecting: to the port, to a common cipher, to being logged in.
+    proxy_name, proxy_advice
+        What the user calls the command, and what is said of it where it fails.
     """
 
     address: str
@@ -62,6 +73,8 @@ class Login:
     proxy_command: str | None
     known_hosts: tuple[Path, ...]
     connect_within: float = CONNECT_WITHIN
+    proxy_name: str = "ProxyCommand"
+    proxy_advice: str = "does ssh reach it in a terminal?"
 
     @property
     def where(self) -> str:
@@ -90,18 +103,41 @@ def read_login(target: Target) -> Login:
         raise UsageError(f"~/.ssh/config cannot be used: {str(error).rstrip('.')}.") from None
 
 
+def check_way(target: Target, login: Login) -> None:
+    """Refuse jump hosts that lead to each other: each would wait for the next for ever.
+
+    Raises
+    ------
+    HostError
+        With the way that has no end.
+    """
+    way, places = [str(target)], [(login.address, login.port)]
+    while login.jumps and not login.proxy_command:
+        *before, last = login.jumps
+        login = read_login(parse_one(last))
+        if before:
+            login = replace(login, jumps=tuple(before), proxy_command=None)
+        way.append(last)
+        if (login.address, login.port) in places:
+            raise HostError(
+                f"its jump hosts lead to each other ({' through '.join(way)}): give the first of "
+                "them `ProxyJump none` in ~/.ssh/config"
+            )
+        places.append((login.address, login.port))
+
+
 def _login(target: Target, options: dict[str, Any]) -> Login:
     address = options["hostname"]
     port = target.port or _port(options)
     filed = options.get("hostkeyalias", address)
-    jump = options.get("proxyjump", "none")
-    jumps = () if jump.lower() == "none" else tuple(jump.split(","))
+    user = target.user or options.get("user") or getpass.getuser()
+    jumps, command = _way(target, options, {"h": address, "p": str(port), "r": user})
     chosen = [Path(path).expanduser() for path in options.get("identityfile", ())]
     usual = [_home() / name for name in _USUAL_KEYS]
     return Login(
         address=address,
         port=port,
-        user=target.user or options.get("user") or getpass.getuser(),
+        user=user,
         key_name=filed if port == 22 or "hostkeyalias" in options else f"[{filed}]:{port}",
         identity_files=tuple(path for path in chosen or usual if path.is_file()),
         certificates=tuple(
@@ -110,7 +146,7 @@ def _login(target: Target, options: dict[str, Any]) -> Login:
         only_these=options.get("identitiesonly", "no").lower() == "yes",
         use_agent=options.get("identityagent", "").lower() != "none",
         jumps=_before(jumps, address, port),
-        proxy_command=options.get("proxycommand"),
+        proxy_command=command,
         known_hosts=tuple(
             Path(path).expanduser()
             for name, usual_files in (
@@ -121,6 +157,37 @@ def _login(target: Target, options: dict[str, Any]) -> Login:
         ),
         connect_within=_seconds(options.get("connecttimeout")) or CONNECT_WITHIN,
     )
+
+
+def _way(
+    target: Target, options: dict[str, Any], tokens: dict[str, str]
+) -> tuple[tuple[str, ...], str | None]:
+    """Return the jump hosts that lead to a host, or the command; ``none`` stands for neither."""
+    way = options.get(_WAY, "")
+    text = options.get(way, "none")
+    if text.lower() == "none":
+        return (), None
+    text = _with_tokens(text, {**tokens, "n": target.name, "%": "%"})
+    if way == _JUMPS:
+        return tuple(text.split(",")), None
+    if options.get("proxyusefdpass", "no").lower() == "yes":
+        raise ValueError("ProxyUseFdpass is not supported, leave it out")
+    if _UNSAFE.search(target.user or ""):
+        # It may come from elsewhere, and a shell reads it.
+        raise ValueError(f"{target.user} is no name of a user that a ProxyCommand may be given")
+    return (), text
+
+
+def _with_tokens(text: str, values: dict[str, str]) -> str:
+    """Return a text of ``ssh_config`` with what stands after a percent sign filled in."""
+
+    def value(token: re.Match[str]) -> str:
+        if token[1] not in values:
+            known = ", ".join(f"%{each}" for each in values)
+            raise ValueError(f"{token[0]} is not known there; there are {known}")
+        return values[token[1]]
+
+    return re.sub("%(.?)", value, text)
 
 
 def _before(jumps: tuple[str, ...], address: str, port: int) -> tuple[str, ...]:
@@ -193,4 +260,15 @@ def _lines(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
             continue
         if word.lower() in ("host", "match"):
             scope = line
-        yield line
+        yield from _way_lines(word.lower(), rest) or [line]
+
+
+def _way_lines(word: str, text: str) -> list[str]:
+    """Return what is read in place of a line, if it is about the way to a host."""
+    if word == "proxycommand":
+        # All of it is for a shell, also what would be quotation marks and comments elsewhere.
+        return [f"{_WAY} {_COMMAND}", f"{_COMMAND} {text.lstrip('= ')}"]
+    if word == "proxyjump":
+        jumps = "".join(shlex.split(text, comments=True)[:1])
+        return [f"{_WAY} {_JUMPS}"] * (jumps.lower() != "none") + [f"{_JUMPS} {jumps}"]
+    return []

@@ -2,7 +2,8 @@
 
 The rules are those that AWS documents: a request needs a permission for its action on each resource
 that it names or makes; a statement applies where action, resource and all conditions match; a
-condition on a key that the request does not have does not hold; a deny is stronger than any allow,
+condition on a key that the request does not have does not hold, unless its operator ends with
+``IfExists``; ``${aws:userid}`` stands for who asks; a deny is stronger than any allow,
 and what nothing allows is denied. Who gives tags to what a call makes needs ``ec2:CreateTags`` for
 that, with the call's name as ``ec2:CreateAction``; who gives a machine a role needs
 ``iam:PassRole``.
@@ -91,7 +92,7 @@ def _applies(statement: Mapping[str, Any], request: Request) -> bool:
         any(_matches(request.action.lower(), each.lower()) for each in actions)
         and any(_matches(request.resource, each) for each in resources)
         and all(
-            _holds(operator, request.context.get(key), _every(wanted))
+            _holds(operator, request.context.get(key), _filled_in(wanted, request.context))
             for operator, keys in statement.get("Condition", {}).items()
             for key, wanted in keys.items()
         )
@@ -99,8 +100,20 @@ def _applies(statement: Mapping[str, Any], request: Request) -> bool:
 
 
 def _holds(operator: str, value: str | None, wanted: list[str]) -> bool:
-    tests = {"StringEquals": str.__eq__, "StringLike": _matches}
+    tests = {"StringEquals": str.__eq__, "StringLike": _matches, "Bool": str.__eq__}
+    if operator.endswith("IfExists"):
+        if value is None:
+            return True
+        operator = operator.removesuffix("IfExists")
     return value is not None and any(tests[operator](value, each) for each in wanted)
+
+
+def _filled_in(wanted: Any, context: Mapping[str, str]) -> list[str]:
+    """Return what a condition wants, with its policy variables filled in."""
+    return [
+        re.sub(r"\$\{([^}]+)\}", lambda found: context.get(found[1], ""), each)
+        for each in _every(wanted)
+    ]
 
 
 def _matches(text: str, pattern: str) -> bool:
