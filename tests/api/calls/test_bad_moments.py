@@ -56,3 +56,39 @@ def test_the_next_call_is_not_lost_when_the_time_of_one_that_displays_is_over(
         others = [double(n) > pool for n in range(4)]
         assert all(isinstance(each.exception(PATIENCE), TimeoutError) for each in late)
         assert [each.result(PATIENCE) for each in others] == [0, 2, 4, 6]
+
+
+@sky.compute
+def make_reports_slow(seconds: float) -> None:
+    """Let what describes errors on a rank take some time, in which others are forked."""
+    from jupyter_sky.node.rank.ipython.shell import RankShell
+
+    shell: Any = RankShell
+    usual = vars(shell).get("_usual", shell.report)
+    shell._usual = usual
+
+    def report(self: Any, error: BaseException) -> Any:
+        time.sleep(seconds)
+        return usual(self, error)
+
+    shell.report = report if seconds else usual
+
+
+@sky.compute
+def fail_or_last(for_ever: bool) -> None:
+    if for_ever:
+        time.sleep(PATIENCE)
+    raise ValueError("not this one")
+
+
+def test_calls_fail_in_processes_that_were_made_while_another_error_was_described(
+    pool: sky.ComputePool,
+) -> None:
+    make_reports_slow(0.5) @ pool
+    with worker(pool, Worker(concurrency=2, executor="process")):
+        late = [fail_or_last(True).with_timeout(0.5) > pool for _ in range(4)]
+        failing = [fail_or_last(False) > pool for _ in range(4)]
+        assert all(isinstance(each.exception(PATIENCE), TimeoutError) for each in late)
+        found = [each.exception(PATIENCE) for each in failing]
+        assert [str(each) for each in found] == ["not this one"] * 4
+    make_reports_slow(0.0) @ pool
