@@ -69,10 +69,22 @@ class Inbox:
 
     def wait_displayed(self, number: int) -> None:
         """Wait until the agent has read what was printed before a display."""
-        while message := self._frames.receive():
-            if message["op"] == "displayed" and message["number"] >= number:
-                return
-            self._sort(message)
+        shown: int | None = -1
+        while shown is not None and shown < number:
+            # Only the wait is interrupted, if this is: what is read may be for others, as the next
+            # call is where the time of this one is over.
+            if not self._frames.has_message:
+                _wait(self._frames.sock)
+            shown = self._interrupts.run_protected(self._take_displayed)
+
+    def _take_displayed(self) -> int | None:
+        """Take one message; return which display it is about, -1 for none, ``None`` at the end."""
+        if (message := self._frames.receive()) is None:
+            return None
+        if message["op"] == "displayed":
+            return int(message["number"])
+        self._sort(message)
+        return -1
 
     def _sort(self, message: Message) -> None:
         if message["op"] == "tell":

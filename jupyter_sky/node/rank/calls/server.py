@@ -42,7 +42,7 @@ class CallServer:
         self._run = command["run"]
         self._serving = command["serves"]
         self._interrupts = rank.interrupts
-        self._reporting = threading.Lock()
+        self._reporting = threading.RLock()
         self._closing = threading.Lock()
         self._is_over = False
         self._generation = 0  # one more whenever names have come
@@ -209,7 +209,10 @@ class CallServer:
                     if process:
                         process.end()
                     generation = self._generation
-                    process = CallProcess(self.answer, self._rank.tell)
+                    # It has the lock as it is now, and what fails in it takes that: the thread that
+                    # forks goes on there, and nobody else ever lets go.
+                    with self._reporting:
+                        process = CallProcess(self.answer, self._rank.tell)
                 answer = process.call(told, told["timeout"], mail)
                 del self._mail[told["number"]]
                 if answer is None:

@@ -1,0 +1,94 @@
+"""Calls that end at the worst moment take nothing with them that was for others."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import jupyter_sky as sky
+from jupyter_sky.api.calls.worker import Worker
+from tests.api.calls.test_calls import worker
+from tests.waiting import PATIENCE
+
+
+@sky.compute
+def show_until_late() -> None:
+    """Display without end; when the next call is read meanwhile, this one's time is over."""
+    from IPython.display import display
+
+    from jupyter_sky.node.rank.inbox import Inbox
+
+    number = signal.SIGRTMAX - 2
+    usual_sort, usual_handler = Inbox._sort, signal.getsignal(number)
+    over = []
+
+    def handle(signum: int, frame: Any) -> None:
+        over.append(signum)
+        usual_handler(signum, frame)  # type: ignore[operator, misc]
+
+    def sort(inbox: Inbox, message: Any) -> None:
+        while message["op"] == "tell" and not over:
+            time.sleep(0.01)
+        usual_sort(inbox, message)
+
+    signal.signal(number, handle)
+    inbox_class: Any = Inbox
+    inbox_class._sort = sort
+    try:
+        while True:
+            display("goes on")
+            time.sleep(0.01)
+    finally:
+        inbox_class._sort = usual_sort
+
+
+@sky.compute
+def double(x: int) -> int:
+    return 2 * x
+
+
+def test_the_next_call_is_not_lost_when_the_time_of_one_that_displays_is_over(
+    pool: sky.ComputePool,
+) -> None:
+    with worker(pool, Worker(buffer=1)):
+        late = [show_until_late().with_timeout(2.0) > pool for _ in range(2)]
+        others = [double(n) > pool for n in range(4)]
+        assert all(isinstance(each.exception(PATIENCE), TimeoutError) for each in late)
+        assert [each.result(PATIENCE) for each in others] == [0, 2, 4, 6]
+
+
+@sky.compute
+def make_reports_slow(seconds: float) -> None:
+    """Let what describes errors on a rank take some time, in which others are forked."""
+    from jupyter_sky.node.rank.ipython.shell import RankShell
+
+    shell: Any = RankShell
+    usual = vars(shell).get("_usual", shell.report)
+    shell._usual = usual
+
+    def report(self: Any, error: BaseException) -> Any:
+        time.sleep(seconds)
+        return usual(self, error)
+
+    shell.report = report if seconds else usual
+
+
+@sky.compute
+def fail_or_last(for_ever: bool) -> None:
+    if for_ever:
+        time.sleep(PATIENCE)
+    raise ValueError("not this one")
+
+
+def test_calls_fail_in_processes_that_were_made_while_another_error_was_described(
+    pool: sky.ComputePool,
+) -> None:
+    make_reports_slow(0.5) @ pool
+    with worker(pool, Worker(concurrency=2, executor="process")):
+        late = [fail_or_last(True).with_timeout(0.5) > pool for _ in range(4)]
+        failing = [fail_or_last(False) > pool for _ in range(4)]
+        assert all(isinstance(each.exception(PATIENCE), TimeoutError) for each in late)
+        found = [each.exception(PATIENCE) for each in failing]
+        assert [str(each) for each in found] == ["not this one"] * 4
+    make_reports_slow(0.0) @ pool
