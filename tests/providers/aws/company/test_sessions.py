@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import psutil
 import pytest
 
@@ -25,6 +24,7 @@ from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import login
 from jupyter_sky.providers.aws.iam_policy import policy
 from jupyter_sky.providers.aws.network import session
+from tests.installed import on_first_use
 from tests.lab import Lab
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in import aws_command, iam
@@ -32,6 +32,8 @@ from tests.providers.aws.stand_in.account import Account
 from tests.providers.aws.stand_in.machines import Machines
 from tests.providers.aws.starting import SPEC, provider
 from tests.waiting import until
+
+boto3 = on_first_use("boto3")
 
 Left = Callable[[], list[str]]
 PROFILE = "trainer"
