@@ -17,6 +17,7 @@ from threading import Barrier
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.providers.ssh.connection import idle
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, read_login
@@ -139,6 +140,21 @@ def test_a_jump_host_is_left_with_the_last_host_behind_it(lab: Lab, client: Path
     assert connections[1].run("hostname").strip() == third.name
     connections[1].close_if_unused()
     until(lambda: not first.processes("sshd: root"))
+
+
+def test_a_connection_that_nobody_needs_is_closed(
+    lab: Lab, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a link breaks at the moment when its cluster ends, nobody else is left to do so."""
+    monkeypatch.setattr(idle, "UNUSED_FOR", 0.3)
+    first, second = lab.hosts[:2]
+    config = (client / "config").read_text()
+    write(client, f"Host {second.name}\n  ProxyJump {first.name}\n{config}")
+    connection = pool.get(parse_one(second.name))
+    transport = connection.connect()
+    assert connection.run("sleep 1; echo here") == "here\n"
+    until(lambda: not transport.is_active() and not first.processes("sshd: root"))
+    assert connection.run("echo again") == "again\n"
 
 
 def test_a_login_without_a_shell_is_named_as_that(lab: Lab, client: Path) -> None:

@@ -1,4 +1,4 @@
-"""A socket that leads to an SSH channel.
+"""What is read from an SSH channel and written to it, and a socket that leads to one.
 
 paramiko's channels are no file descriptors, which an event loop could wait for: two threads carry
 what is written on one side to the other.
@@ -12,10 +12,17 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from jupyter_sky.formatting import format_bytes
+from jupyter_sky.providers.ssh.connection.errors import CommandError
+
 if TYPE_CHECKING:
     import paramiko
 
 PIECE = 256 * 1024
+
+MOST_PRINTED = 4 * 1024 * 1024
+"""Bytes that a command may print: ours print much less, and a host is not to fill this memory."""
+
 _BUFFER = 4 * 1024 * 1024
 
 
@@ -61,3 +68,26 @@ def _downstream(sock: socket.socket, channel: paramiko.Channel) -> None:
             sock.sendall(data)
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
+
+
+def write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) -> None:
+    """Write all of ``data``; ``sent`` is called with the number of bytes that have left."""
+    for start in range(0, len(data), PIECE):
+        channel.sendall(memoryview(data)[start : start + PIECE])
+        sent(min(start + PIECE, len(data)))
+
+
+def read(receive: Callable[[int], bytes]) -> bytes:
+    """Return all that comes until the end.
+
+    Raises
+    ------
+    CommandError
+        When it is too much.
+    """
+    parts = bytearray()
+    while part := receive(PIECE):
+        parts += part
+        if len(parts) > MOST_PRINTED:
+            raise CommandError(f"a command printed more than {format_bytes(MOST_PRINTED)}")
+    return bytes(parts)

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes, last_line
 from jupyter_sky.providers.base import AgentGone
-from jupyter_sky.providers.ssh.connection.channel_socket import PIECE, as_socket
+from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read, write
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
+from jupyter_sky.providers.ssh.connection.idle import IdleTimer
 from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
 from jupyter_sky.providers.ssh.connection.ssh_config import (
     CONNECT_WITHIN,
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 ANSWER_WITHIN = 60.0
 """Seconds in which a command has to print something, unless it is known to take longer."""
-
-MOST_PRINTED = 4 * 1024 * 1024
-"""Bytes that a command may print: ours print much less, and a host is not to fill this memory."""
 
 _MOST_GREETED = 64 * 1024  # bytes that login scripts may print
 _WINDOW = 8 * 1024 * 1024
@@ -127,6 +125,7 @@ class SSHConnection:
         self._users: set[object] = set()
         self._jump: SSHConnection | None = None
         self._opening: socket.socket | ProxyCommand | None = None
+        self._idle = IdleTimer(self._hang_up_if_unused)
 
     def connect(self) -> paramiko.Transport:
         """Return the connection, as one that works.
@@ -150,6 +149,7 @@ class SSHConnection:
 
     def close(self) -> None:
         """Hang up; what goes on over the connection, also connecting, ends with an error."""
+        self._idle.stop()
         if (opening := self._opening) is not None:
             opening.close()
         transport, self._transport = self._transport, None
@@ -164,6 +164,14 @@ class SSHConnection:
         """Hang up unless an agent or another host is reached over it, or a command runs."""
         if not self._bridges and not self._users:
             self.close()
+
+    def _count_if_unused(self) -> None:
+        if not self._bridges and not self._users:
+            self._idle.restart()
+
+    def _hang_up_if_unused(self) -> None:
+        with self._lock:  # who needs it from now on connects again
+            self.close_if_unused()
 
     def abort(self) -> None:
         """End the commands that run, and hang up as `close_if_unused` does."""
@@ -251,15 +259,15 @@ class SSHConnection:
             with self._command(command) as channel:
                 channel.settimeout(within)
                 try:
-                    _write(channel, script.encode() if data is None else data, sent)
+                    write(channel, script.encode() if data is None else data, sent)
                     if not ends_with_us:
                         channel.shutdown_write()
                 except OSError:
                     # What has ended before it read all of it says why by its status.
                     if not channel.closed or not channel.get_transport().is_active():
                         raise
-                first, mark, printed = _read(channel.recv).partition(MARK)
-                said = _read(channel.recv_stderr)
+                first, mark, printed = read(channel.recv).partition(MARK)
+                said = read(channel.recv_stderr)
                 status = channel.recv_exit_status()
         except TimeoutError:
             raise CommandError(f"a command said nothing for {within:.0f} s") from None
@@ -303,10 +311,12 @@ class SSHConnection:
         """Keep others from hanging up meanwhile, because they need the connection no more."""
         user = object()
         self._users.add(user)
+        self._idle.stop()
         try:
             yield
         finally:
             self._users.discard(user)
+            self._count_if_unused()
 
     def _start(self, command: str) -> paramiko.Channel:
         """Start a command and return the channel to its input and output."""
@@ -350,6 +360,7 @@ class SSHConnection:
         def closed() -> None:
             self._bridges.discard(channel)
             self._suspect = True
+            self._count_if_unused()
 
         return as_socket(channel, closed)
 
@@ -369,7 +380,7 @@ class SSHConnection:
                 channel.settimeout(None)
                 return
             status = channel.recv_exit_status()
-            said = _read(channel.recv_stderr).decode(errors="replace").strip()
+            said = read(channel.recv_stderr).decode(errors="replace").strip()
         except OSError:
             self._suspect = True
             raise HostError("its agent did not answer") from None
@@ -378,18 +389,3 @@ class SSHConnection:
         if status == NO_ANSWER:
             raise HostError(said)
         raise HostError(f"the bridge to its agent did not start: {said or status}")
-
-
-def _write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) -> None:
-    for start in range(0, len(data), PIECE):
-        channel.sendall(memoryview(data)[start : start + PIECE])
-        sent(min(start + PIECE, len(data)))
-
-
-def _read(receive: Callable[[int], bytes]) -> bytes:
-    parts = bytearray()
-    while part := receive(PIECE):
-        parts += part
-        if len(parts) > MOST_PRINTED:
-            raise CommandError(f"a command printed more than {format_bytes(MOST_PRINTED)}")
-    return bytes(parts)
