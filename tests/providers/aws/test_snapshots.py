@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_sky.cluster.inventory import cloud_resources
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.aws import doctor
+from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance
@@ -118,7 +118,7 @@ def test_what_it_costs_is_said_until_it_is_removed(
     assert cloud_resources.upkeep() == [
         f"kept: the snapshot {made} in us-east-1; `%sky snapshot --remove {made.name}` removes it"
     ]
-    assert CheckResult("snapshots", f"{made}") in [*doctor.diagnose("us-east-1", None)]
+    assert CheckResult("snapshots", f"{made}") in [*AWS(region="us-east-1").diagnose()]
 
     def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
         if call.action == "DeleteSnapshot":

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import doctor
+from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.network import access, security_group
 from tests.cluster.conftest import Cells
@@ -49,7 +49,7 @@ def rules(clients: Clients, cells: Cells) -> list[str]:
 
 
 def access_checked() -> Any:
-    [found] = [each for each in doctor.diagnose("us-east-1", None) if each.name == "access"]
+    [found] = [each for each in AWS(region="us-east-1").diagnose() if each.name == "access"]
     return found
 
 
