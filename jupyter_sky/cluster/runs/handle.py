@@ -94,7 +94,7 @@ class RunHandle:
         show
             Called in this thread.
         begun
-            Called in this thread as soon as the run is on its way to the ranks.
+            Called in this thread before anything else is, unless the run is over within a moment.
         timeout
             Seconds after which the run is stopped; by default it may take as long as it does.
         sending
@@ -117,10 +117,9 @@ class RunHandle:
         TimedOut
             When the time was over; every rank was told to stop.
         """
-        run, callbacks = self._run, Callbacks(show, sending, notice, told, hang, ask)
+        run, callbacks = self._run, Callbacks(begun, show, sending, notice, told, hang, ask)
         try:
             self.begin()
-            begun()
             self._show_queued(callbacks, timeout and run.started + timeout)
             if not run.finished:
                 run.time_limit = timeout
@@ -327,7 +326,7 @@ class RunHandle:
         """Show what comes, until the run is over or the monotonic clock says ``until``."""
         prompts = self._run.prompts
         while True:
-            left = _SHORT_SLICE if prompts.open else _SLICE
+            left = _SLICE if callbacks.have_begun and not prompts.open else _SHORT_SLICE
             if until is not None:
                 left = min(left, until - time.monotonic())
             if left <= 0:
@@ -339,6 +338,7 @@ class RunHandle:
                     return
                 callbacks.call(event)
                 prompted = event if isinstance(event, Prompted) else None
+            callbacks.begin()
             if prompts.open and not self._run.stopped:
                 asked = time.monotonic()
                 callbacks.ask(prompted)

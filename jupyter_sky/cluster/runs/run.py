@@ -44,19 +44,32 @@ Sink = Callable[[Output | Display], object]
 """Called with what ranks print and display."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Callbacks:
-    """What `RunHandle.follow` calls for each kind of thing in the queue."""
+    """What `RunHandle.follow` calls for each kind of thing in the queue, and once before all.
 
+    Most cells are over in a few milliseconds and print nothing: to show that they run, and then
+    that they ran, would take longer than they do. So `begun` is called when there is a need.
+    """
+
+    begun: Callable[[], object]
     show: Sink
     sending: Callable[[TransferProgress], object]
     notice: Callable[[str], object]
     told: Callable[[Told], object]
     hang: Callable[[str], object]
     ask: Callable[[Prompted | None], object]
+    have_begun: bool = False
+
+    def begin(self) -> None:
+        """Call `begun`, unless it was called."""
+        if not self.have_begun:
+            self.have_begun = True
+            self.begun()
 
     def call(self, event: Queued) -> None:
         """Call what is for an event."""
+        self.begin()
         match event:
             case Prompted() | None:
                 pass  # `ask` is called with what waits

@@ -12,6 +12,7 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.transport.protocol.events import Display
 from tests.cluster.conftest import Cells
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,25 @@ def test_only_shown_ranks_are_heard(cells) -> None:
     assert cells.text() == "rank 0\n"
     cells.run("print('rank', rank)", show=(1, 3))
     assert sorted(cells.text().splitlines()) == ["rank 1", "rank 3"]
+
+
+@pytest.mark.parametrize(
+    ("code", "calls"), [("x = 1", []), ("print('hello')", ["begun", b"hello\n"])]
+)
+def test_only_a_run_that_has_something_to_show_is_shown_to_begin(
+    cells: Cells, code: str, calls: list[str | bytes]
+) -> None:
+    run, called = cells.start(code), []
+    until(lambda: run.finished)
+    run.follow(lambda event: called.append(event.data), begun=lambda: called.append("begun"))
+    assert called == calls
+
+
+def test_a_run_that_goes_on_is_shown_to_begin(cells: Cells, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    run = cells.start(f"import os, time\nwhile not os.path.exists({str(seen)!r}): time.sleep(0.01)")
+    run.follow(begun=seen.touch)
+    assert seen.exists()
 
 
 def test_what_is_not_shown_is_in_the_log(cells) -> None:
