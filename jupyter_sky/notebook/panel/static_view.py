@@ -78,9 +78,11 @@ def headline(snapshot: Snapshot) -> str:
 
 def as_text(snapshot: Snapshot) -> str:
     """Return the view as plain text."""
-    rows = [_cells(snapshot, rank) for rank in snapshot["ranks"]]
     curves = static_curves.as_lines(_curves(snapshot))
-    lines = [*(f"  {row}" for row in aligned(rows)), *(f"  {plain(line)}" for line in curves)]
+    lines = [
+        *(f"  {row}" for row in aligned([*_rows(snapshot)])),
+        *(f"  {plain(line)}" for line in curves),
+    ]
     return "\n".join([headline(snapshot), *lines])
 
 
@@ -92,8 +94,7 @@ def as_html(snapshot: Snapshot, is_open: bool = False) -> str:
 def _html(snapshot: Snapshot, is_open: bool) -> Iterator[str]:
     yield f"<details{' open' * is_open}><summary>{escape(headline(snapshot))}</summary>"
     yield '<table style="font-variant-numeric: tabular-nums; margin: 4px 0">'
-    for rank in snapshot["ranks"]:
-        *cells, line = _cells(snapshot, rank)
+    for *cells, line in _rows(snapshot):
         yield "<tr>"
         for cell in cells:
             yield f'<td style="text-align: left; white-space: nowrap">{escape(cell)}</td>'
@@ -112,21 +113,24 @@ def _state(run: RunView) -> str:
     return f"{_STATES[RunState(run['state'])]} {format_elapsed(run['seconds'])}"
 
 
-def _cells(snapshot: Snapshot, rank: RankView) -> Sequence[str]:
-    gpus = {node["node"]: node["gpu"] for node in snapshot["nodes"]}
-    memory, outcome, run = rank["memory"], rank["outcome"], snapshot["run"]
+def _rows(snapshot: Snapshot) -> Iterator[Sequence[str]]:
+    """Yield what there is to say of each rank, its last line last."""
+    gpus = {node["node"]: plain(node["gpu"] or "CPU") for node in snapshot["nodes"]}
+    run = snapshot["run"]
     # What a node uses now says nothing of a run that is over.
     is_live = run is None or run["state"] in (RunState.RUNNING, RunState.WAITING)
-    return [
-        f"rank {rank['rank']}",
-        f"node {rank['node']}",
-        plain(gpus.get(rank["node"]) or "CPU"),
-        _OUTCOMES[RankOutcome(outcome)] if outcome else rank["phase"],
-        _mark(rank),
-        format_elapsed(rank["seconds"]) if rank["seconds"] is not None else "",
-        format_share(*memory) if memory and is_live else "",
-        plain(rank["error"] or rank["trouble"] or rank["line"])[:_LONGEST],
-    ]
+    for rank in snapshot["ranks"]:
+        memory, outcome = rank["memory"], rank["outcome"]
+        yield [
+            f"rank {rank['rank']}",
+            f"node {rank['node']}",
+            gpus.get(rank["node"], "CPU"),
+            _OUTCOMES[RankOutcome(outcome)] if outcome else rank["phase"],
+            _mark(rank),
+            format_elapsed(rank["seconds"]) if rank["seconds"] is not None else "",
+            format_share(*memory) if memory and is_live else "",
+            plain(rank["error"] or rank["trouble"] or rank["line"])[:_LONGEST],
+        ]
 
 
 def _mark(rank: RankView) -> str:
