@@ -17,6 +17,7 @@ from jupyter_sky.transport.protocol.messages import RunFields
 Tell = Callable[[Saved], object]
 
 _present: tuple[str, tuple[int, ...]] | None = None
+_ended: tuple[str, tuple[int, ...]] | None = None
 _checkpoint: str | None = None
 _tell: Callable[[str, float | None], object] | None = None
 
@@ -44,13 +45,23 @@ def begin(run: RunFields, ranks: Sequence[int], rank: int, tell: Tell) -> None:
     _tell = tell_saved
 
 
-def end(rank: int) -> None:
-    """Tell the other ranks of the process group, if there is one, that this rank is done."""
-    global _present
-    ended, _present = _present, None
-    if ended and len(ended[1]) > 1 and (store := group_store()):
+def end(well: bool) -> None:
+    """Note that the run is over here, and whether it ended without an error."""
+    global _present, _ended
+    _present, _ended = None, _present if well else None
+
+
+def tell_end(rank: int) -> None:
+    """Tell the other ranks of the process group, if there is one, that this rank is done.
+
+    Called when the rank has nothing to do for a moment: while others are still in the run nothing
+    else begins here, and telling what nobody asks would be a good part of the time of a short cell.
+    """
+    global _ended
+    told, _ended = _ended, None
+    if told and len(told[1]) > 1 and (store := group_store()):
         with suppress(Exception):  # the group is broken, and the others know that
-            store.set(_key(rank), ended[0])
+            store.set(_key(rank), told[0])
 
 
 def ranks() -> tuple[int, ...]:

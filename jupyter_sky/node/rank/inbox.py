@@ -5,11 +5,14 @@ from __future__ import annotations
 import select
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import Any, cast
 
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.transport.frames import BlockingFrames, Message
 from jupyter_sky.transport.protocol.rank_messages import RankCommand, TellCommand
+
+_MOMENT = 0.1  # seconds
 
 
 class Inbox:
@@ -28,9 +31,14 @@ class Inbox:
         self._interrupts = interrupts
         self._told: deque[TellCommand] = deque()
 
-    def next_command(self) -> RankCommand | None:
-        """Return the next command; ``None`` when the agent is gone."""
+    def next_command(self, idle: Callable[[], None]) -> RankCommand | None:
+        """Return the next command; ``None`` when the agent is gone.
+
+        ``idle`` is called if none comes for a moment.
+        """
         self._told.clear()  # what comes after the end of a run
+        if not self._frames.has_message and not _is_readable(self._frames.sock, _MOMENT):
+            idle()
         while message := self._frames.receive():
             if message["op"] not in ("tell", "displayed"):
                 return cast(RankCommand, message)
@@ -52,7 +60,7 @@ class Inbox:
         """Return what the rank was told in the middle of a run, if anything has come."""
         sock = self._frames.sock
         while not (told := self.told_so_far(run)):
-            if not self._frames.has_message and not select.select([sock], [], [], 0)[0]:
+            if not self._frames.has_message and not _is_readable(sock):
                 return None
             message = self._interrupts.run_protected(self._frames.receive)
             if message is None:
@@ -94,3 +102,7 @@ class Inbox:
 
 def _wait(sock: socket.socket) -> None:
     select.select([sock], [], [])
+
+
+def _is_readable(sock: socket.socket, within: float = 0) -> bool:
+    return bool(select.select([sock], [], [], within)[0])

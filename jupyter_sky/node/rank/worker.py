@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -122,7 +123,7 @@ class RankWorker:
         self._interrupts.run_protected(self._carry_out_commands)
 
     def _carry_out_commands(self) -> None:
-        while command := self._inbox.next_command():
+        while command := self._inbox.next_command(partial(present_run.tell_end, self.rank)):
             match command["op"]:
                 case "run":
                     self._do_run(command)
@@ -261,8 +262,7 @@ class RankWorker:
         with self._ending:
             self._run = None
         self._report(command["run"], error, values)
-        if error is None:  # last: who waits for the answer need not wait for this
-            present_run.end(self.rank)
+        present_run.end(error is None)
 
     def _perform(self, command: RunCommand) -> Packed | None:
         self._receive_names(command["names"], command["outdated"].get(self.rank, ()))
