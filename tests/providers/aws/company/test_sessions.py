@@ -18,6 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.stopping.start import start_stopped
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
@@ -177,7 +179,15 @@ def test_a_cluster_without_an_open_port(
         each.kill()
     cells.run("kept = 2")
     assert len(sessions(place)) == 2
-    cells.cluster.down()
+    # Its machines are found in the same way when they are started again.
+    cells.cluster.power.stop(cells.cluster.power.check_stop())
+    until(lambda: not sessions(place))
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    plain = AWS(user="root", python=sys.executable)
+    again = start_stopped(row, registry.recorded_spec(row), plain, cells.cluster.runtime_env)
+    assert len(sessions(place)) == 2
+    again.down()
     until(lambda: not sessions(place))
     assert left() == []
 
