@@ -316,7 +316,8 @@ def _path_below(root: Path, notebook: str) -> str | None:
 def _idle(
     row: Row | Broken | None, live: Sequence[CheckedReport], state: ClusterStatus
 ) -> schema.IdleTimeout | None:
-    timeout = row.spec.get("idle_timeout") if isinstance(row, Row) else None
+    spec = row.spec if isinstance(row, Row) else {}
+    timeout = spec.get("idle_timeout")
     if not _is_number(timeout):
         return None
     left: float | None = None
@@ -324,7 +325,7 @@ def _idle(
         left = timeout
     elif live and live[0].cluster.idle_since is not None:
         left = max(0.0, timeout - (time.time() - live[0].cluster.idle_since))
-    return {"timeout": timeout, "left": left}
+    return {"timeout": timeout, "left": left, "keeps_disks": spec.get("autostop") is True}
 
 
 def _is_number(value: object) -> TypeGuard[float]:

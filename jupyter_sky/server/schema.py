@@ -59,10 +59,11 @@ class Kernel(TypedDict):
 
 
 class IdleTimeout(TypedDict):
-    """When an idle cluster ends itself; both in seconds."""
+    """When an idle cluster ends itself, in seconds, and whether its disks are kept then."""
 
     timeout: float
     left: float | None
+    keeps_disks: bool
 
 
 class Environment(TypedDict):

@@ -41,6 +41,7 @@ export interface Kernel {
 export interface IdleTimeout {
   timeout: number;
   left: number | null;
+  keeps_disks: boolean;
 }
 
 export interface Restart {

@@ -110,7 +110,7 @@ export function sampleEntry(changes: Partial<Entry> = {}): Entry {
     cost: 2.05,
     stoppable: true,
     running_price: 16.4,
-    idle: { timeout: 1800, left: 240 },
+    idle: { timeout: 1800, left: 240, keeps_disks: false },
     line: '%%sky --provider aws --nodes 2 --gpu A100',
     snapshot: sample(),
     seen: 1000,

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { afterEach, test } from 'node:test';
 import type { Ask } from '../src/action.ts';
-import type { Entry, LogChunk } from '../src/api.ts';
+import type { Entry, IdleTimeout, LogChunk } from '../src/api.ts';
 import type { Page } from '../src/sidebar/card.ts';
 import { costOf, endOf, madeOf, span, totalOf, upOf } from '../src/sidebar/facts.ts';
 import { ClusterList } from '../src/sidebar/list.ts';
@@ -110,8 +110,12 @@ test('the words for times and money', () => {
   assert.equal(upOf(english, { ...entry, created: NOW + 5 }, NOW), 'up 0 s', 'clocks differ');
   assert.equal(costOf(english, { ...entry, price: null }), '$2.05 so far');
   assert.equal(endOf(english, entry), null, 'it does not end while it works');
-  const idle = { timeout: 1800, left: null };
-  assert.equal(endOf(english, { ...entry, state: 'unknown', idle })!.text, 'ends after 30 min idle');
+  const idle = { timeout: 1800, left: null, keeps_disks: false };
+  const end = (changes: Partial<IdleTimeout>) =>
+    endOf(english, { ...entry, state: 'unknown', idle: { ...idle, ...changes } })!.text;
+  assert.equal(end({}), 'ends after 30 min idle');
+  assert.equal(end({ keeps_disks: true }), 'stops after 30 min idle', 'it can be started again');
+  assert.equal(end({ keeps_disks: true, left: 240 }), 'stops in 4 min if it stays idle');
   assert.equal(totalOf(english, [entry, entry]), '2 clusters · $32.80 an hour');
   assert.equal(totalOf(english, [{ ...entry, price: null }]), '1 cluster');
 });

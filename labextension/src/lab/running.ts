@@ -4,7 +4,7 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { IRunningSessionManagers, type IRunningSessions } from '@jupyterlab/running';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { Entry } from '../api.ts';
-import { leftOf, madeOf, span, stateWord } from '../sidebar/facts.ts';
+import { endOf, leftOf, madeOf, stateWord } from '../sidebar/facts.ts';
 import { plain } from '../text.ts';
 import { money } from '../words.ts';
 import { IClusters } from './clusters.ts';
@@ -32,12 +32,11 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const item = (entry: Entry): IRunningSessions.IRunningItem => ({
       label: () => plain(entry.name),
       labelTitle: () => {
-        const left = leftOf(entry);
         const parts = [
           madeOf(trans, entry),
           stateWord(trans, entry.state),
           entry.price !== null && trans.__('%1 an hour', money(entry.price)),
-          left !== null && trans.__('ends in %1 if it stays idle', span(trans, left))
+          leftOf(entry) !== null && endOf(trans, entry)?.text
         ];
         return parts.filter(Boolean).join(' · ');
       },

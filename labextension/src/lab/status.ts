@@ -78,10 +78,11 @@ class Status extends Widget {
       .sort((one, other) => one.left - other.left);
     if (next && next.left < Infinity) {
       const left = span(this.#trans, next.left);
+      const end = next.entry.idle?.keeps_disks
+        ? this.#trans.__('stops in %1', left)
+        : this.#trans.__('ends in %1', left);
       parts.push(
-        entries.length === 1
-          ? this.#trans.__('ends in %1', left)
-          : this.#trans.__('%1 ends in %2', plain(next.entry.name), left)
+        entries.length === 1 ? end : this.#trans.__('%1: %2', plain(next.entry.name), end)
       );
     }
     const text = parts.join(' · ');

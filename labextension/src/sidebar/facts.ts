@@ -37,17 +37,24 @@ export function upOf(trans: Translation, { created, state }: Entry, now: number)
   return trans.__('up %1', span(trans, now - created));
 }
 
-/** When it ends by itself, and whether that is soon; null where it does not. */
+/** When it ends or stops by itself, and whether that is soon; null where it does not. */
 export function endOf(trans: Translation, entry: Entry): { text: string; soon: boolean } | null {
-  const left = leftOf(entry);
-  if (left !== null) {
-    return { text: trans.__('ends in %1 if it stays idle', span(trans, left)), soon: left < SOON };
+  const { idle, state } = entry;
+  if (!idle || state === 'running' || state === 'stopped') {
+    return null;
   }
-  if (entry.idle && entry.state !== 'running' && entry.state !== 'stopped') {
-    const timeout = span(trans, entry.idle.timeout);
-    return { text: trans.__('ends after %1 idle', timeout), soon: false };
+  if (idle.left !== null) {
+    const left = span(trans, idle.left);
+    const text = idle.keeps_disks
+      ? trans.__('stops in %1 if it stays idle', left)
+      : trans.__('ends in %1 if it stays idle', left);
+    return { text, soon: idle.left < SOON };
   }
-  return null;
+  const timeout = span(trans, idle.timeout);
+  const text = idle.keeps_disks
+    ? trans.__('stops after %1 idle', timeout)
+    : trans.__('ends after %1 idle', timeout);
+  return { text, soon: false };
 }
 
 /** The seconds until an idle cluster ends; null while it is busy, or if they are not known. */
