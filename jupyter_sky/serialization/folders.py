@@ -10,8 +10,8 @@ import mmap
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.serialization import blobs
-from jupyter_sky.transport.protocol.messages import SentFile, SentFolder
+from jupyter_sky.transport.sent_folders import FilePart, SentFile, SentFolder
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 IGNORE_FILE = ".skyignore"
 MOST_FILES = 20_000
 """A folder with more than these is not what was meant."""
+
+PORTION = 512 * 1024 * 1024
+"""Bytes that are on their way at once: a node needs room for them beside the files themselves."""
 
 _MAPPED = 1024 * 1024
 """Bytes from which a file is mapped: each of those keeps a descriptor open."""
@@ -46,11 +49,14 @@ class FolderContent:
         The content of files by digest, of those that were read to know it.
     left
         The other files, by digest.
+    large
+        Where files are that come in parts, and as what they were read.
     """
 
     folder: SentFolder
     read: dict[str, memoryview]
     left: dict[str, str]
+    large: Mapping[str, tuple[str, _Mark]] = field(default_factory=dict)
 
     @cached_property
     def blobs(self) -> dict[str, memoryview]:
@@ -61,17 +67,77 @@ class FolderContent:
         UsageError
             When a file was changed since it was looked at.
         """
-        found = dict(self.read)
-        for key, path in self.left.items():
-            found[key] = _read(Path(path), Path(path).stat().st_size)
-            if blobs.digest(found[key]) != key:
-                raise UsageError(f"{path} is changed while it is sent: run this again.")
-        return found
+        return self.read | {key: self._read_left(key) for key in self.left}
+
+    def _read_left(self, key: str) -> memoryview:
+        path = self.left[key]
+        content = _read(Path(path), Path(path).stat().st_size)
+        if blobs.digest(content) != key:
+            raise _changed(path)
+        return content
 
     @property
     def size(self) -> int:
         """Bytes of all its files."""
         return sum(file["size"] for file in self.folder["files"].values())
+
+    def portions(self, here: Mapping[str, int]) -> Iterator[FolderContent]:
+        """Yield the folder so that no more than `PORTION` bytes are on their way at once.
+
+        Each portion is to be laid down before the next one is sent.
+
+        Parameters
+        ----------
+        here
+            How much nodes have already of its files.
+
+        Raises
+        ------
+        UsageError
+            When a file was changed since it was looked at.
+        """
+        files = dict(self.folder["files"])
+        portion: dict[str, memoryview] = {}
+        only: list[str] = []
+        for path, file in self.folder["files"].items():
+            if path in self.large:
+                for part, content in self._parts(path, here.get(path, 0)):
+                    files[path] = {**file, "part": part}
+                    yield self._portion(files, [path], {part["blob"]: content})
+                continue
+            if path in here:
+                continue
+            key = file["blob"]
+            if only and sum(each.nbytes for each in portion.values()) + file["size"] > PORTION:
+                yield self._portion(files, only, portion)
+                portion, only = {}, []
+            only.append(path)
+            if file["size"]:
+                portion[key] = self.read[key] if key in self.read else self._read_left(key)
+        yield self._portion(files, only, portion, more=False)
+
+    def _parts(self, path: str, here: int) -> Iterator[tuple[FilePart, memoryview]]:
+        full, mark = self.large[path]
+        key, size = self.folder["files"][path]["blob"], self.folder["files"][path]["size"]
+        content = self.read[key] if key in self.read else map_file(Path(full))
+        for offset in range(0, size, PORTION):
+            part = content[offset : offset + PORTION]
+            if here >= offset + part.nbytes:
+                continue
+            found = blobs.digest(part)
+            if mark != _mark(os.stat(full)):  # noqa: PTH116
+                raise _changed(full)
+            yield {"blob": found, "size": part.nbytes, "offset": offset}, part
+
+    def _portion(
+        self,
+        files: Mapping[str, SentFile],
+        only: list[str],
+        read: dict[str, memoryview],
+        more: bool = True,
+    ) -> FolderContent:
+        folder: SentFolder = {**self.folder, "files": {**files}, "only": only, "more": more}
+        return FolderContent(folder, read, {})
 
 
 class FolderIndex:
@@ -154,6 +220,7 @@ def read_folder(
     files: dict[str, SentFile] = {}
     read: dict[str, memoryview] = {}
     left: dict[str, str] = {}
+    large: dict[str, tuple[str, _Mark]] = {}
     for path, status in statuses.items():
         full, size = os.path.join(root, path), status.st_size  # noqa: PTH118
         key = index.find(full, status)
@@ -166,22 +233,32 @@ def read_folder(
             index.note(full, status, key)
             if size:
                 read[key] = content
+        if size > PORTION:
+            large[file_name or path] = full, _mark(status)
         files[file_name or path] = {
             "blob": key,
             "size": size,
             "executable": bool(status.st_mode & stat.S_IXUSR),
         }
-    return FolderContent(
-        {"name": name, "target": target, "files": files, "links": links}, read, left
-    )
+    folder: SentFolder = {"name": name, "target": target, "files": files, "links": links}
+    return FolderContent(folder, read, left, large)
+
+
+def map_file(path: Path) -> memoryview:
+    """Return what is in a file that is not empty, without reading it yet."""
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _changed(path: str) -> UsageError:
+    return UsageError(f"{path} is changed while it is sent: run this again.")
 
 
 def _read(path: Path, size: int) -> memoryview:
     """Return what is in a file; a large one takes no memory by that."""
     if size < _MAPPED:
         return memoryview(path.read_bytes())
-    with path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    return map_file(path)
 
 
 _Entry = tuple[str, os.stat_result]

@@ -64,6 +64,7 @@ from jupyter_sky.transport.protocol.profiling import (
     RecordedRequest,
     TakeProfileRequest,
 )
+from jupyter_sky.transport.sent_folders import blobs_of, portions_of
 
 _CLOCK_REALTIME_COARSE = 5  # of Linux; Python has no name for it
 
@@ -122,6 +123,7 @@ class RequestHandlers:
         self._end = end
         self._own_address: Message = {}
         self._began = _file_time()
+        self._passing: set[str] = set()
         # The wire decides which fields a message has; each handler names those that it expects.
         self._handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
             # runs and the process group
@@ -182,6 +184,8 @@ class RequestHandlers:
         wanted = _blobs_in(request)
         if missing := [key for key in wanted if key not in self._store]:
             return {"missing": missing}
+        self._events.publish_forgotten(self._store.drop(self._passing - wanted))
+        self._passing = portions_of(request["script"]["folders"]) if request["script"] else set()
         self._store.touch(wanted)
         self._store.note_used(_blobs_in_values(request["call"], request["names"]))
         self._events.trim_blobs(wanted)
@@ -384,7 +388,7 @@ def _blobs_in(request: RunRequest) -> frozenset[str]:
     """Return the digests of the blobs that a run needs."""
     keys = set(_blobs_in_values(request["call"], request["names"]))
     for folder in request["script"]["folders"] if request["script"] else ():
-        keys.update(file["blob"] for file in folder["files"].values() if file["size"])
+        keys.update(blobs_of(folder))
     return frozenset(keys)
 
 

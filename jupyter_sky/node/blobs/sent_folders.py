@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import shutil
@@ -25,7 +26,16 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization import blobs
-from jupyter_sky.transport.protocol.messages import SentFile, SentFolder
+from jupyter_sky.serialization.folders import map_file
+from jupyter_sky.transport.sent_folders import (
+    FilePart,
+    SentFile,
+    SentFolder,
+    record_name,
+    unfinished_name,
+)
+
+_COPIED = 2**20  # bytes at once
 
 
 def lay_down(folder: SentFolder, begun_in: Path, store: Path) -> Path:
@@ -54,7 +64,7 @@ def lay_down(folder: SentFolder, begun_in: Path, store: Path) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root):
-            _Laying(root, root / f".sky-sent-{folder['name']}.json", store).carry_out(folder)
+            _Laying(root, root / record_name(folder), store).carry_out(folder)
     except OSError as error:
         raise SkyError(f"{root} cannot be written on this node: {error}.") from None
     return root
@@ -105,9 +115,14 @@ class _Laying:
         """Write what is new, and remove what is not in it any more."""
         before = self._read_record()
         self._force = folder.get("force", False)
-        after = {}
-        for path, file in folder["files"].items():
-            after[path] = self._lay_file(path, file, before.get(path))
+        after = {**before} if "only" in folder else {}
+        for path in folder.get("only", folder["files"]):
+            if laid := self._lay_file(path, folder["files"][path], before.get(path)):
+                after[path] = laid
+        if folder.get("more"):
+            self._write_record(after)
+            return
+        after = {path: entry for path, entry in after.items() if path in folder["files"]}
         for path, target in folder["links"].items():
             self._lay_link(path, target)
         for path in before.keys() - after.keys():
@@ -115,7 +130,8 @@ class _Laying:
         if after != before:
             self._write_record(after)
 
-    def _lay_file(self, path: str, file: SentFile, sent: _Entry | None) -> _Entry:
+    def _lay_file(self, path: str, file: SentFile, sent: _Entry | None) -> _Entry | None:
+        """Return what is there now; ``None`` if parts of it are still to come."""
         place = self._place(path)
         here = _status(place)
         if here is not None and sent is not None:
@@ -125,9 +141,37 @@ class _Laying:
         else:
             is_as_sent = here is None
         is_refused = not is_as_sent and not self._force
-        if is_refused and not self._has_content(place, file):
+        # To read a large file takes long: not for each of its parts.
+        is_first = "part" not in file or file["part"]["offset"] == 0
+        if is_refused and not (is_first and self._has_content(place, file)):
             self._refuse(path, was_sent=sent is not None)
+        if "part" in file:
+            return _entry(place, file) if is_refused else self._append(place, file, file["part"])
         return self._write(place, file)
+
+    def _append(self, place: Path, file: SentFile, part: FilePart) -> _Entry | None:
+        """Add a part to what is there of a file; the last one makes it a file."""
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = place.with_name(unfinished_name(place.name, file))
+        for other in place.parent.glob(f".{glob.escape(place.name)}.*.part"):
+            if other != unfinished:  # of what the file was when its sending broke off
+                other.unlink()
+        unfinished.touch()
+        end = part["offset"] + part["size"]
+        with unfinished.open("r+b") as to:
+            if (here := to.seek(0, os.SEEK_END)) < part["offset"]:
+                raise SkyError(f"of {place} a part is missing on this node: send it again.")
+            if here < end:
+                to.seek(part["offset"])
+                to.truncate()
+                with (self._store / blobs.file_name(part["blob"])).open("rb") as blob:
+                    shutil.copyfileobj(blob, to, _COPIED)
+        if end < file["size"]:
+            return None
+        if file["executable"]:
+            unfinished.chmod(unfinished.stat().st_mode | stat.S_IXUSR)
+        unfinished.replace(place)
+        return _entry(place, file)
 
     def _write(self, place: Path, file: SentFile) -> _Entry:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -142,8 +186,7 @@ class _Laying:
             part.replace(place)
         finally:
             part.unlink(missing_ok=True)
-        status = place.stat()
-        return _Entry(file["blob"], status.st_mtime_ns, status.st_size)
+        return _entry(place, file)
 
     def _lay_link(self, path: str, target: str) -> None:
         place = self._place(path)
@@ -181,11 +224,9 @@ class _Laying:
         return place
 
     def _has_content(self, place: Path, file: SentFile) -> bool:
-        return (
-            place.is_file()
-            and place.stat().st_size == file["size"]
-            and blobs.digest(place.read_bytes()) == file["blob"]
-        )
+        if not place.is_file() or place.stat().st_size != file["size"]:
+            return False
+        return not file["size"] or blobs.digest(map_file(place)) == file["blob"]
 
     def _refuse(self, path: str, was_sent: bool) -> None:
         what = "was changed on this node since it was sent" if was_sent else "is on this node"
@@ -205,6 +246,11 @@ class _Laying:
         said = {path: [each.blob, each.changed, each.size] for path, each in entries.items()}
         part.write_text(json.dumps(said))
         part.replace(self._record)
+
+
+def _entry(place: Path, file: SentFile) -> _Entry:
+    status = place.stat()
+    return _Entry(file["blob"], status.st_mtime_ns, status.st_size)
 
 
 def _status(place: Path) -> os.stat_result | None:

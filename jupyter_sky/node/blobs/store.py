@@ -234,6 +234,16 @@ class BlobStore:
                 dropped.append(key)
         return dropped + self._spill.trim(wanted)
 
+    def drop(self, keys: Iterable[str]) -> list[str]:
+        """Remove these blobs; return those of them that were here."""
+        dropped = [key for key in keys if key in self]
+        for key in dropped:
+            self._spill.drop(key)
+            if key in self._sizes:
+                self.forget(key)
+                (self.folder / file_name(key)).unlink(missing_ok=True)
+        return dropped
+
     def remove(self) -> None:
         """Remove all blobs."""
         self._spill.remove()
@@ -282,13 +292,19 @@ class _Spill:
         for key in [key for key in self.sizes if key not in wanted]:
             if total <= self._limit:
                 break
-            with self._lock:
-                total -= self.sizes.pop(key)
-                (self._links / key).unlink(missing_ok=True)
-                if self.folder:
-                    (self.folder / key).unlink(missing_ok=True)
+            total -= self.drop(key)
             dropped.append(key)
         return dropped
+
+    def drop(self, key: str) -> int:
+        """Remove a blob, if it is here; return how many bytes it had."""
+        with self._lock:
+            if (size := self.sizes.pop(key, None)) is None:
+                return 0
+            (self._links / key).unlink(missing_ok=True)
+            if self.folder:
+                (self.folder / key).unlink(missing_ok=True)
+        return size
 
     def remove(self) -> None:
         """Remove all blobs that are here."""

@@ -16,9 +16,9 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
+from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
 from jupyter_sky.serialization import blobs, pickling
-from jupyter_sky.serialization.folders import FolderContent, FolderIndex, read_folder
-from jupyter_sky.transport.protocol.messages import Script
+from jupyter_sky.serialization.folders import FolderIndex, read_folder
 
 _NAMED = 5  # files that a run has written
 _LONGEST = 100  # characters of the name of one
@@ -60,6 +60,7 @@ class Workdirs:
         if mark == self._kept.get(cluster.id):
             return
         first = tuple(min(node.ranks) for node in cluster.state.nodes)
+        [content] = send_ahead(shell, cluster, [content], first)
         leaving = sum(content.blobs[key].nbytes for key in cluster.lacking(content.blobs))
         sending = SendingLine(shell, cluster.name, {folder.name: leaving})
         self._run(cluster, task_that_sends(content, first, f"send {folder.name}"), sending)
@@ -72,19 +73,6 @@ class Workdirs:
         else:
             run.follow()
         run.check()
-
-
-def task_that_sends(content: FolderContent, ranks: Sequence[int], title: str) -> Task:
-    """Return what puts a folder beside what ranks run in, and does nothing else."""
-    script: Script = {
-        "text": ":",
-        "env": {},
-        "folders": [content.folder],
-        "cwd": "",
-        "together": False,
-        "port": 0,
-    }
-    return Task(tuple(ranks), script=script, blobs=content.blobs, show=(), title=title)
 
 
 def say_written(shell: InteractiveShell, cluster: Cluster, ranks: Sequence[int]) -> None:

@@ -18,6 +18,7 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
+from jupyter_sky.notebook.project.sending import send_ahead
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import choose_ranks, shown_ranks
 from jupyter_sky.serialization.folders import FolderContent, read_folder
@@ -210,13 +211,14 @@ def run_script(
     ranks = first_ranks(cluster, choose_ranks(cluster, options.ranks, "--ranks"))
     shown = shown_ranks(cluster, options.stdout, ranks)
     title = without_secrets(script.title)
-    blobs = {key: blob for each in script.folders for key, blob in each.blobs.items()}
+    folders = send_ahead(shell, cluster, script.folders, ranks)
+    blobs = {key: blob for each in folders for key, blob in each.blobs.items()}
     leaving = sum(blobs[key].nbytes for key in cluster.lacking(blobs))
     sending = SendingLine(shell, cluster.name, {"files": leaving})
     spec: Script = {
         "text": script.text,
         "env": script.env,
-        "folders": [each.folder for each in script.folders],
+        "folders": [each.folder for each in folders],
         "cwd": script.cwd,
         "together": script.together and len(ranks) > 1,
         "port": 0,

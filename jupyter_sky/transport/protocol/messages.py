@@ -18,6 +18,7 @@ from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.profiling import RecordKind
 from jupyter_sky.transport.protocol.topology import Topology
 from jupyter_sky.transport.rank_ranges import RankRanges
+from jupyter_sky.transport.sent_folders import SentFolder
 
 
 class Blob(TypedDict):
@@ -213,38 +214,6 @@ class Serving(TypedDict):
 
     concurrency: int
     executor: str
-
-
-class SentFile(TypedDict):
-    """A file of a folder: its content as a blob, if it is not empty."""
-
-    blob: str
-    size: int
-    executable: bool
-
-
-class SentFolder(TypedDict):
-    """A folder as it is to be on a node.
-
-    Attributes
-    ----------
-    name
-        Tells it from others that are sent to the same place.
-    target
-        Where it is to be, from the folder that ranks begin in; ``~`` is the user's home.
-    files
-        Its files by their paths in it.
-    links
-        Its symbolic links, and where they lead.
-    force
-        Whether files of the node that are in the way are replaced.
-    """
-
-    name: str
-    target: str
-    files: dict[str, SentFile]
-    links: dict[str, str]
-    force: NotRequired[bool]
 
 
 class Script(TypedDict):

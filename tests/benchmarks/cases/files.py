@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 import psutil
+from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.files.bring import Place, place_in
-from jupyter_sky.notebook.project.workdir import task_that_sends
+from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
 from jupyter_sky.serialization.folders import FolderIndex, read_folder
 from tests.benchmarks.cases.machines import cluster_on, switched_on
 from tests.benchmarks.measure import Base, Row, Target, seconds
@@ -80,7 +81,8 @@ def _unchanged(folder: Path) -> Row:
 
 
 def _put(cluster: Cluster, source: Path) -> None:
-    content = read_folder(source, "put", source.name)
+    shell = InteractiveShell.instance()
+    [content] = send_ahead(shell, cluster, [read_folder(source, "put", source.name)], [0])
     run = cluster.run(task_that_sends(content, [0], "put"))
     run.follow()
     run.check()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.node.blobs.sent_folders import lay_down
+from jupyter_sky.serialization import folders
 from jupyter_sky.serialization.folders import read_folder
 
 
@@ -107,3 +109,103 @@ def test_nothing_is_written_outside(sender: Sender, tmp_path: Path) -> None:
     with pytest.raises(SkyError, match="leads out of"):
         sender.send()
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.fixture
+def portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send at most 10 bytes at once."""
+    monkeypatch.setattr(folders, "PORTION", 10)
+
+
+class Parts(Sender):
+    """Sends a folder in portions, each when the one before it was laid down."""
+
+    def send_parts(self, here: dict[str, int] | None = None, most: int = 99) -> list[list[str]]:
+        """Send so many portions, and return which files each has brought."""
+        brought = []
+        for portion in islice(read_folder(self.here, target="work").portions(here or {}), most):
+            for each in self.store.iterdir():
+                each.unlink()  # what a portion has brought is not kept
+            for key, blob in portion.blobs.items():
+                assert blob.nbytes <= 10
+                (self.store / key).write_bytes(blob)
+            lay_down(portion.folder, self.node, self.store)
+            brought.append(portion.folder["only"])
+        return brought
+
+    @property
+    def texts(self) -> dict[str, str]:
+        found = (self.node / "work").rglob("*")
+        names = {each: each.relative_to(self.node / "work").as_posix() for each in found}
+        files = {each: name for each, name in names.items() if each.is_file()}
+        return {n: p.read_text() for p, n in files.items() if not n.startswith(".sky-sent")}
+
+
+@pytest.fixture
+def parts(tmp_path: Path, portions: None) -> Parts:
+    return Parts(tmp_path)
+
+
+def test_a_large_folder_comes_in_portions(parts: Parts) -> None:
+    parts.write("a", "aaaaaa")
+    parts.write("b", "bbbbbb")
+    parts.write("large", "0123456789" * 2 + "end")
+    parts.write("none", "")
+    (parts.here / "large").chmod(0o755)
+    (parts.here / "link").symlink_to("large")
+    assert parts.send_parts() == [["a"], ["large"], ["large"], ["large"], ["b", "none"]]
+    root = parts.node / "work"
+    assert parts.texts == {
+        "a": "aaaaaa", "b": "bbbbbb", "large": "0123456789" * 2 + "end", "none": "",
+        "link": "0123456789" * 2 + "end",
+    }  # fmt: skip
+    assert (root / "large").stat().st_mode & 0o100
+    # What is there already does not come again, and what is gone goes.
+    (parts.here / "b").unlink()
+    assert parts.send_parts({"a": 6, "large": 23}) == [["none"]]
+    assert set(parts.texts) == {"a", "large", "none", "link"}
+
+
+def test_a_large_file_goes_on_where_it_broke_off(parts: Parts) -> None:
+    parts.write("large", "0123456789" * 3)
+    assert parts.send_parts(most=2) == [["large"], ["large"]]
+    [name] = parts.texts
+    assert name.startswith(".large.") and parts.texts[name] == "0123456789" * 2
+    with (parts.node / "work" / name).open("a") as file:
+        file.write("01")  # of a part that was being written
+    assert parts.send_parts({"large": 22}) == [["large"], []]
+    assert parts.texts == {"large": "0123456789" * 3}
+
+
+def test_of_a_file_that_is_another_now_nothing_old_is_left(parts: Parts) -> None:
+    parts.write("large", "0123456789" * 3)
+    parts.send_parts(most=1)
+    parts.write("large", "9876543210" * 3)
+    parts.send_parts()
+    assert parts.texts == {"large": "9876543210" * 3}
+
+
+def test_a_part_that_is_missing_is_said(parts: Parts) -> None:
+    parts.write("large", "0123456789" * 3)
+    with pytest.raises(SkyError, match="of .*large a part is missing on this node: send it again"):
+        parts.send_parts({"large": 10})
+
+
+def test_a_large_file_does_not_replace_what_was_not_sent(parts: Parts) -> None:
+    parts.write("large", "0123456789" * 3)
+    (parts.node / "work").mkdir()
+    (parts.node / "work" / "large").write_text("theirs")
+    with pytest.raises(SkyError, match="large is to be sent, but is on this node"):
+        parts.send_parts()
+    (parts.node / "work" / "large").write_text("0123456789" * 3)
+    parts.send_parts()
+    assert parts.texts == {"large": "0123456789" * 3}
+
+
+def test_a_file_that_changes_while_it_is_sent_is_refused(parts: Parts) -> None:
+    parts.write("large", "0123456789" * 3)
+    sending = read_folder(parts.here).portions({})
+    next(sending)
+    parts.write("large", "9876543210" * 3 + "more")
+    with pytest.raises(UsageError, match="large is changed while it is sent: run this again"):
+        next(sending)

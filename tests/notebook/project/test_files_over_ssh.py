@@ -109,3 +109,32 @@ def test_a_folder_is_kept_like_here(lab: Lab, over_ssh: LiveNotebook, tmp_path: 
     over_ssh.succeed("%config Sky.large = '1MB'")
     refused = over_ssh.run("%%sky\npass")
     assert "leave out what" in refused.sentence and "or add `--allow-large`" in refused.sentence
+
+
+def test_what_is_large_goes_in_portions(lab: Lab, over_ssh: LiveNotebook, tmp_path: Path) -> None:
+    project = tmp_path / "large"
+    project.mkdir()
+    (project / "data").write_bytes(os.urandom(3_500_000))
+    over_ssh.succeed(f"%cd {project}\n%config Sky.plugin = 'none'")
+    over_ssh.succeed("%%sky --hosts lab1,lab2 --cluster portions\npass")
+    over_ssh.succeed("from jupyter_sky.serialization import folders\nfolders.PORTION = 1_000_000")
+    work = [host.home / "jupyter-sky" / "portions" for host in lab.hosts[:2]]
+    cell = over_ssh.succeed("%sky put data")
+    assert cell.shown[-1].startswith("portions: sent data (3.5 MB) in ")
+    assert "data (3.5 MB) is on 2 nodes" in cell.stdout
+    for folder in work:
+        assert (folder / "data").read_bytes() == (project / "data").read_bytes()
+        assert not list(folder.glob(".data.*"))
+    # Sent again it does not leave, and one that is another now does.
+    before = [(folder / "data").stat().st_mtime_ns for folder in work]
+    assert not over_ssh.succeed("%sky put data").shown
+    assert [(folder / "data").stat().st_mtime_ns for folder in work] == before
+    (project / "data").write_bytes(os.urandom(2_500_000))
+    assert "sent data (2.5 MB) in" in over_ssh.succeed("%sky put data").shown[-1]
+    (work[1] / "data").write_text("changed there")
+    (project / "data").write_bytes(os.urandom(2_600_000))
+    assert "`%sky put --force data` replaces it" in over_ssh.run("%sky put data").traceback
+    over_ssh.succeed("%sky put data --force")
+    for folder in work:
+        assert (folder / "data").read_bytes() == (project / "data").read_bytes()
+    over_ssh.succeed("%sky down")

@@ -1,0 +1,162 @@
+"""Sends what is too large to be on its way at once, portion by portion.
+
+A run brings each portion and lays it down on the nodes, which need no room for more than that
+beside the files. What a broken link or a Stop has left there goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.api.display.progress_line import ProgressLine
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.files.bring import Place
+from jupyter_sky.cluster.network.transfer import TransferProgress
+from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.formatting import format_bytes
+from jupyter_sky.serialization import folders
+from jupyter_sky.serialization.folders import FolderContent
+from jupyter_sky.transport.protocol.agent_requests import FoundFile
+from jupyter_sky.transport.protocol.messages import Script
+from jupyter_sky.transport.sent_folders import record_name, unfinished_name
+
+_STEPS = 20  # of what is shown
+
+
+def send_ahead(
+    shell: InteractiveShell,
+    cluster: Cluster,
+    contents: Iterable[FolderContent],
+    ranks: Sequence[int],
+) -> tuple[FolderContent, ...]:
+    """Send all but the last portion of folders that are large.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    cluster
+        The cluster.
+    contents
+        The folders.
+    ranks
+        A rank of each node that is to have them.
+
+    Returns
+    -------
+    tuple of FolderContent
+        What is left to be sent.
+
+    Raises
+    ------
+    Interrupted
+        When the user stops it.
+    SkyError
+        When it cannot be sent, or something is in the way on a node.
+    """
+    return tuple(
+        _send(shell, cluster, each, ranks) if each.size > folders.PORTION else each
+        for each in contents
+    )
+
+
+def task_that_sends(content: FolderContent, ranks: Sequence[int], title: str) -> Task:
+    """Return what puts a folder beside what ranks run in, and does nothing else."""
+    script: Script = {
+        "text": ":",
+        "env": {},
+        "folders": [content.folder],
+        "cwd": "",
+        "together": False,
+        "port": 0,
+    }
+    return Task(tuple(ranks), script=script, blobs=content.blobs, show=(), title=title)
+
+
+def _send(
+    shell: InteractiveShell, cluster: Cluster, content: FolderContent, ranks: Sequence[int]
+) -> FolderContent:
+    every = [_bytes_there(cluster, rank, content) for rank in ranks]
+    here = {path: min(each[path] for each in every) for path in set.intersection(*map(set, every))}
+    left = content.size - sum(here.values())
+    names = [PurePosixPath(content.folder["target"], each) for each in content.folder["files"]]
+    title = str(names[0]) if len(names) == 1 else content.folder["target"]
+    what = f"{title or 'files'} ({format_bytes(left)})"
+    sent = size = 0
+    with ProgressLine(shell, cluster.name) as line:
+
+        def show(progress: TransferProgress | None = None) -> None:
+            arrived = sent + (size * progress.arrived / progress.total if progress else 0)
+            line.update(f"sending {what}: {int(_STEPS * arrived / left) * 100 // _STEPS}%")
+
+        try:
+            for portion in content.portions(here):
+                if not portion.folder.get("more"):
+                    if sent:
+                        line.update(f"sent {what} in {line.seconds:.1f} s")
+                    return portion
+                size = sum(each.nbytes for each in portion.blobs.values())
+                show()
+                run = cluster.run(task_that_sends(portion, ranks, f"send {title}"))
+                run.follow(sending=show)
+                run.check()
+                sent += size
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(
+                f"{what} did not go as a whole: the same line goes on where it was stopped."
+            ) from None
+    raise AssertionError("a folder has a last portion")
+
+
+def _bytes_there(cluster: Cluster, rank: int, content: FolderContent) -> dict[str, int]:
+    """Return how much a node has of files: all that was sent before, or what came of a large one.
+
+    A file that was changed there since it was sent counts as none.
+    """
+    folder, root = content.folder, PurePosixPath(content.folder["target"])
+    names = {
+        path: unfinished_name(PurePosixPath(path).name, folder["files"][path])
+        for path in content.large
+    }
+    unfinished = [root / PurePosixPath(path).with_name(name) for path, name in names.items()]
+    record = _find(cluster, rank, [root / record_name(folder)])
+    sent = _read_record(cluster, rank, record[0]) if record else {}
+    known = [
+        path for path, file in folder["files"].items() if sent.get(path, [""])[0] == file["blob"]
+    ]
+    found = _find(cluster, rank, [*unfinished, *(root / path for path in known)])
+    by_name = {PurePosixPath(each["path"]).name: each["size"] for each in found}
+    here = {path: by_name[name] for path, name in names.items() if name in by_name}
+    if record:
+        above = PurePosixPath(record[0]["path"]).parent
+        by_path = {each["path"]: each for each in found}
+        for path in known:
+            if (file := by_path.get(str(above / path))) and [file["changed"], file["size"]] == sent[
+                path
+            ][1:]:
+                here[path] = file["size"]
+    return here
+
+
+def _find(cluster: Cluster, rank: int, places: Sequence[PurePosixPath]) -> list[FoundFile]:
+    return cluster.files.find(rank, [glob.escape(str(each)) for each in places])["files"]
+
+
+def _read_record(cluster: Cluster, rank: int, record: FoundFile) -> dict[str, list[Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "record")
+        cluster.files.bring(rank, [Place(record, place)], lambda count: None)
+        try:
+            said = json.loads(place.read_text())
+        except ValueError:
+            return {}
+    entries = said.items() if isinstance(said, dict) else ()
+    return {path: each for path, each in entries if isinstance(each, list) and len(each) == 3}
