@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import statistics
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import psutil
 from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.files.bring import Place, place_in
@@ -81,8 +84,10 @@ def _unchanged(folder: Path) -> Row:
 
 
 def _put(cluster: Cluster, source: Path) -> None:
-    shell = InteractiveShell.instance()
-    [content] = send_ahead(shell, cluster, [read_folder(source, "put", source.name)], [0])
+    # Its history would be in a folder that is gone when this process ends.
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    with contextlib.redirect_stdout(io.StringIO()):  # how far it has come
+        [content] = send_ahead(shell, cluster, [read_folder(source, "put", source.name)], [0])
     run = cluster.run(task_that_sends(content, [0], "put"))
     run.follow()
     run.check()
