@@ -186,9 +186,10 @@ def test_a_stop_while_it_hangs_ends_it_at_once(client: Path, tmp_path: Path) -> 
     assert not psutil.pid_exists(int(here.read_text()))
 
 
-def test_a_kernel_that_ends_takes_along_what_reads_no_input(tmp_path: Path) -> None:
+@pytest.mark.parametrize("started_by", ["SIG_DFL", "SIG_IGN"], ids=["jupyter", "nohup"])
+def test_a_kernel_that_ends_takes_along_what_reads_no_input(started_by: str) -> None:
     lines = (
-        "import sys",
+        f"import signal; signal.signal(signal.SIGHUP, signal.{started_by})",
         "from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand",
         "made = ProxyCommand('sleep 600', 'way', '')",
         "print(made._process.pid)",

@@ -147,7 +147,9 @@ class ProxyCommand:
     def hang_up(self) -> None:
         """Tell the command, and all that it runs, to end; it is ssh's way of saying so."""
         if os.getpid() == self._maker:  # and no fork of it
-            self._signal(signal.SIGHUP)
+            # Below `nohup jupyter lab` nobody hears the one, which is inherited.
+            is_heard = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+            self._signal(signal.SIGHUP if is_heard else signal.SIGTERM)
 
     def trouble(self, seconds: float) -> str | None:
         """Return what is wrong with the command, if it is what keeps a connection from being made.
