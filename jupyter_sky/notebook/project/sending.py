@@ -139,9 +139,8 @@ def _bytes_there(cluster: Cluster, rank: int, content: FolderContent) -> dict[st
         above = PurePosixPath(record[0]["path"]).parent
         by_path = {each["path"]: each for each in found}
         for path in known:
-            if (file := by_path.get(str(above / path))) and [file["changed"], file["size"]] == sent[
-                path
-            ][1:]:
+            file = by_path.get(str(above / path))
+            if file and [file["changed"], file["size"]] == sent[path][1:]:
                 here[path] = file["size"]
     return here
 
