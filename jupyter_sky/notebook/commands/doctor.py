@@ -18,6 +18,7 @@ from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.node_defaults import ENOUGH_SHARED_MEMORY, SHARED_MEMORY
+from jupyter_sky.providers.slurm import partitions
 from jupyter_sky.providers.ssh import doctor as ssh
 from jupyter_sky.providers.ssh import network_check
 from jupyter_sky.providers.ssh.connection.targets import Target
@@ -50,6 +51,10 @@ def doctor(context: CommandContext, options: Namespace) -> bool:
     if options.provider == "aws":
         print()
         results.append(_check_aws(context.session.factory.aws()))
+    if options.provider == "slurm":
+        print("\nSlurm:")
+        found = partitions.diagnose()
+        results.append(_print_results((each.name, Finding(each.found, each.fix)) for each in found))
     for target in targets:
         print()
         results.append(_check_host(target, settings.python))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.slurm.partitions import node_kinds
 from jupyter_sky.providers.spec import ClusterSpec
 
 _SHOWN = 12  # instance types on demand, and as many on the spot market
@@ -74,7 +76,7 @@ def _find(session: Session, wanted: CellOptions) -> OfferList:
     found: list[ListedOffer] = []
     notes = []
     for name, provider_offers in _PROVIDERS.items():
-        if wanted.provider in (None, name):
+        if wanted.provider == name or (wanted.provider is None and _is_worth_asking(name)):
             try:
                 found += provider_offers(session, replace(wanted, provider=name))
             except SkyError as why:
@@ -141,7 +143,26 @@ def _aws(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
             )
 
 
-_PROVIDERS = {"local": _local, "ssh": _ssh, "aws": _aws}
+def _is_worth_asking(provider: str) -> bool:
+    """Return whether a provider that nobody named may have something, or a hint how it would."""
+    return provider != "slurm" or shutil.which("sinfo") is not None
+
+
+def _slurm(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
+    asked = _spec(wanted).wanted_gpus
+    for kind in node_kinds():
+        fits = asked is None or (kind.gpus >= asked.count and kind.gpu in (None, asked.name))
+        if fits and kind.nodes >= (wanted.nodes or 1):
+            yield ListedOffer(
+                provider="slurm",
+                description=f"{kind}",
+                gpu=f"{kind.gpu}:{kind.gpus}" if kind.gpu else None,
+                price=None,
+                line=as_line(replace(wanted, partition=kind.partition)),
+            )
+
+
+_PROVIDERS = {"local": _local, "ssh": _ssh, "aws": _aws, "slurm": _slurm}
 
 
 def _spec(wanted: CellOptions) -> ClusterSpec:

@@ -69,6 +69,11 @@ CLUSTER_OPTIONS = tuple(
             "ami-1a2b3c4d",
             "AWS machine image (newest Ubuntu)",
         ),
+        (("--partition",), "NAME", types.WORD, "gpu", "Slurm partition (its default one)"),
+        (("--account",), "NAME", types.WORD, "physics", "Slurm account (yours)"),
+        (("--qos",), "NAME", types.WORD, "normal", "Slurm quality of service (yours)"),
+        (("--time",), "TIME", types.JOB_TIME, "2:00:00", "time of the Slurm job (the longest)"),
+        (("--constraint",), "FEATURES", types.FEATURES, "a100", "features of Slurm nodes (any)"),
         (("--spot", "--use-spot"), "", None, "", "cheaper instances that AWS may take back"),
         (
             ("--spot-or-on-demand",),
@@ -294,6 +299,11 @@ class CellOptions:
     instance_type: str | None = None
     zone: str | None = None
     image_id: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: str | None = None
+    constraint: str | None = None
     spot: bool = False
     spot_or_on_demand: bool = False
     ssm: bool = False

@@ -184,7 +184,7 @@ class Parser(argparse.ArgumentParser):
         """Return what is wrong with a word that no argument takes."""
         if word.startswith(_DASHES):
             name = word.partition("=")[0].lstrip("".join(_DASHES))
-            similar = self._similar_option(name, cutoff=0.6)
+            similar = self._similar_option(name, cutoff=0.65)
             instead = f"did you mean `{similar}`?" if similar else f"`{self._help}` lists them."
             return f"{word} is not an option of {self.prog}: {instead}"
         before = [each.partition("=")[0] for each in words[: words.index(word)]]

@@ -20,7 +20,7 @@ from jupyter_sky.notebook.options.option_type import CompletionContext, OptionTy
 from jupyter_sky.providers.buckets.volume import Volume
 
 _SWITCHES = ("on", "off", "status")
-_PROVIDERS = ("local", "ssh", "aws")
+_PROVIDERS = ("local", "ssh", "aws", "slurm")
 _DISPLAYS = ("rich", "safe")
 _SELECTIONS = ("cheapest", "first")
 _PIP_ACTIONS = ("install",)
@@ -47,6 +47,14 @@ def _whole(text: str) -> int:
 
 def _word(text: str) -> str:
     return _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)[0]
+
+
+def _job_time(text: str) -> str:
+    return _matching(r"(\d+-)?\d+(:\d+){0,2}", text)[0]
+
+
+def _features(text: str) -> str:
+    return _matching(r"[\w.&|()\[\]*-]+", text)[0]
 
 
 def _amount(text: str) -> str:
@@ -234,6 +242,10 @@ TIME = OptionType("a time in seconds, or with s, m, h or d behind it", _seconds)
 SIZE = OptionType("a size in bytes, or with MB or GB behind it", _bytes)
 DOLLARS = OptionType("an amount in dollars", _dollars)
 WORD = OptionType("a name of letters, digits, `.`, `_` and `-`", _word)
+JOB_TIME = OptionType(
+    "a time as Slurm writes it: minutes, or days-hours:minutes:seconds", _job_time
+)
+FEATURES = OptionType("features as Slurm writes them", _features)
 REGIONS = replace(
     WORD,
     description="names of regions, with commas between several",
@@ -297,11 +309,11 @@ GPU = OptionType(
     "the name of a GPU, with :COUNT behind it for more than one", _gpu, completions=_gpu_names
 )
 PROVIDER = OptionType(
-    "local, ssh or aws", _one_of(_PROVIDERS), completions=lambda context: _PROVIDERS
+    "local, ssh, aws or slurm", _one_of(_PROVIDERS), completions=lambda context: _PROVIDERS
 )
 PROVIDERS = replace(
     PROVIDER,
-    description="local, ssh or aws, with commas between several",
+    description="local, ssh, aws or slurm, with commas between several",
     many=True,
     combine=lambda names: ",".join(_distinct(names)),
 )

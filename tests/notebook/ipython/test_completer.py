@@ -31,7 +31,7 @@ LISTS = ("head", "0-3", "0-1", "2-3")
     [
         ("%%sky --pro", "--pro", ["--provider", "--procs-per-node"]),
         ("%%sky --nodes 4 --no", "--no", []),
-        ("%%sky --provider ", "", ["local", "ssh", "aws"]),
+        ("%%sky --provider ", "", ["local", "ssh", "aws", "slurm"]),
         ("%%sky --provider=a", "a", ["aws"]),
         ("%%sky --gpu H1", "H1", ["H100", "H100-NVL"]),
         ("%%sky --gpus H20", "H20", ["H200"]),

@@ -144,7 +144,10 @@ def test_a_task_runs_on_the_resources_that_are_there(notebook: Notebook, tmp_pat
         ("resources: {acelerators: A100}", r"resources.acelerators \(did you mean accelerators"),
         ("run: [a]", "run should be text"),
         ("num_nodes: many", 'num_nodes takes a whole number of at least 1; "many" is not one'),
-        ("resources: {infra: moon}", 'resources.infra takes local, ssh or aws; "moon" is not one'),
+        (
+            "resources: {infra: moon}",
+            'resources.infra takes local, ssh, aws or slurm; "moon" is not one',
+        ),
         ("resources: {accelerators: 8}", "should be the name of a GPU, like A100:8"),
         ("resources: {any_of: {infra: aws}}", "any_of should be a list of resources"),
         ("resources: {ordered: []}", "resources.ordered is empty: name resources, or leave"),

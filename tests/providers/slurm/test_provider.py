@@ -1,0 +1,135 @@
+"""The Slurm provider: from the queue of a real Slurm to a cluster, and out of it again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.errors import SkyError
+from jupyter_sky.paths import home, of_the_user
+from jupyter_sky.providers.slurm import Slurm
+from jupyter_sky.providers.slurm.partitions import diagnose, node_kinds
+from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+from tests.cluster.cells import Cells
+from tests.paths import ROOT
+from tests.waiting import until
+
+
+def start(name: str, said: list[str] | None = None, provider: Slurm | None = None, **options):
+    spec, runtime_env = assemble(ClusterSpec(name=name, **options), [])
+    note = (lambda text: said.append(str(text))) if said is not None else (lambda text: None)
+    return Cluster.start(spec, provider or Slurm(), runtime_env, note)
+
+
+def queue() -> str:
+    """Return the jobs that wait or run."""
+    return subprocess.run(
+        ["squeue", "--noheader", "--format=%j %T %r"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def left(identity: str) -> list[Path]:
+    """Return what there still is of a cluster's files."""
+    return [*of_the_user().glob(f"{identity}*"), *home().glob(f"slurm/{identity}*")]
+
+
+def test_a_job_becomes_a_cluster_and_ends_with_it(slurm: Path) -> None:
+    said: list[str] = []
+    cluster = start("pair", said, nodes=2)
+    try:
+        row = registry.find("pair")
+        assert row is not None
+        assert queue() == "sky-pair RUNNING None"
+        assert [machine["host"] for machine in row.machines] == ["n1", "n2"]
+        assert any(text.startswith("job ") for text in said)
+        assert not list(home().glob("slurm/*")), "the keys of the agents are still in the home"
+        cells = Cells(cluster)
+        cells.run("import os")
+        assert cells.ask("os.environ['SLURMD_NODENAME']") == ["n1", "n2"]
+        job = str(row.machines[0]["job"])
+        assert cells.ask("os.environ['SLURM_JOB_ID']") == [job, job]
+    finally:
+        cluster.down()
+    until(lambda: not queue())
+    until(lambda: not left(row.id))
+
+
+def test_what_slurm_refuses_is_said_in_its_words(slurm: Path) -> None:
+    with pytest.raises(SkyError, match="invalid partition specified: moon.*Invalid partition name"):
+        start("lost", provider=Slurm(partition="moon"))
+    assert registry.find("lost") is None
+    assert not queue()
+
+
+def test_stop_takes_a_pending_job_back(slurm: Path) -> None:
+    said: list[str] = []
+    block = ["sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null"]
+    other = subprocess.run(
+        [*block, "--wrap=sleep 600"], capture_output=True, text=True, check=True, cwd="/"
+    ).stdout.strip()
+    try:
+        interrupted = threading.Thread(
+            target=interrupt_when, args=[lambda: "is pending" in str(said)]
+        )
+        interrupted.start()
+        with pytest.raises(KeyboardInterrupt):
+            start("patient", said)
+        interrupted.join()
+        assert "sky-patient" not in queue()
+        assert registry.find("patient") is None
+        assert not list(home().glob("slurm/*"))
+    finally:
+        subprocess.run(["scancel", other], check=True)
+        until(lambda: not queue())
+
+
+def test_each_rank_has_a_gpu_of_those_that_slurm_gave(slurm: Path) -> None:
+    cluster = start("gpus", accelerator=Accelerator("A100", 2))
+    try:
+        cells = Cells(cluster)
+        cells.run("import os")
+        assert cells.ask("os.environ['CUDA_VISIBLE_DEVICES']") == ["0", "1"]
+        with pytest.raises(SkyError, match="Requested node configuration is not available"):
+            start("many", accelerator=Accelerator("A100", 3))
+    finally:
+        cluster.down()
+    until(lambda: not queue())
+
+
+def test_a_cluster_that_nobody_uses_any_more_ends_its_job(slurm: Path) -> None:
+    code = (
+        "import os\nfrom tests.providers.slurm.test_provider import start\n"
+        "from jupyter_sky.providers.slurm import Slurm\n"
+        "start('left', provider=Slurm(grace=1.0))\nos.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    row = registry.find("left")
+    assert row is not None
+    until(lambda: not queue())
+    until(lambda: not left(row.id))
+
+
+def test_the_user_sees_what_there_is(slurm: Path) -> None:
+    [kind] = node_kinds()
+    assert str(kind) == "main: 2 × A100, 2 CPUs, 4 GB, 2 of 2 nodes idle, at most 1:00:00"
+    assert [each.fix for each in diagnose()] == ["", ""]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "")
+        [found] = diagnose()
+    assert found.found == "cannot be used"
+    assert "run the notebook on a login node of the Slurm cluster" in found.fix
+
+
+def interrupt_when(condition) -> None:
+    """Press Stop when a condition holds."""
+    until(condition)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
