@@ -248,7 +248,7 @@ def test_folders_and_files_are_small() -> None:
 
 def test_what_is_of_one_provider_stays_in_its_folder() -> None:
     """Beside its folder, only the notebook, where its options are typed, knows a provider."""
-    own = re.compile(r"\b(aws|ec2|boto3?|amazon|moto)\b", re.IGNORECASE)
+    own = re.compile(r"\b(aws|ec2|boto3?|amazon|moto|slurm|sbatch|srun)\b", re.IGNORECASE)
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for room in ("cluster", "serialization", "transport", "analysis")

@@ -45,7 +45,7 @@ _AWS_OPTIONS = (
 )
 
 _ONLY_AWS = (*_AWS_OPTIONS, "aws_profile", "spot_or_on_demand", "autostop")
-_SLURM_OPTIONS = ("partition", "account", "qos", "time", "constraint")
+_SLURM_OPTIONS = ("partition", "account", "qos", "time", "constraint", "sbatch")
 _MEANINGLESS = {
     "local": ("hosts", "include", *_ONLY_AWS, *_SLURM_OPTIONS),
     "ssh": (*_ONLY_AWS, *_SLURM_OPTIONS),

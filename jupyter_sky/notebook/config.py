@@ -120,6 +120,7 @@ class Sky(Configurable):
     qos = _option("--qos")
     time = _option("--time")
     constraint = _option("--constraint")
+    sbatch = _option("--sbatch")
     spot = _option("--spot")
     spot_or_on_demand = _option("--spot-or-on-demand")
     ssm = _option("--ssm")

@@ -32,6 +32,7 @@ _FIXED = frozenset(
         "qos",
         "time",
         "constraint",
+        "sbatch",
         "spot",
         "spot_or_on_demand",
         "ssm",

@@ -44,7 +44,7 @@ from jupyter_sky.transport.protocol.events import Ending, Leaving
 from jupyter_sky.transport.protocol.messages import Welcome
 
 if TYPE_CHECKING:
-    from jupyter_sky.node.agent.spot_notices import SpotNotice
+    from jupyter_sky.node.agent.notices import Notice
 
 MOST_CLIENTS = 256
 """Clients that are connected at a time, all of them this user's."""
@@ -163,10 +163,11 @@ class Agent:
             loop.create_task(self._drop_stalled_blobs()),
             loop.create_task(self._end_as_the_last()),
         ]
-        if self._spec.spot:
-            from jupyter_sky.node.agent import spot_notices
+        if source := self._spec.notices:
+            from jupyter_sky.node.agent import notices
 
-            self._tasks.append(loop.create_task(spot_notices.watch(self._on_spot_notice)))
+            watch = notices.watch(source, self._folder, self._on_notice)
+            self._tasks.append(loop.create_task(watch))
         await self._ended.wait()
         for task in self._tasks:
             task.cancel()
@@ -246,7 +247,7 @@ class Agent:
             missed = missed + 1 if alone else 0
         self.end_because("no notebook is connected, and the other nodes of its cluster have ended")
 
-    def _on_spot_notice(self, notice: SpotNotice) -> None:
+    def _on_notice(self, notice: Notice) -> None:
         """Tell clients, ranks and other agents that this node is about to be taken away."""
         event = Leaving(notice.kind, notice.at, list(self._supervisor.ranks))
         self._events.publish_leaving(event)

@@ -5,11 +5,8 @@ They are in the instance's metadata; AWS recommends to ask every five seconds.
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 
 ASK_EVERY = 5.0
@@ -21,47 +18,20 @@ _INTERRUPTED = "/latest/meta-data/spot/instance-action"
 _REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
 
-@dataclass(frozen=True)
-class SpotNotice:
-    """What will be done with the instance.
-
-    Attributes
-    ----------
-    kind
-        ``"terminate"``, ``"stop"`` or ``"hibernate"``; ``"rebalance"`` if it is only likely.
-    at
-        When, as ``time.time`` counts; ``None`` if that is not known.
-    """
-
-    kind: str
-    at: float | None
-
-
-async def watch(on_notice: Callable[[SpotNotice], None]) -> None:
-    """Call ``on_notice`` once for each notice, until cancelled."""
-    metadata = _Metadata()
-    reported: set[SpotNotice] = set()
-    while True:
-        notice = await asyncio.to_thread(_current_notice, metadata)
-        if notice and notice not in reported:
-            reported.add(notice)
-            on_notice(notice)
-        await asyncio.sleep(ASK_EVERY)
-
-
-def _current_notice(metadata: _Metadata) -> SpotNotice | None:
+def current(metadata: Metadata) -> tuple[str, float | None] | None:
+    """Return kind and time of what is said now; ``None`` for nothing, or no answer."""
     try:
         if action := metadata.read(_INTERRUPTED):
             said = json.loads(action)
-            return SpotNotice(said["action"], datetime.fromisoformat(said["time"]).timestamp())
+            return said["action"], datetime.fromisoformat(said["time"]).timestamp()
         if metadata.read(_REBALANCE):
-            return SpotNotice("rebalance", None)
+            return "rebalance", None
     except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
         pass  # it is asked again soon
     return None
 
 
-class _Metadata:
+class Metadata:
     """The instance's metadata, version 2 of the service, which wants a token with each request."""
 
     def __init__(self) -> None:

@@ -74,6 +74,7 @@ CLUSTER_OPTIONS = tuple(
         (("--qos",), "NAME", types.WORD, "normal", "Slurm quality of service (yours)"),
         (("--time",), "TIME", types.JOB_TIME, "2:00:00", "time of the Slurm job (the longest)"),
         (("--constraint",), "FEATURES", types.FEATURES, "a100", "features of Slurm nodes (any)"),
+        (("--sbatch",), "OPTIONS", types.SBATCH, "'-x n7'", "further options of sbatch, quoted"),
         (("--spot", "--use-spot"), "", None, "", "cheaper instances that AWS may take back"),
         (
             ("--spot-or-on-demand",),
@@ -304,6 +305,7 @@ class CellOptions:
     qos: str | None = None
     time: str | None = None
     constraint: str | None = None
+    sbatch: str | None = None
     spot: bool = False
     spot_or_on_demand: bool = False
     ssm: bool = False

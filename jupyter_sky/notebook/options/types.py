@@ -7,6 +7,7 @@ import keyword
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,10 @@ from jupyter_sky.providers.buckets.volume import Volume
 
 _SWITCHES = ("on", "off", "status")
 _PROVIDERS = ("local", "ssh", "aws", "slurm")
+_NOT_SBATCH = {"--nodes", "-N", "--ntasks", "-n", "--ntasks-per-node", "--output", "-o", "--wrap"}
+_NOT_SBATCH |= {"--array", "-a", "--comment", "--requeue"}
+"""Options of sbatch that clusters set themselves, or cannot be made with."""
+
 _DISPLAYS = ("rich", "safe")
 _SELECTIONS = ("cheapest", "first")
 _PIP_ACTIONS = ("install",)
@@ -51,6 +56,14 @@ def _word(text: str) -> str:
 
 def _job_time(text: str) -> str:
     return _matching(r"(\d+-)?\d+(:\d+){0,2}", text)[0]
+
+
+def _sbatch(text: str) -> str:
+    words = shlex.split(text)
+    names = {word.partition("=")[0] if word.startswith("--") else word[:2] for word in words}
+    if not names & _NOT_SBATCH and words[:1] and words[0].startswith("-"):
+        return text
+    raise ValueError(text)
 
 
 def _features(text: str) -> str:
@@ -244,6 +257,9 @@ DOLLARS = OptionType("an amount in dollars", _dollars)
 WORD = OptionType("a name of letters, digits, `.`, `_` and `-`", _word)
 JOB_TIME = OptionType(
     "a time as Slurm writes it: minutes, or days-hours:minutes:seconds", _job_time
+)
+SBATCH = OptionType(
+    "options of sbatch, but none for nodes, tasks, comment, output or arrays", _sbatch
 )
 FEATURES = OptionType("features as Slurm writes them", _features)
 REGIONS = replace(

@@ -6,11 +6,20 @@ import asyncio
 import os
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeVar
 
 from jupyter_sky.errors import SkyError, UsageError
 
 T = TypeVar("T")
+
+_GENTLY = 20  # times that a step is asked to end
+
+GONE = "GONE"
+"""The state of what Slurm knows nothing of any more."""
+
+_ENDED = {GONE, "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
+_ENDED |= {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 
 
 class SlurmError(SkyError):
@@ -36,9 +45,14 @@ class JobState:
     start: str = ""
 
     @property
+    def is_ending(self) -> bool:
+        """Whether Slurm ends it now, or has ended it."""
+        return self.has_ended or self.state == "COMPLETING"
+
+    @property
     def has_ended(self) -> bool:
         """Whether it runs no more, and will not."""
-        return self.state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED")
+        return self.state in _ENDED
 
 
 def own_environment() -> dict[str, str]:
@@ -82,14 +96,17 @@ async def ask(command: Sequence[str]) -> str:
     return said.decode(errors="replace").strip()
 
 
-async def job_state(job: int) -> JobState:
-    """Return what the queue says of a job; one that Slurm has forgotten has ended.
+async def job_state(job: str) -> JobState:
+    """Return what the queue says of a job, or of a step; one that Slurm has forgotten has ended.
 
     Raises
     ------
     SlurmError
         When the controller does not answer.
     """
+    if "." in job:
+        said = await ask(["squeue", "--noheader", f"--steps={job}", "--format=%i"])
+        return JobState("RUNNING" if said == job else GONE)
     try:
         said = await ask(
             ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r|%S"]
@@ -99,16 +116,32 @@ async def job_state(job: int) -> JobState:
             raise
         said = ""
     if not said:
-        return JobState("GONE")
+        return JobState(GONE)
     state, reason, start = said.splitlines()[0].split("|")
     return JobState(state, reason, "" if start == "N/A" else start)
 
 
-async def cancel(job: int) -> None:
-    """Take a job out of the queue, or end it, and wait until none of its processes is left."""
-    while not (there := await _try(job_state(job))) or not there.has_ended:
+def number_of(job: str) -> str:
+    """Return the number of a job, or that of the job of a step."""
+    return job.partition(".")[0]
+
+
+async def hosts_of(job: str) -> list[str]:
+    """Return the nodes that a job has now, or the job of a step."""
+    said = await ask(["squeue", "--noheader", f"--jobs={number_of(job)}", "--format=%N"])
+    return (await ask(["scontrol", "show", "hostnames", said])).split() if said else []
+
+
+async def cancel(job: str) -> None:
+    """Take a job out of the queue, or end it or a step, and wait until nothing of it is left."""
+    for attempt in count():
+        there = await _try(job_state(job))
+        if there and there.has_ended:
+            return
         if there and there.state != "COMPLETING":
-            await _try(ask(["scancel", str(job)]))
+            # Slurm kills a step at once, without time to clean up.
+            gently = ["--signal=INT"] if "." in job and attempt < _GENTLY else []
+            await _try(ask(["scancel", *gently, job]))
         await asyncio.sleep(0.3)
 
 

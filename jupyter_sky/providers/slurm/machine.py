@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shlex
 import socket
 import subprocess
 import sys
@@ -16,8 +18,19 @@ from typing import Any
 import jupyter_sky
 from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import AgentGone, MachineGone, Node
-from jupyter_sky.providers.slurm.commands import SlurmError, cancel, job_state, own_environment
+from jupyter_sky.providers.slurm.commands import (
+    SlurmError,
+    ask,
+    hosts_of,
+    job_state,
+    number_of,
+    own_environment,
+)
 from jupyter_sky.transport.bridge import MARK, NO_AGENT
+
+_FLAGS = "*~#!%$@^-+"  # behind the state of a node
+
+_END_WITHIN = "10s"  # for an agent that does not answer any more
 
 
 @dataclass(frozen=True)
@@ -26,19 +39,22 @@ class SlurmMachine:
 
     Attributes
     ----------
-    job
-        The number of the job.
+    id
+        The job, as ``"12"``, or the step of a job that the agent runs in, as ``"12.3"``.
     host
         What Slurm calls the node.
     folder
         The agent's folder there.
+    keeper
+        The process there that waits for the agent's end, and cleans up.
     nodes
         The one node.
     """
 
-    job: int
+    id: str
     host: str
     folder: str
+    keeper: int
     nodes: tuple[Node, ...]
     shares_files = True
     blobs_here = None
@@ -58,21 +74,19 @@ class SlurmMachine:
             raise
         except OSError:
             try:
-                there = await job_state(self.job)
+                gone = await self._why_gone()
             except SlurmError as error:
                 raise OSError(str(error)) from None
-            if there.has_ended:
-                raise MachineGone(f"job {self.job} has ended ({there.state})") from None
+            if gone:
+                raise MachineGone(gone) from None
             raise
 
     def _start_bridge(self, to: Sequence[str]) -> socket.socket:
         code = Path(jupyter_sky.__file__).parents[1]
         ours, theirs = socket.socketpair()
         with tempfile.TemporaryFile() as wrong:
-            step = ["srun", f"--jobid={self.job}", "--overlap", f"--nodelist={self.host}"]
-            step += ["--nodes=1", "--ntasks=1", "--mem=0", "--gres=none", "--unbuffered", "--quiet"]
             process = subprocess.Popen(
-                [*step, sys.executable, "-P", "-m", "jupyter_sky.node.bridge", *to],
+                [*self._step(), sys.executable, "-P", "-m", "jupyter_sky.node.bridge", *to],
                 env={**own_environment(), "PYTHONPATH": str(code)},
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
@@ -95,16 +109,43 @@ class SlurmMachine:
             raise AgentGone("the agent is gone")
         raise OSError(f"{self.host}: {said}")
 
+    async def _why_gone(self) -> str:
+        """Return why the node is not one of the job's any more; empty if it is."""
+        there = await job_state(self.id)
+        if there.has_ended:
+            return f"job {self.id} has ended ({there.state})"
+        # A job that ends loses its nodes one by one.
+        if there.is_ending or self.host in await hosts_of(self.id):
+            return ""
+        said = await ask(["sinfo", "--noheader", f"--nodes={self.host}", "--format=%T|%E"])
+        state, reason = said.splitlines()[0].split("|", 1)
+        why = "" if reason == "none" else f": {reason}"
+        return f"it was taken out of job {self.id}; Slurm says it is {state.rstrip(_FLAGS)}{why}"
+
+    def _step(self) -> list[str]:
+        """Return the command that runs another one on the node, beside all that runs there."""
+        where = [f"--jobid={number_of(self.id)}", f"--nodelist={self.host}", "--nodes=1"]
+        alone = ["--ntasks=1", "--mem=0", "--gres=none", "--overlap"]
+        return ["srun", *where, *alone, "--unbuffered", "--quiet"]
+
     async def remove(self) -> None:
-        """End the job, and with it the agents of all its nodes and their files."""
-        await cancel(self.job)
+        """Do nothing: what is left goes when the provider ends the job, or releases the node."""
+
+    async def end_agent(self) -> None:
+        """End the agent with its files, whatever state it is in, where the node is still there."""
+        folder = shlex.quote(self.folder)
+        wait = f"while test -d {folder}; do sleep 0.1; done"
+        end = f"test -d {folder} && kill -INT {self.keeper} && {wait}"
+        with contextlib.suppress(SlurmError):
+            await ask([*self._step(), "timeout", _END_WITHIN, "sh", "-c", end])
 
     def row(self) -> dict[str, Any]:
         """Return where the agent is."""
         return {
-            "job": self.job,
+            "id": self.id,
             "host": self.host,
             "folder": self.folder,
+            "keeper": self.keeper,
             "nodes": [node.message() for node in self.nodes],
         }
 

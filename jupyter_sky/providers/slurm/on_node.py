@@ -1,19 +1,24 @@
 """What srun runs on each node of a job: ``python -m jupyter_sky.providers.slurm.on_node FOLDER``.
 
 It starts the agent and stays as long as that: what a task of Slurm's leaves behind is killed when
-the task ends. When Slurm ends the job, it ends the agent.
+the task ends. Slurm sends it SIGTERM when the job ends, and before that if the job is preempted and
+gets time; both ways it asks how long the job goes on, and has the agent say so to everybody.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,37 +28,43 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import of_the_user
 from jupyter_sky.providers.local.agent import start_agent
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY, blob_folder
-from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
+from jupyter_sky.providers.slurm.commands import JobState
+from jupyter_sky.transport.protocol.agent_spec import NOTICE_FILE, AgentSpec, RankSpec
+
+_NOTICE = 120.0  # seconds before the end of the job: what EC2 gives, too
+_LOOK_EVERY = 60.0  # seconds, at most, until the clock is looked at again
 
 
 def main(job: Path) -> None:
     """Start the agent of this node, and wait until it has ended."""
     number = int(os.environ["SLURM_PROCID"])
     spec = AgentSpec.from_json((job / f"spec-{number}.json").read_text())
-    folder = of_the_user() / f"{spec.id}-{number}"
+    job_id, step = os.environ["SLURM_JOB_ID"], os.environ["SLURM_STEP_ID"]
+    folder = of_the_user() / f"{spec.id}-{job_id}{step:0>5}{number:05}"
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
     blobs = Path(blob_folder(str(folder), free))
-    signal.signal(signal.SIGTERM, _leave)
+    for sent in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sent, _leave)
     try:
         folder.mkdir(mode=0o700)
         blobs.mkdir(mode=0o700)
-        here = replace(
-            spec,
-            socket=str(folder / "agent.sock"),
-            blobs=str(blobs),
-            ranks=tuple(_with_gpus(spec.ranks)),
-            peer=_another_node(number),
-        )
         try:
+            here = replace(
+                spec,
+                socket=str(folder / "agent.sock"),
+                blobs=str(blobs),
+                ranks=tuple(_with_gpus(spec.ranks)),
+                peer=_another_node(number, spec.peer),
+            )
             started: dict[str, Any] = {**start_agent(folder, here)}
         except SkyError as error:
             _write(job / f"failed-{number}", str(error))
             raise
         try:
-            started |= {"folder": str(folder), "blobs": str(blobs)}
-            started["host"] = os.environ["SLURMD_NODENAME"]
+            started |= {"folder": str(folder), "keeper": os.getpid()}
+            started |= {"host": os.environ["SLURMD_NODENAME"], "step": f"{job_id}.{step}"}
             _write(job / f"ready-{number}", json.dumps(started))
-            _wait(started["pid"])
+            _Keeper(started["pid"], folder / NOTICE_FILE).wait()
         finally:
             _end(started["pid"])
     finally:
@@ -61,24 +72,77 @@ def main(job: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+class _Keeper:
+    """Waits for the end of the agent, and has it tell of the end of the job."""
+
+    def __init__(self, agent: int, notice: Path) -> None:
+        self._agent = agent
+        self._notice = notice
+        self._ends_at = _end_of_job()
+        self._told: float | None = None
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def wait(self) -> None:
+        """Return when the agent has ended."""
+        while True:
+            if self._is_soon() and self._told != self._ends_at:
+                self._tell()
+            left = self._ends_at - _NOTICE - time.time()
+            if _ends_within(self._agent, min(left, _LOOK_EVERY) if left > 0 else _LOOK_EVERY):
+                return
+            if self._is_soon():
+                # The user may have got more time for the job.
+                self._ends_at = _end_of_job()
+
+    def _is_soon(self) -> bool:
+        return self._ends_at - _NOTICE <= time.time()
+
+    def _on_term(self, *_: object) -> None:
+        self._ends_at = _end_of_job()
+        if self._ends_at <= time.time():
+            _leave()
+        self._tell()
+
+    def _tell(self) -> None:
+        _write(self._notice, json.dumps({"kind": "terminate", "at": self._ends_at}))
+        self._told = self._ends_at
+
+
 def _leave(*_: object) -> None:
     sys.exit(0)
 
 
-def _wait(pid: int) -> None:
+def _end_of_job() -> float:
+    """Return when Slurm will end the job, as `time.time` counts; 0 for one that it ends now."""
+    job = f"--jobs={os.environ['SLURM_JOB_ID']}"
     try:
-        psutil.Process(pid).wait()
+        state, end = _said(["squeue", "--noheader", job, "--format=%T|%e"]).strip().split("|")
+    except (subprocess.CalledProcessError, ValueError):
+        return math.inf  # Slurm does not answer now, or is not in the way
+    if JobState(state).is_ending:
+        return 0.0
+    try:
+        return datetime.fromisoformat(end).timestamp()
+    except ValueError:
+        return math.inf  # a job without a limit
+
+
+def _ends_within(pid: int, seconds: float) -> bool:
+    try:
+        psutil.Process(pid).wait(seconds)
     except psutil.NoSuchProcess:
-        return
+        return True
+    except psutil.TimeoutExpired:
+        return False
+    return True
 
 
 def _end(pid: int) -> None:
     """Kill the agent if it is left; its ranks end with it."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    _wait(pid)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        agent = psutil.Process(pid)
+        agent.kill()
+        agent.wait()
 
 
 def _with_gpus(ranks: tuple[RankSpec, ...]) -> list[RankSpec]:
@@ -92,12 +156,16 @@ def _with_gpus(ranks: tuple[RankSpec, ...]) -> list[RankSpec]:
     ]
 
 
-def _another_node(number: int) -> str | None:
-    """Return the address of another node, by which the agent chooses its own."""
+def _another_node(number: int, there: str | None) -> str | None:
+    """Return the address of another node, by which the agent chooses its own.
+
+    That is one of this job, or the one that is there already, by the name that Slurm has for it.
+    """
     names = _said(["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]]).split()
-    if len(names) == 1:
+    name = there or (names[number == 0] if len(names) > 1 else None)
+    if name is None:
         return None
-    fields = _said(["scontrol", "--oneliner", "show", "node", names[number == 0]]).split()
+    fields = _said(["scontrol", "--oneliner", "show", "node", name]).split()
     address = next(each for each in fields if each.startswith("NodeAddr=")).partition("=")[2]
     return socket.gethostbyname(address)
 

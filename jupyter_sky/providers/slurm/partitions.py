@@ -65,6 +65,14 @@ def node_kinds() -> list[NodeKind]:
     return [kind for line in said.splitlines() if (kind := _node_kind(line.split("|"))) is not None]
 
 
+def gpus_of(resources: str) -> tuple[str | None, int]:
+    """Return name, in capitals, and number of the GPUs among resources as Slurm writes them."""
+    found = _GPU.search(resources)
+    if found is None:
+        return None, 0
+    return found[1].upper() if found[1] else None, int(found[2])
+
+
 def diagnose() -> Iterator[CheckResult]:
     """Check one thing after the other, and yield what was found."""
     try:
@@ -86,15 +94,15 @@ def _node_kind(fields: list[str]) -> NodeKind | None:
     if state != "up":
         return None
     _, idle, _, nodes = map(int, counts.split("/"))
-    found = _GPU.search(gres)
+    gpu, gpus = gpus_of(gres)
     return NodeKind(
         partition=name.rstrip("*"),
         nodes=nodes,
         idle=idle,
         cpus=int(cpus.rstrip("+")),
         memory=int(memory.rstrip("+")),
-        gpu=found[1].upper() if found and found[1] else None,
-        gpus=int(found[2]) if found else 0,
+        gpu=gpu,
+        gpus=gpus,
         limit=limit,
         is_default=name.endswith("*"),
     )

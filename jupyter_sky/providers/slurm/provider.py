@@ -1,44 +1,54 @@
-"""The Slurm provider: one job a cluster, with an agent on each of its nodes."""
+"""The Slurm provider: nodes are those of jobs, or of the job that the notebook runs in."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
+import shlex
 import shutil
 import sys
+import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.paths import home
-from jupyter_sky.providers.base import Machine, Node, Progress
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_list
+from jupyter_sky.providers.base import AddedNodes, Machine, Node, Progress, RunningCluster
+from jupyter_sky.providers.cloud import CloudResources
 from jupyter_sky.providers.local.requirements import differences
-from jupyter_sky.providers.local.variables import rank_variables
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
-from jupyter_sky.providers.slurm.commands import SlurmError, ask, cancel, job_state
+from jupyter_sky.providers.slurm.allocation import allocation, own_job, own_nodes
+from jupyter_sky.providers.slurm.commands import SlurmError, ask, cancel, hosts_of, job_state
 from jupyter_sky.providers.slurm.machine import SlurmMachine
-from jupyter_sky.providers.slurm.reasons import check_can_start, in_words
-from jupyter_sky.providers.slurm.script import batch_script, job_options
+from jupyter_sky.providers.slurm.queue import QueuedJob, owner, queued_jobs
+from jupyter_sky.providers.slurm.script import job_options
+from jupyter_sky.providers.slurm.starting import start_agents
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
+from jupyter_sky.transport import event_loop
 
-_LOOK_EVERY = 0.3  # seconds, for what nodes write
-_ASK_EVERY = 3.0  # seconds, for what the queue says: its controller serves everybody
+_COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
+_JOB_OPTIONS = ("partition", "account", "qos", "time", "constraint")
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """Nodes of a Slurm cluster, of which this computer is a login node.
+    """Nodes of a Slurm cluster, of which this computer is a login node or a node of a job.
+
+    Within a job its nodes are used, and nothing is submitted, unless one of the first five
+    parameters says what job is wanted.
 
     Parameters
     ----------
     partition, account, qos, time, constraint
         As sbatch takes them; Slurm's own defaults where they are left out.
+    sbatch
+        Further options of sbatch, as in ``"--exclusive --mail-type=BEGIN"``.
     grace
         Seconds after which nodes end that no notebook is connected to and that run nothing.
+    idle_timeout
+        Seconds without a run after which a cluster ends, where the user does not say otherwise:
+        others wait for its nodes.
     """
 
     partition: str | None = None
@@ -46,144 +56,162 @@ class Slurm:
     qos: str | None = None
     time: str | None = None
     constraint: str | None = None
+    sbatch: str | None = None
     grace: float = 600.0
+    idle_timeout: float | None = 3600.0
 
     name = "slurm"
-    default_nodes = 1
+    cloud = "Slurm"
     python = sys.executable
     """What runs on the nodes: the notebook's own environment, from the shared home."""
 
+    @property
+    def default_nodes(self) -> int:
+        """All nodes of the notebook's own job, or one of another."""
+        return own_nodes() if self._own_job() else 1
+
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
-        """Refuse what is not here: Slurm's commands."""
-        for command in ("sbatch", "srun", "squeue", "scancel"):
+        """Refuse what is not here: Slurm's commands, or as much as is asked of the own job."""
+        for command in _COMMANDS:
             if shutil.which(command) is None:
                 raise UsageError(
                     f"{command} is not here: run the notebook on a login node of the Slurm cluster."
                 )
         if spec.volumes or spec.image.bootstrap or spec.image.apt:
             raise UsageError("nodes of Slurm take neither volumes nor apt nor bootstrap commands.")
+        if job := self._own_job():
+            event_loop.wait(allocation(job)).check(spec)
         return differences(spec.image)
 
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
-        """Submit the job, and wait in the queue until the agents of all its nodes listen."""
-        folder = home() / "slurm" / identity
-        folder.parent.mkdir(mode=0o700, exist_ok=True)
-        folder.mkdir(mode=0o700)
-        job = None
-        try:
-            nodes = self._write(folder, spec, identity, preload)
-            submitted = asyncio.ensure_future(self._submit(folder))
-            try:
-                job = await asyncio.shield(submitted)
-            except asyncio.CancelledError:
-                job = await submitted
-                raise
-            return await self._await_agents(job, folder, nodes, progress)
-        except BaseException:
-            if job is not None:
-                await cancel(job)
-            raise
-        finally:
-            # Keys were in it, which the agents have by now.
-            shutil.rmtree(folder, ignore_errors=True)
+        """Submit a job, and wait in the queue until the agents of all its nodes listen."""
+        cluster = RunningCluster(spec, identity, preload, ())
+        names = [f"node {number}" for number in range(spec.nodes)]
+        shown: Sequence[Credentials | None] = issue_credentials(names) if spec.nodes > 1 else [None]
+        return [*await self._start(cluster, shown, progress)]
 
     def machine(self, row: Mapping[str, Any]) -> SlurmMachine:
         """Return the machine that ``row`` describes."""
         return SlurmMachine.from_row(row)
 
-    # The job
+    async def add_nodes(self, running: RunningCluster, progress: Progress) -> AddedNodes:
+        """Submit a further job, whose nodes join the others."""
+        names = [f"node {number}" for number in running.new_numbers]
+        alone, *issued = issue_credentials([running.nodes[0].host, *names])
+        shown = [each.trusting(running.authority, running.fingerprints) for each in issued]
+        machines = await self._start(running, shown, progress)
+        return AddedNodes(machines, running.machines, (), alone.authority, alone)
 
-    def _write(
-        self, folder: Path, spec: ClusterSpec, identity: str, preload: Sequence[str]
-    ) -> list[Node]:
-        """Write the script and what each agent is to be, and return the nodes."""
-        gpus = spec.wanted_gpus
-        each = spec.procs_per_node or (gpus.count if gpus else 1)
-        names = [f"node {number}" for number in range(spec.nodes)]
-        shown: Sequence[Credentials | None] = issue_credentials(names) if spec.nodes > 1 else [None]
-        nodes = []
-        for number, own in enumerate(shown):
-            ranks = tuple(range(number * each, (number + 1) * each))
-            count = gpus.count if gpus else 0
-            shared = bool(gpus) and count < each
-            name = gpus.name if gpus else None
-            nodes.append(Node(number, "", "", ranks, count, shared, name))
-            wanted = AgentSpec(
-                cluster=spec.name,
-                id=identity,
-                socket="",
-                blobs="",
-                ranks=tuple(RankSpec(rank) for rank in ranks),
-                credentials=asdict(own) if own else None,
-                grace=self.grace,
-                idle_timeout=spec.idle_timeout,
-                unattended=spec.unattended,
-                preload=tuple(preload),
-                cwd=str(Path.cwd()),
-                sys_path=tuple(path or str(Path.cwd()) for path in sys.path),
-                python_path=os.environ.get("PYTHONPATH"),
-                env=rank_variables(spec.image, each),
-            )
-            _write_private(folder / f"spec-{number}.json", wanted.to_json())
-        settings = ("partition", "account", "qos", "time", "constraint")
-        chosen = [(name, getattr(self, name)) for name in settings]
-        options = job_options(spec, identity, folder, chosen)
-        _write_private(folder / "job.sh", batch_script(options, folder))
-        return nodes
+    async def release_machines(self, machines: Sequence[Machine]) -> None:
+        """Give nodes back to Slurm: their job goes on with those that are left, if any are."""
+        leaving: dict[str, list[SlurmMachine]] = defaultdict(list)
+        for machine in map(_node, machines):
+            leaving[machine.id].append(machine)
+        await asyncio.gather(*(_release(job, each) for job, each in leaving.items()))
 
-    async def _submit(self, folder: Path) -> int:
-        said = await ask(["sbatch", "--parsable", str(folder / "job.sh")])
-        return int(said.splitlines()[-1].partition(";")[0])
+    # What Slurm knows of clusters
 
-    async def _await_agents(
-        self, job: int, folder: Path, nodes: Sequence[Node], progress: Progress
-    ) -> list[Machine]:
-        """Wait without an end: how long a queue takes is for the user to judge."""
-        loop = asyncio.get_running_loop()
-        ask_at = loop.time()
-        while True:
-            ended = None
-            if loop.time() >= ask_at:
-                try:
-                    there = await job_state(job)
-                    progress(in_words(job, there))
-                    check_can_start(job, there)
-                    ended = there if there.has_ended else None
-                except SlurmError as error:
-                    progress(f"job {job}: {error}, asking again")
-                ask_at = loop.time() + _ASK_EVERY
-            # After the queue was asked: what a job has written before it ended is not missed.
-            for failed in folder.glob("failed-*"):
-                if failed.suffix != ".part":
-                    raise SkyError(f"job {job}: {failed.read_text()}")
-            if all((folder / f"ready-{node.node}").exists() for node in nodes):
-                return [_machine(job, folder, node) for node in nodes]
-            if ended:
-                raise SkyError(
-                    f"job {job} ended before its nodes were ready: {ended.state}{_output(folder)}"
-                )
-            await asyncio.sleep(_LOOK_EVERY)
+    def location(self) -> str:
+        """Return what the registry keeps: a registry knows of one Slurm."""
+        return self.cloud
 
+    async def release_cluster(
+        self, identity: str, location: str | None, progress: Progress
+    ) -> None:
+        """End all jobs of a cluster, or take them back out of the queue."""
+        jobs = [each.id for each in await queued_jobs() if each.cluster == identity]
+        await asyncio.gather(*map(cancel, jobs))
 
-def _machine(job: int, folder: Path, node: Node) -> SlurmMachine:
-    started = json.loads((folder / f"ready-{node.node}").read_text())
-    known = {name: started[name] for name in ("addr", "interface", "port", "fingerprint")}
-    here = replace(node, name=started["host"], **known)
-    return SlurmMachine(job, started["host"], started["folder"], (here,))
+    async def ended_at(self, machines: Sequence[Machine]) -> list[float | None]:
+        """Return which jobs have ended, as of now."""
+        jobs = {machine.id for machine in map(_node, machines)}
+        ended = {job for job in jobs if (await job_state(job)).has_ended}
+        return [time.time() if _node(each).id in ended else None for each in machines]
 
+    async def list_resources(
+        self, everywhere: bool = False
+    ) -> tuple[list[CloudResources], list[str]]:
+        """Return the clusters of this user that have jobs."""
+        found: dict[str, list[QueuedJob]] = defaultdict(list)
+        try:
+            for each in await queued_jobs():
+                found[each.cluster].append(each)
+        except SlurmError as error:
+            return [], [f"the queue of Slurm cannot be seen: {error}"]
+        return [self._described(jobs) for jobs in found.values()], []
 
-def _output(folder: Path) -> str:
-    """Return the last line that the job has printed, if it could write into the shared home."""
-    try:
-        lines = (folder / "output.txt").read_text(errors="replace").split("\n")
-    except FileNotFoundError:
-        return f" (it wrote nothing into {folder}: homes have to be shared with the nodes)"
-    last = next((line for line in reversed(lines) if line.strip()), "")
-    return f", {last}" if last else ""
+    async def release_strays(self, identity: str, location: str, instances: Sequence[str]) -> None:
+        """End jobs that a cluster does not know of."""
+        await asyncio.gather(*map(cancel, instances))
+
+    async def remove_unused(self) -> list[str]:
+        """Do nothing: Slurm keeps nothing but jobs."""
+        return []
+
+    def _described(self, jobs: Sequence[QueuedJob]) -> CloudResources:
+        first = jobs[0]
+        what = format_list([f"job {each.id} ({each.state})" for each in jobs])
+        ids = tuple(each.id for each in jobs)
+        is_ours = first.owner == owner()
+        return CloudResources(first.cluster, first.name, self.cloud, what, is_ours, "you", ids)
+
+    # Starting nodes
+
+    def _own_job(self) -> str | None:
+        """Return the job to start nodes in, if none is to be submitted."""
+        wants_another = self.sbatch or any(getattr(self, name) for name in _JOB_OPTIONS)
+        return None if wants_another else own_job()
+
+    async def _start(
+        self, cluster: RunningCluster, shown: Sequence[Credentials | None], progress: Progress
+    ) -> list[SlurmMachine]:
+        job = self._own_job()
+        gpus = await _gpus(cluster.spec, job)
+        nodes = _place(cluster, *gpus)
+        options = job_options(cluster.spec, len(nodes))
+        chosen = [(name, getattr(self, name)) for name in _JOB_OPTIONS]
+        options += [f"--{name}={value}" for name, value in chosen if value]
+        options = [*map(shlex.quote, options), *([self.sbatch] if self.sbatch else [])]
+        return await start_agents(cluster, nodes, shown, self.grace, options, job, progress)
 
 
-def _write_private(path: Path, text: str) -> None:
-    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(text)
+def _node(machine: Machine) -> SlurmMachine:
+    assert isinstance(machine, SlurmMachine)
+    return machine
+
+
+async def _gpus(spec: ClusterSpec, job: str | None) -> tuple[str | None, int]:
+    """Return the GPUs of each node: those that are asked for, or that the job has."""
+    if wanted := spec.wanted_gpus:
+        return wanted.name, wanted.count
+    if job:
+        has = await allocation(job)
+        return has.gpu, has.gpus
+    return None, 0
+
+
+def _place(cluster: RunningCluster, gpu: str | None, gpus: int) -> list[Node]:
+    """Return the nodes that a cluster lacks, with the next ranks or those of lost nodes."""
+    lost = {node.node: node for node in cluster.lost}
+    each = cluster.spec.procs_per_node or gpus or 1
+    rank = sum(len(node.ranks) for node in [*cluster.nodes, *cluster.lost])
+    placed = []
+    for number in cluster.new_numbers:
+        ranks = lost[number].ranks if number in lost else tuple(range(rank, rank + each))
+        rank += 0 if number in lost else each
+        placed.append(Node(number, "", "", ranks, gpus, 0 < gpus < each, gpu))
+    return placed
+
+
+async def _release(job: str, leaving: Sequence[SlurmMachine]) -> None:
+    """End what is left of agents, and have the job go on without their nodes."""
+    await asyncio.gather(*(machine.end_agent() for machine in leaving))
+    if "." in job or (await job_state(job)).has_ended:
+        return  # the allocation is the user's own
+    rest = sorted(set(await hosts_of(job)) - {machine.host for machine in leaving})
+    if rest:
+        await ask(["scontrol", "update", f"JobId={job}", f"NodeList={','.join(rest)}"])
+    else:
+        await cancel(job)

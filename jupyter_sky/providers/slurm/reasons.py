@@ -30,7 +30,7 @@ _NEVER = {
 """Slurm's reasons that do not pass by themselves, and what to do."""
 
 
-def check_can_start(job: int, there: JobState) -> None:
+def check_can_start(job: str, there: JobState) -> None:
     """Refuse a job that would wait for ever.
 
     Raises
@@ -42,7 +42,7 @@ def check_can_start(job: int, there: JobState) -> None:
         raise UsageError(f"job {job} would wait for ever ({there.reason}): {advice}.")
 
 
-def in_words(job: int, there: JobState) -> str:
+def in_words(job: str, there: JobState) -> str:
     """Return what the queue says of a job, for the user."""
     if there.state != "PENDING":
         return f"job {job} is {there.state.lower()}: starting its nodes"

@@ -1,4 +1,4 @@
-"""The batch script of a cluster: one job, which starts an agent on each of its nodes."""
+"""How agents are started on nodes: the batch script of a job, and the command of a step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ import jupyter_sky
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.spec import ClusterSpec
 
+OUTPUT = "output.txt"
+"""What the job prints until its agents are there, in the folder of the start."""
 
-def job_options(
-    spec: ClusterSpec, identity: str, folder: Path, settings: Sequence[tuple[str, str | None]]
-) -> list[str]:
-    """Return the options of the job, as sbatch takes them."""
+# Nodes that are lost are for the cluster to care about: the others go on.
+_EACH = ("--no-kill", "--kill-on-bad-exit=0")
+
+
+def job_options(spec: ClusterSpec, nodes: int) -> list[str]:
+    """Return the options of a job for so many nodes of a cluster, as sbatch takes them."""
     options = [
         f"--job-name=sky-{spec.name}",
-        f"--comment=jupyter_sky:{identity}",
-        f"--nodes={spec.nodes}",
+        f"--nodes={nodes}",
         "--ntasks-per-node=1",
-        f"--output={folder / 'output.txt'}",
         # A job that is queued again after a failure would start agents that nobody waits for.
         "--no-requeue",
+        "--no-kill",
     ]
     if spec.cpus is not None:
         options.append(f"--cpus-per-task={_whole('cpus', spec.cpus)}")
@@ -31,23 +34,37 @@ def job_options(
         options.append(f"--mem={_whole('memory', spec.memory)}G")
     if wanted := spec.wanted_gpus:
         options.append(f"--gres=gpu:{wanted.name.lower()}:{wanted.count}")
-    return options + [f"--{name}={value}" for name, value in settings if value]
+    return options
 
 
 def batch_script(options: Sequence[str], folder: Path) -> str:
-    """Return the script."""
-    code = Path(jupyter_sky.__file__).parents[1]
-    start = [sys.executable, "-P", "-m", "jupyter_sky.providers.slurm.on_node", str(folder)]
-    asked = "\n".join(f"#SBATCH {shlex.quote(option)}" for option in options)
+    """Return the script of a job with these options, quoted, that starts an agent on each node."""
+    asked = [*options, shlex.quote(f"--output={folder / OUTPUT}")]
+    lines = "\n".join(f"#SBATCH {option}" for option in asked)
     return f"""#!/bin/bash
-{asked}
+{lines}
 
-# A cluster of jupyter_sky: the agent of each node ends the job when it ends.
-export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}
-srun --kill-on-bad-exit=1 ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
-    {shlex.join(start)}
-rm -rf {shlex.quote(str(folder))}
+# Nodes of jupyter_sky: each agent goes on until its cluster ends.
+export PYTHONPATH={shlex.quote(python_path())}${{PYTHONPATH:+:$PYTHONPATH}}
+srun {shlex.join(_EACH)} ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
+    {shlex.join(_agent(folder))}
 """
+
+
+def step_command(job: str, nodes: int, name: str, folder: Path) -> list[str]:
+    """Return the command that starts an agent on each of so many nodes of a job."""
+    size = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--mem=0"]
+    step = ["srun", f"--jobid={job}", "--overlap", f"--job-name={name}"]
+    return [*step, *size, *_EACH, *_agent(folder)]
+
+
+def python_path() -> str:
+    """Return where nodes import this package from: the shared home."""
+    return str(Path(jupyter_sky.__file__).parents[1])
+
+
+def _agent(folder: Path) -> list[str]:
+    return [sys.executable, "-P", "-m", "jupyter_sky.providers.slurm.on_node", str(folder)]
 
 
 def _whole(name: str, amount: object) -> int:

@@ -247,7 +247,7 @@ class SSH:
             python_path=host.code,
             env={**spec.image.env, **host.variables},
             keeps=host.keeps,
-            spot=self.spot,
+            notices="metadata" if self.spot else "",
             templates=folders.folder.rpartition("/")[0],
         )
         if cluster.lost:

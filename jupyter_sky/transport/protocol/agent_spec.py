@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
+
+NOTICE_FILE = "notice.json"
+"""Where whoever looks after an agent writes `jupyter_sky.node.agent.notices.Notice` for it."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,9 @@ class AgentSpec:
     templates
         Folder, for this user alone, in which a process with everything imported is left behind for
         the next agent; ``None`` for none.
-    spot
-        Whether to look for notices that the machine will be taken away.
+    notices
+        Where notices are that the machine will be taken away: ``"metadata"`` for those of the
+        instance, ``"file"`` for `NOTICE_FILE` in the agent's folder; empty for nowhere.
     """
 
     cluster: str
@@ -84,7 +88,7 @@ class AgentSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     keeps: tuple[str, ...] = ()
     templates: str | None = None
-    spot: bool = False
+    notices: Literal["", "metadata", "file"] = ""
 
     def to_json(self) -> str:
         """Return it as ``spec.json`` holds it."""

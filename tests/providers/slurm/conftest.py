@@ -38,12 +38,15 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 ReturnToService=2
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 KillWait=5
 GresTypes=gpu
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=2 RealMemory=4000 {gpus}
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=2 RealMemory=4000 {gpus}
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 State=UP
 PartitionName=closed Nodes=n1 State=DOWN
+PartitionName=low Nodes=n1,n2 MaxTime=60 PriorityTier=0 PreemptMode=CANCEL GraceTime=8 State=UP
 """
 
 _GPUS = "Name=gpu Type=a100 File=/dev/null\nName=gpu Type=a100 File=/dev/zero\n"

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.paths import home
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
-from tests.providers.slurm.test_provider import queue
+from tests.providers.slurm.test_provider import queue, without_owner
 from tests.waiting import until
 
 
@@ -46,7 +45,7 @@ def test_a_cell_goes_through_the_queue_and_its_ranks_meet(notebook: LiveNotebook
     assert "main: 2 × A100" in notebook.run("%sky doctor --provider slurm").stdout
     notebook.succeed("%sky down")
     until(lambda: not queue())
-    assert not list(home().glob("slurm/*"))
+    assert not without_owner()
     refused = notebook.run("%%sky --provider slurm --time 100-0\npass")
     assert "its partition allows less time: type a shorter `--time`" in refused.sentence
     assert not queue()

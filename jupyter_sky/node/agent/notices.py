@@ -1,0 +1,63 @@
+"""Notices that the machine of an agent will be taken away, from where its provider has them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jupyter_sky.node.agent import spot_notices
+from jupyter_sky.transport.protocol.agent_spec import NOTICE_FILE
+
+_READ_EVERY = 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What will be done with the machine.
+
+    Attributes
+    ----------
+    kind
+        ``"terminate"``, ``"stop"`` or ``"hibernate"``; ``"rebalance"`` if it is only likely.
+    at
+        When, as ``time.time`` counts; ``None`` if that is not known.
+    """
+
+    kind: str
+    at: float | None
+
+
+async def watch(source: str, folder: Path, on_notice: Callable[[Notice], None]) -> None:
+    """Call ``on_notice`` once for each notice, until cancelled.
+
+    Parameters
+    ----------
+    source
+        Where notices are, as in `AgentSpec.notices`.
+    folder
+        The folder of the agent.
+    """
+    metadata = spot_notices.Metadata()
+    reported: set[Notice] = set()
+    while True:
+        if source == "metadata":
+            said = await asyncio.to_thread(spot_notices.current, metadata)
+            every = spot_notices.ASK_EVERY
+        else:
+            said, every = _written(folder / NOTICE_FILE), _READ_EVERY
+        notice = Notice(*said) if said else None
+        if notice and notice not in reported:
+            reported.add(notice)
+            on_notice(notice)
+        await asyncio.sleep(every)
+
+
+def _written(path: Path) -> tuple[str, float | None] | None:
+    try:
+        said = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return said["kind"], said["at"]

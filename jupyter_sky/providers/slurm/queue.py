@@ -1,0 +1,78 @@
+"""The jobs of clusters in Slurm's queue, and the mark by which they are found.
+
+It says whose a job is also when everything that the notebook knew of it is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import uuid
+from dataclasses import dataclass
+
+from jupyter_sky.paths import home
+from jupyter_sky.providers.slurm.commands import ask
+
+_MARK = "jupyter_sky"
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job of a cluster, or a step of the job that its notebook runs in.
+
+    Attributes
+    ----------
+    id
+        What Slurm calls it, like ``"12"`` or ``"12.3"``.
+    cluster, name
+        The cluster's id and name.
+    owner
+        Which registry has it.
+    start
+        Which start of nodes of the cluster it is.
+    state
+        In lower case, like ``"pending"``.
+    """
+
+    id: str
+    cluster: str
+    name: str
+    owner: str
+    start: str
+    state: str
+
+
+def mark(cluster: str, name: str, start: str) -> str:
+    """Return what is written on a job of a cluster."""
+    return f"{_MARK}:{cluster}:{name}:{owner()}:{start}"
+
+
+def owner() -> str:
+    """Return the id of this registry: another one may belong to the same user."""
+    path = home() / "slurm" / "owner"
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError), path.open("x") as file:
+        file.write(uuid.uuid4().hex[:12])
+    return path.read_text()
+
+
+async def queued_jobs() -> list[QueuedJob]:
+    """Return the jobs of all clusters of this user; none where there is no Slurm.
+
+    Raises
+    ------
+    SlurmError
+        When the controller does not answer.
+    """
+    if shutil.which("squeue") is None:
+        return []
+    own = ["squeue", "--me", "--noheader"]
+    jobs = await ask([*own, "--format=%i|%T|%k"])
+    steps = await ask([*own, "--steps", "--format=%i|RUNNING|%j"])
+    found = []
+    for line in [*jobs.splitlines(), *steps.splitlines()]:
+        job, state, marked = line.split("|", 2)
+        match marked.split(":"):
+            case [maker, cluster, name, whose, start] if maker == _MARK:
+                found.append(QueuedJob(job, cluster, name, whose, start, state.lower()))
+    return found

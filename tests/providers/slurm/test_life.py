@@ -1,0 +1,165 @@
+"""A cluster of Slurm's in the course of time: more nodes, fewer, others, and the end of its job."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.cluster.inventory import cloud_resources, registry
+from jupyter_sky.errors import ClusterLost, UsageError
+from jupyter_sky.providers.slurm import Slurm
+from tests.cluster.cells import Cells
+from tests.paths import ROOT
+from tests.providers.slurm.test_provider import HOOK, left, queue, start, submit_other
+from tests.waiting import until
+
+
+@pytest.fixture
+def job(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Run the test as if in a job of two nodes with two GPUs each; its number."""
+    command = ["salloc", "--no-shell", "--nodes=2", "--gres=gpu:a100:2", "--job-name=mine"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    found = re.search(r"allocation (\d+)", said)
+    assert found is not None
+    monkeypatch.setenv("SLURM_JOB_ID", found[1])
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    try:
+        yield found[1]
+    finally:
+        subprocess.run(["scancel", found[1]], check=True)
+        until(lambda: not queue())
+
+
+def steps() -> str:
+    command = ["squeue", "--noheader", "--steps", "--format=%i"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_nodes_of_the_own_job_are_used(job: str) -> None:
+    provider = Slurm()
+    cluster = start("inside", provider=provider, nodes=provider.default_nodes)
+    try:
+        row = registry.find("inside")
+        assert row is not None
+        cells = Cells(cluster)
+        cells.run("import os")
+        assert cells.ask("os.environ['SLURMD_NODENAME']") == ["n1", "n1", "n2", "n2"]
+        assert cells.ask("os.environ['CUDA_VISIBLE_DEVICES']") == ["0", "1", "0", "1"]
+        assert queue() == "mine RUNNING None", "another job was submitted"
+        with pytest.raises(UsageError, match=f"job {job}, in which .* at most `--nodes 2`, or"):
+            start("more", nodes=3)
+        # Named otherwise, it is another job, for which there is no GPU left.
+        with pytest.raises(UsageError, match="has 2 × A100 on each node"):
+            start("others", accelerator="H100")
+        cluster.scale(1)
+        assert cells.ask("os.environ['SLURMD_NODENAME']") == ["n1", "n1"]
+    finally:
+        cluster.down()
+    until(lambda: not steps())
+    assert queue() == "mine RUNNING None"
+    until(lambda: not left(row.id))
+
+
+def test_nodes_join_by_a_further_job_and_are_given_back(slurm: Path) -> None:
+    cluster = start("grows", nodes=1)
+    try:
+        cells = Cells(cluster)
+        cells.run("kept = 1")
+        cluster.scale(3)
+        assert len(queue().splitlines()) == 2
+        cells.run("import os")
+        assert cells.ask("'kept' in globals()") == [True, False, False]
+        assert cells.ask("os.environ['SLURMD_NODENAME']")[1:] == ["n1", "n2"]
+        # Two are left, of which one is of the job of two nodes.
+        cluster.scale(2)
+        assert cells.ask("'kept' in globals()") == [True, False]
+        until(lambda: nodes_of_jobs() == [1, 1])
+    finally:
+        cluster.down()
+    until(lambda: not queue())
+
+
+def test_another_node_takes_the_place_of_one_that_slurm_sets_down(slurm: Path) -> None:
+    told: list[str] = []
+    cluster = start("hurt", nodes=2, replace=True)
+    row = registry.find("hurt")
+    assert row is not None
+    try:
+        cells = Cells(cluster)
+        cells.run("import os")
+        control = ["scontrol", "update", "NodeName=n2"]
+        subprocess.run([*control, "State=DOWN", "Reason=test"], check=True)
+        until(lambda: "replacing n2" in cluster.snapshot()["cluster"]["note"])
+        cells.start("import os").follow(notice=told.append)
+        assert len(cells.ask("os.environ['SLURMD_NODENAME']")) == 2
+        assert told[-1].startswith("replacing n2: ")
+    finally:
+        cluster.down()
+    until(lambda: not queue())
+    until(lambda: not left(row.id))
+
+
+def test_the_end_of_the_job_is_told_in_advance(slurm: Path) -> None:
+    cluster = start("short", provider=Slurm(time="2"))
+    try:
+        cells = Cells(cluster)
+        cells.run("saved = []")
+        cells.run(HOOK)
+        cells.run("while not saved: time.sleep(0.01)")
+        assert cells.ask("saved[0]") == [("terminate", True, True)]
+        note = cluster.snapshot()["cluster"]["note"]
+        assert re.fullmatch(r"n1 will be taken away by Slurm in [01]:\d\d", note)
+    finally:
+        cluster.down()
+
+
+def test_preemption_is_told_while_there_is_time(slurm: Path) -> None:
+    cluster = start("weak", provider=Slurm(partition="low"), nodes=2)
+    try:
+        cells = Cells(cluster)
+        cells.run("saved = []")
+        cells.run(HOOK)
+        run = cells.start("while not saved: time.sleep(0.01)")
+        other = submit_other("--nodes=2", "--exclusive")
+        run.follow()
+        assert ("terminate", True, True) in cells.ask("saved[0]")
+        with pytest.raises(ClusterLost, match=r"job \d+ has ended \(PREEMPTED\)"):
+            cells.run("time.sleep(120)")
+    finally:
+        cluster.down()
+        subprocess.run(["scancel", other], check=True)
+        until(lambda: not queue())
+
+
+def test_gc_finds_the_job_of_a_notebook_that_was_killed(slurm: Path) -> None:
+    other = submit_other("--nodes=2", "--exclusive")
+    code = "from tests.providers.slurm.test_provider import start\nstart('lost')"
+    child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    try:
+        until(lambda: "sky-lost PENDING" in queue())
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        [found], trouble = cloud_resources.find()
+        assert re.fullmatch(r"lost: job \d+ \(pending\) in Slurm", str(found)), str(found)
+        assert not trouble
+        registry.remove(found.resources.id)
+        [found], _ = cloud_resources.find()
+        assert found.is_orphaned
+        found.remove()
+        assert "sky-lost" not in queue()
+    finally:
+        child.kill()
+        subprocess.run(["scancel", other], check=True)
+        until(lambda: not queue())
+
+
+def nodes_of_jobs() -> list[int]:
+    command = ["squeue", "--noheader", "--format=%D"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return sorted(map(int, said.split()))
