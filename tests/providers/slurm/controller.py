@@ -1,0 +1,113 @@
+"""A real Slurm on this machine: controller, two nodes and munge."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import until
+
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo")
+
+_CONF = """\
+ClusterName=lab
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+ReturnToService=2
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+KillWait=5
+GresTypes=gpu
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=2 RealMemory=4000 {gpus}
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=2 RealMemory=4000 {gpus}
+PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 State=UP
+PartitionName=closed Nodes=n1 State=DOWN
+PartitionName=low Nodes=n1,n2 MaxTime=60 PriorityTier=0 PreemptMode=CANCEL GraceTime=8 State=UP
+"""
+
+_GPUS = "Name=gpu Type=a100 File=/dev/null\nName=gpu Type=a100 File=/dev/zero\n"
+"""Any devices will do: Slurm hands out their numbers."""
+
+
+@contextlib.contextmanager
+def real_slurm() -> Iterator[Path]:
+    """Run Slurm, and let commands find it; its folder.
+
+    Tests are skipped where it cannot be run.
+    """
+    if os.getuid() or not all(shutil.which(each) for each in _PROGRAMS):
+        pytest.skip("a real Slurm needs root, slurmctld, slurmd, slurm-client and munge")
+    folder = Path(tempfile.mkdtemp(prefix="sky-slurm-"))
+    folder.chmod(0o755)
+    daemons: list[subprocess.Popen[bytes]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            _configure(folder)
+            patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+            key, said = f"--key-file={folder}/munge.key", f"--log-file={folder}/munge.log"
+            files = [f"--{kind}-file={folder}/munge.{kind}" for kind in ("pid", "seed")]
+            there = f"--socket={folder}/munge.socket"
+            _start(daemons, folder, "munged", "--foreground", "--force", key, said, there, *files)
+            until((folder / "munge.socket").exists)
+            _start(daemons, folder, "slurmctld", "-D")
+            for node in ("n1", "n2"):
+                _start(daemons, folder, "slurmd", "-D", "-N", node)
+            until(lambda: _said("sinfo", "--noheader", "--format=%T %D").strip() == "idle 2")
+            yield folder
+        finally:
+            for daemon in reversed(daemons):
+                daemon.terminate()
+            for daemon in daemons:
+                daemon.wait()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _configure(folder: Path) -> None:
+    (folder / "state").mkdir()
+    (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
+    (folder / "munge.key").chmod(0o400)
+    numbers = [_free_port() for _ in range(3)]
+    ports = dict(zip(("controller", "first", "second"), numbers, strict=True))
+    host = socket.gethostname()
+    conf = _CONF.format(folder=folder, host=host, gpus="Gres=gpu:a100:2", **ports)
+    (folder / "slurm.conf").write_text(conf)
+    (folder / "gres.conf").write_text(_GPUS)
+
+
+def _start(daemons: list[subprocess.Popen[bytes]], folder: Path, *command: str) -> None:
+    with (folder / "daemons.log").open("ab") as log:
+        daemons.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
