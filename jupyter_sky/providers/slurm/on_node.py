@@ -99,7 +99,7 @@ class _Keeper:
 
     def _on_term(self, *_: object) -> None:
         self._ends_at = _end_of_job()
-        if self._ends_at <= time.time():
+        if not time.time() < self._ends_at < math.inf:
             _leave()
         self._tell()
 
