@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import secrets
 import shutil
@@ -80,6 +81,9 @@ def real_slurm() -> Iterator[Path]:
             until(lambda: _said("sinfo", "--noheader", "--format=%T %D").strip() == "idle 2")
             yield folder
         finally:
+            # Nobody would end what a test has left that failed.
+            _said("scancel", f"--user={getpass.getuser()}")
+            until(lambda: not _said("squeue", "--noheader"))
             for daemon in reversed(daemons):
                 daemon.terminate()
             for daemon in daemons:
