@@ -21,8 +21,9 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.local import Local
-from jupyter_sky.providers.slurm.partitions import node_kinds
+from jupyter_sky.providers.slurm import partitions
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport import event_loop
 
 _SHOWN = 12  # instance types on demand, and as many on the spot market
 
@@ -150,13 +151,13 @@ def _is_worth_asking(provider: str) -> bool:
 
 def _slurm(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
     asked = _spec(wanted).wanted_gpus
-    for kind in node_kinds():
-        fits = asked is None or (kind.gpus >= asked.count and kind.gpu in (None, asked.name))
-        if fits and kind.nodes >= (wanted.nodes or 1):
+    for kind in event_loop.wait(partitions.node_kinds()):
+        suits = asked is None or partitions.fits(asked, kind.gpu, kind.gpus)
+        if suits and kind.nodes >= (wanted.nodes or 1):
             yield ListedOffer(
                 provider="slurm",
                 description=f"{kind}",
-                gpu=f"{kind.gpu}:{kind.gpus}" if kind.gpu else None,
+                gpu=f"{kind.gpu.upper()}:{kind.gpus}" if kind.gpu else None,
                 price=None,
                 line=as_line(replace(wanted, partition=kind.partition)),
             )

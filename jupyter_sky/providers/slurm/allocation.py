@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.slurm.commands import ask
-from jupyter_sky.providers.slurm.partitions import gpus_of
+from jupyter_sky.providers.slurm.partitions import fits, gpus_of
 from jupyter_sky.providers.spec import ClusterSpec
 
 
@@ -23,7 +23,7 @@ class Allocation:
     nodes
         How many it has.
     gpu, gpus
-        The GPUs of each: what Slurm calls them, in capitals, and how many.
+        The GPUs of each: what Slurm calls them, if it has a name for them, and how many.
     """
 
     job: str
@@ -47,8 +47,8 @@ class Allocation:
                 f"`--nodes {self.nodes}`, {another}."
             )
         wanted = spec.wanted_gpus
-        if wanted and (wanted.count > self.gpus or self.gpu not in (None, wanted.name)):
-            there = f"{self.gpus} × {self.gpu or 'GPU'}" if self.gpus else "no GPU"
+        if wanted and not fits(wanted, self.gpu, self.gpus):
+            there = f"{self.gpus} × {(self.gpu or 'GPU').upper()}" if self.gpus else "no GPU"
             raise UsageError(f"{has} {there} on each node: ask for that, {another}.")
 
 

@@ -49,6 +49,8 @@ class SlurmMachine:
         The process there that waits for the agent's end, and cleans up.
     nodes
         The one node.
+    options
+        Of sbatch, as the user has asked for the job.
     """
 
     id: str
@@ -56,8 +58,14 @@ class SlurmMachine:
     folder: str
     keeper: int
     nodes: tuple[Node, ...]
+    options: tuple[str, ...] = ()
     shares_files = True
     blobs_here = None
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is a node of the job that a notebook ran in."""
+        return "." in self.id
 
     async def open(self) -> socket.socket:
         """Connect to the agent, over a bridge that Slurm lets in as the user's own."""
@@ -146,13 +154,15 @@ class SlurmMachine:
             "host": self.host,
             "folder": self.folder,
             "keeper": self.keeper,
+            "options": list(self.options),
             "nodes": [node.message() for node in self.nodes],
         }
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> SlurmMachine:
         """Return the machine that `row` described."""
-        return cls(**{**row, "nodes": tuple(map(Node.from_message, row["nodes"]))})
+        nodes = tuple(map(Node.from_message, row["nodes"]))
+        return cls(**{**row, "nodes": nodes, "options": tuple(row["options"])})
 
     def with_nodes(self, nodes: Sequence[Node]) -> SlurmMachine:
         """Return the same machine, standing for another node."""

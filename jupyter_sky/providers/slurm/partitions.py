@@ -10,6 +10,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.slurm.commands import ask
+from jupyter_sky.providers.spec import Accelerator
 from jupyter_sky.transport import event_loop
 
 _GPU = re.compile(r"gpu:(?:([A-Za-z][\w.-]*):)?(\d+)")
@@ -28,7 +29,7 @@ class NodeKind:
     cpus, memory
         What each has; memory in MB.
     gpu, gpus
-        The GPUs of each: what Slurm calls them, in capitals, and how many.
+        The GPUs of each: what Slurm calls them, if it has a name for them, and how many.
     limit
         The longest time of a job, as Slurm writes it.
     is_default
@@ -46,14 +47,14 @@ class NodeKind:
     is_default: bool
 
     def __str__(self) -> str:
-        gpus = f"{self.gpus} × {self.gpu or 'GPU'}, " if self.gpus else ""
+        gpus = f"{self.gpus} × {(self.gpu or 'GPU').upper()}, " if self.gpus else ""
         size = f"{gpus}{self.cpus} CPUs, {self.memory / 1000:.0f} GB"
         free = f"{self.idle} of {format_count(self.nodes, 'node')} idle"
         limit = "without a time limit" if self.limit == "infinite" else f"at most {self.limit}"
         return f"{self.partition}: {size}, {free}, {limit}"
 
 
-def node_kinds() -> list[NodeKind]:
+async def node_kinds() -> list[NodeKind]:
     """Ask the controller.
 
     Raises
@@ -61,16 +62,28 @@ def node_kinds() -> list[NodeKind]:
     SkyError
         When it does not answer, or Slurm's commands are not here.
     """
-    said = event_loop.wait(ask(["sinfo", "--noheader", "--exact", "--format=%P|%a|%F|%c|%m|%l|%G"]))
+    said = await ask(["sinfo", "--noheader", "--exact", "--format=%P|%a|%F|%c|%m|%l|%G"])
     return [kind for line in said.splitlines() if (kind := _node_kind(line.split("|"))) is not None]
 
 
 def gpus_of(resources: str) -> tuple[str | None, int]:
-    """Return name, in capitals, and number of the GPUs among resources as Slurm writes them."""
+    """Return name, if they have one, and number of the GPUs among resources of Slurm's."""
     found = _GPU.search(resources)
-    if found is None:
-        return None, 0
-    return found[1].upper() if found[1] else None, int(found[2])
+    return (found[1], int(found[2])) if found else (None, 0)
+
+
+def fits(wanted: Accelerator, gpu: str | None, gpus: int) -> bool:
+    """Return whether GPUs that Slurm calls `gpu` are what is wanted, and enough."""
+    return gpus >= wanted.count and (gpu is None or wanted.fits(gpu))
+
+
+async def resource_of(wanted: Accelerator, partition: str | None) -> str:
+    """Return GPUs as Slurm wants to be asked for them, by the names that it has for its own."""
+    there = [each for each in await node_kinds() if partition in (None, each.partition)]
+    names = [each.gpu for each in there if fits(wanted, each.gpu, each.gpus)]
+    # A name that Slurm does not have is refused by Slurm, in its own words.
+    name = names[0] if names else wanted.name.lower()
+    return f"gpu:{name}:{wanted.count}" if name else f"gpu:{wanted.count}"
 
 
 def diagnose() -> Iterator[CheckResult]:
@@ -78,7 +91,7 @@ def diagnose() -> Iterator[CheckResult]:
     try:
         version = event_loop.wait(ask(["sbatch", "--version"]))
         yield CheckResult("Slurm", version.removeprefix("slurm ").strip())
-        kinds = node_kinds()
+        kinds = event_loop.wait(node_kinds())
     except SkyError as error:
         yield CheckResult("Slurm", "cannot be used", f"{error}")
         return

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.errors import UsageError
@@ -19,8 +19,16 @@ from jupyter_sky.providers.cloud import CloudResources
 from jupyter_sky.providers.local.requirements import differences
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.providers.slurm.allocation import allocation, own_job, own_nodes
-from jupyter_sky.providers.slurm.commands import SlurmError, ask, cancel, hosts_of, job_state
+from jupyter_sky.providers.slurm.commands import (
+    SlurmError,
+    ask,
+    cancel,
+    hosts_of,
+    job_state,
+    number_of,
+)
 from jupyter_sky.providers.slurm.machine import SlurmMachine
+from jupyter_sky.providers.slurm.partitions import resource_of
 from jupyter_sky.providers.slurm.queue import QueuedJob, owner, queued_jobs
 from jupyter_sky.providers.slurm.script import job_options
 from jupyter_sky.providers.slurm.starting import start_agents
@@ -90,18 +98,20 @@ class Slurm:
         cluster = RunningCluster(spec, identity, preload, ())
         names = [f"node {number}" for number in range(spec.nodes)]
         shown: Sequence[Credentials | None] = issue_credentials(names) if spec.nodes > 1 else [None]
-        return [*await self._start(cluster, shown, progress)]
+        return [*await self._start(cluster, shown, self._own_job(), self._chosen(), progress)]
 
     def machine(self, row: Mapping[str, Any]) -> SlurmMachine:
         """Return the machine that ``row`` describes."""
         return SlurmMachine.from_row(row)
 
     async def add_nodes(self, running: RunningCluster, progress: Progress) -> AddedNodes:
-        """Submit a further job, whose nodes join the others."""
+        """Submit a further job like the first one, or use more nodes of the own job."""
+        first = _node(running.machines[0])
+        own = number_of(first.id) if first.is_step else None
         names = [f"node {number}" for number in running.new_numbers]
         alone, *issued = issue_credentials([running.nodes[0].host, *names])
         shown = [each.trusting(running.authority, running.fingerprints) for each in issued]
-        machines = await self._start(running, shown, progress)
+        machines = await self._start(running, shown, own, first.options, progress)
         return AddedNodes(machines, running.machines, (), alone.authority, alone)
 
     async def release_machines(self, machines: Sequence[Machine]) -> None:
@@ -164,17 +174,31 @@ class Slurm:
         wants_another = self.sbatch or any(getattr(self, name) for name in _JOB_OPTIONS)
         return None if wants_another else own_job()
 
+    def _chosen(self) -> tuple[str, ...]:
+        """Return what the user wants of a job, as options of sbatch."""
+        named = [(name, getattr(self, name)) for name in _JOB_OPTIONS]
+        options = [shlex.quote(f"--{name}={value}") for name, value in named if value]
+        return (*options, *([self.sbatch] if self.sbatch else []))
+
+    async def _options(self, spec: ClusterSpec, nodes: int) -> list[str]:
+        """Return what the cluster wants of a job for so many nodes, as options of sbatch."""
+        wanted = spec.wanted_gpus
+        gpus = await resource_of(wanted, self.partition) if wanted else None
+        return [shlex.quote(option) for option in job_options(spec, nodes, gpus)]
+
     async def _start(
-        self, cluster: RunningCluster, shown: Sequence[Credentials | None], progress: Progress
+        self,
+        cluster: RunningCluster,
+        shown: Sequence[Credentials | None],
+        own_job: str | None,
+        chosen: Sequence[str],
+        progress: Progress,
     ) -> list[SlurmMachine]:
-        job = self._own_job()
-        gpus = await _gpus(cluster.spec, job)
-        nodes = _place(cluster, *gpus)
-        options = job_options(cluster.spec, len(nodes))
-        chosen = [(name, getattr(self, name)) for name in _JOB_OPTIONS]
-        options += [f"--{name}={value}" for name, value in chosen if value]
-        options = [*map(shlex.quote, options), *([self.sbatch] if self.sbatch else [])]
-        return await start_agents(cluster, nodes, shown, self.grace, options, job, progress)
+        """Start an agent for each node that a cluster lacks."""
+        nodes = _place(cluster, *await _gpus(cluster.spec, own_job))
+        place = own_job or [*await self._options(cluster.spec, len(nodes)), *chosen]
+        started = await start_agents(cluster, nodes, shown, self.grace, place, progress)
+        return [replace(each, options=tuple(chosen)) for each in started]
 
 
 def _node(machine: Machine) -> SlurmMachine:
@@ -188,7 +212,7 @@ async def _gpus(spec: ClusterSpec, job: str | None) -> tuple[str | None, int]:
         return wanted.name, wanted.count
     if job:
         has = await allocation(job)
-        return has.gpu, has.gpus
+        return has.gpu and has.gpu.upper(), has.gpus
     return None, 0
 
 
@@ -208,7 +232,7 @@ def _place(cluster: RunningCluster, gpu: str | None, gpus: int) -> list[Node]:
 async def _release(job: str, leaving: Sequence[SlurmMachine]) -> None:
     """End what is left of agents, and have the job go on without their nodes."""
     await asyncio.gather(*(machine.end_agent() for machine in leaving))
-    if "." in job or (await job_state(job)).has_ended:
+    if leaving[0].is_step or (await job_state(job)).has_ended:
         return  # the allocation is the user's own
     rest = sorted(set(await hosts_of(job)) - {machine.host for machine in leaving})
     if rest:

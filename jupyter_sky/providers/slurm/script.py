@@ -18,8 +18,8 @@ OUTPUT = "output.txt"
 _EACH = ("--no-kill", "--kill-on-bad-exit=0")
 
 
-def job_options(spec: ClusterSpec, nodes: int) -> list[str]:
-    """Return the options of a job for so many nodes of a cluster, as sbatch takes them."""
+def job_options(spec: ClusterSpec, nodes: int, gpus: str | None) -> list[str]:
+    """Return the options of sbatch for so many nodes of a cluster, with these GPUs each."""
     options = [
         f"--job-name=sky-{spec.name}",
         f"--nodes={nodes}",
@@ -32,8 +32,8 @@ def job_options(spec: ClusterSpec, nodes: int) -> list[str]:
         options.append(f"--cpus-per-task={_whole('cpus', spec.cpus)}")
     if spec.memory is not None:
         options.append(f"--mem={_whole('memory', spec.memory)}G")
-    if wanted := spec.wanted_gpus:
-        options.append(f"--gres=gpu:{wanted.name.lower()}:{wanted.count}")
+    if gpus is not None:
+        options.append(f"--gres={gpus}")
     return options
 
 

@@ -45,8 +45,7 @@ async def start_agents(
     nodes: Sequence[Node],
     credentials: Sequence[Credentials | None],
     grace: float,
-    options: Sequence[str],
-    own_job: str | None,
+    place: str | Sequence[str],
     progress: Progress,
 ) -> list[SlurmMachine]:
     """Start an agent for each of some nodes: all of them or none.
@@ -59,10 +58,8 @@ async def start_agents(
         What each shows to others; ``None`` for one that is alone.
     grace
         Seconds as in `AgentSpec`.
-    options
-        Of sbatch, for a job of their own, quoted.
-    own_job
-        The job to start them in, in place of another one.
+    place
+        The number of the job to start them in; or options of sbatch, quoted, for another one.
     """
     (home() / "slurm").mkdir(mode=0o700, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{cluster.identity}-", dir=home() / "slurm"))
@@ -72,10 +69,10 @@ async def start_agents(
         for number, (node, shown) in enumerate(zip(nodes, credentials, strict=True)):
             text = _agent_spec(cluster, node, shown, grace).to_json()
             _write_private(folder / f"spec-{number}.json", text)
-        if own_job:
-            job = await _start_step(own_job, len(nodes), name, folder)
+        if isinstance(place, str):
+            job = await _start_step(place, len(nodes), name, folder)
         else:
-            job = await _submit([*options, f"--comment={name}"], folder)
+            job = await _submit([*place, f"--comment={name}"], folder)
         return await _await_agents(job, folder, nodes, progress)
     except BaseException:
         if job is not None:

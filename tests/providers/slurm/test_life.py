@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -11,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import cloud_resources, registry
-from jupyter_sky.errors import ClusterLost, UsageError
-from jupyter_sky.providers.slurm import Slurm
+from jupyter_sky.errors import ClusterLost, SkyError, UsageError
+from jupyter_sky.providers.slurm import Slurm, partitions
+from jupyter_sky.providers.slurm.partitions import NodeKind
+from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+from jupyter_sky.transport import event_loop
 from tests.cluster.cells import Cells
 from tests.paths import ROOT
 from tests.providers.slurm.test_provider import HOOK, left, queue, start, submit_other
@@ -67,12 +73,15 @@ def test_the_nodes_of_the_own_job_are_used(job: str) -> None:
 
 
 def test_nodes_join_by_a_further_job_and_are_given_back(slurm: Path) -> None:
-    cluster = start("grows", nodes=1)
+    cluster = start("grows", provider=Slurm(partition="low"), nodes=1)
     try:
         cells = Cells(cluster)
         cells.run("kept = 1")
+        # Also where another kernel sees to it, which knows no settings.
+        cluster.close(SkyError("another kernel has it"))
+        cells = Cells(cluster := attach("grows"))
         cluster.scale(3)
-        assert len(queue().splitlines()) == 2
+        assert partitions_of_jobs() == ["low", "low"]
         cells.run("import os")
         assert cells.ask("'kept' in globals()") == [True, False, False]
         assert cells.ask("os.environ['SLURMD_NODENAME']")[1:] == ["n1", "n2"]
@@ -137,6 +146,24 @@ def test_preemption_is_told_while_there_is_time(slurm: Path) -> None:
         until(lambda: not queue())
 
 
+def test_a_controller_that_is_away_costs_nothing(slurm: Path) -> None:
+    cluster = start("alone", nodes=2)
+    try:
+        cells = Cells(cluster)
+        cells.run("import os")
+        controller = int((slurm / "slurmctld.pid").read_text())
+        os.kill(controller, signal.SIGSTOP)
+        try:
+            cells.run("value = int(os.environ['SLURM_PROCID'])")
+            assert cells.ask("value") == [0, 1]
+        finally:
+            os.kill(controller, signal.SIGCONT)
+        assert cells.ask("value") == [0, 1]
+    finally:
+        cluster.down()
+    until(lambda: not queue())
+
+
 def test_gc_finds_the_job_of_a_notebook_that_was_killed(slurm: Path) -> None:
     other = submit_other("--nodes=2", "--exclusive")
     code = "from tests.providers.slurm.test_provider import start\nstart('lost')"
@@ -159,7 +186,43 @@ def test_gc_finds_the_job_of_a_notebook_that_was_killed(slurm: Path) -> None:
         until(lambda: not queue())
 
 
+def attach(name: str) -> Cluster:
+    """Connect to a cluster as another kernel does."""
+    row = registry.find(name)
+    assert row is not None
+    cluster = Cluster.attach(row, Slurm(), assemble(ClusterSpec(name=name), [])[1])
+    assert cluster is not None
+    return cluster
+
+
+def partitions_of_jobs() -> list[str]:
+    command = ["squeue", "--noheader", "--format=%P"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return said.split()
+
+
 def nodes_of_jobs() -> list[int]:
     command = ["squeue", "--noheader", "--format=%D"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return sorted(map(int, said.split()))
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("a100", "gpu:a100:2"),
+        ("nvidia_a100-sxm4-80gb", "gpu:nvidia_a100-sxm4-80gb:2"),
+        (None, "gpu:2"),
+        ("v100", "gpu:a100:2"),
+    ],
+)
+def test_gpus_are_asked_for_by_the_names_that_slurm_has(
+    name: str | None, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = NodeKind("main", 2, 2, 2, 4000, name, 4, "infinite", True)
+
+    async def kinds() -> list[NodeKind]:
+        return [kind]
+
+    monkeypatch.setattr(partitions, "node_kinds", kinds)
+    assert event_loop.wait(partitions.resource_of(Accelerator("A100", 2), None)) == asked

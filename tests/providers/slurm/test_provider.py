@@ -18,6 +18,7 @@ from jupyter_sky.paths import home, of_the_user
 from jupyter_sky.providers.slurm import Slurm
 from jupyter_sky.providers.slurm.partitions import diagnose, node_kinds
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+from jupyter_sky.transport import event_loop
 from tests.cluster.cells import Cells
 from tests.paths import ROOT
 from tests.waiting import until
@@ -121,7 +122,7 @@ def test_a_cluster_that_nobody_uses_any_more_ends_its_job(slurm: Path) -> None:
 
 
 def test_the_user_sees_what_there_is(slurm: Path) -> None:
-    [kind] = [each for each in node_kinds() if each.is_default]
+    [kind] = [each for each in event_loop.wait(node_kinds()) if each.is_default]
     assert str(kind) == "main: 2 × A100, 2 CPUs, 4 GB, 2 of 2 nodes idle, at most 1:00:00"
     assert {each.fix for each in diagnose()} == {""}
     with pytest.MonkeyPatch.context() as patch:
