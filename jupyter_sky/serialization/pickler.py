@@ -110,11 +110,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         whole: sharded.Whole = sharded.NOTHING,
     ) -> None:
         self.file = io.BytesIO()
-        self.buffers: list[memoryview] = []
+        # The callback does not refer to the pickler, which would hold on to large arrays until
+        # the garbage collector comes by, and that counts objects and not bytes.
+        self.buffers = buffers = list[memoryview]()
         super().__init__(
-            self.file,
-            protocol=5,
-            buffer_callback=lambda buffer: self.buffers.append(buffer.raw()),
+            self.file, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw())
         )
         self.needs: set[str] = set()
         self.modules: set[str] = set()

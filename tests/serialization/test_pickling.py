@@ -6,6 +6,7 @@ import collections
 import datetime
 import decimal
 import functools
+import gc
 import gzip
 import importlib
 import logging
@@ -17,6 +18,7 @@ import sqlite3
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,19 @@ if TYPE_CHECKING:
 def libraries() -> None:
     """Import what takes long where these tests run, not in each process that only lists them."""
     globals().update(torch=importlib.import_module("torch"), pd=importlib.import_module("pandas"))
+
+
+def test_a_large_value_is_let_go_without_the_garbage_collector() -> None:
+    value = np.zeros(1_000_000)
+    there = weakref.ref(value)
+    gc.disable()
+    try:
+        pickled = dump((0, value), "x")
+        assert len(pickled.buffers) == 1
+        del value, pickled
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 def trip(value: Any) -> Any:

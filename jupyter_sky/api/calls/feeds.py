@@ -7,7 +7,6 @@ few.
 from __future__ import annotations
 
 import collections.abc
-import gc
 import inspect
 import threading
 import typing
@@ -220,8 +219,6 @@ def _pack(
     """Return an item as it is sent, and which names ranks are sent for it, if any."""
     pickled = pickling.dump((position, item), "an item of an iterator")
     packed, parts = blobs.pack(pickled)
-    if parts:
-        gc.collect(0)  # what has pickled the item refers to itself, and so holds on to it
     if not pickled.needs:
         return Message(packed, parts, pickled.cells), None
     update = cluster.sync.update(pickled.needs, pickling.main_namespace(), ranks, limit=None)

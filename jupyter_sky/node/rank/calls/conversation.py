@@ -6,7 +6,6 @@ the notebook has taken what was sent, and asks for items as it uses them up.
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,7 +19,6 @@ from jupyter_sky.transport.protocol.events import Told
 from jupyter_sky.transport.protocol.messages import Packed
 
 _BYTES_AHEAD = 8 * 1024 * 1024
-_LARGE = 1024 * 1024  # bytes
 
 
 class Conversation:
@@ -62,8 +60,6 @@ class Conversation:
         """Send a value that the call yields; ``False`` if none are wanted any more."""
         packed = self._rank.namespace.pack(value, self._run, [self._rank.rank])
         self._sent.append(_size(packed))
-        if self._sent[-1] > _LARGE:
-            gc.collect(0)  # what has pickled the value refers to itself, and so holds on to it
         streams.flush()
         self._tell(Told(self._rank.rank, self._run, "value", self._number, packed))
         while told := self._rank.inbox.poll_told(self._run):
