@@ -72,7 +72,7 @@ def _rows(nodes: int, each: int, sample: _Sample) -> list[Row]:
             "µs",
             _CPU if is_goal else None,
             note=f"{1000 * sample.cpu:.1f} ms in all; the cell takes {1000 * sample.wall:.1f} ms",
-            point=at("processor time of the kernel for a cell, a rank"),
+            point=at("the kernel's time for a cell, a rank"),
         ),
         Row(
             f"{where}: memory of the kernel, a rank",
