@@ -162,7 +162,7 @@ class SlurmMachine:
     def from_row(cls, row: Mapping[str, Any]) -> SlurmMachine:
         """Return the machine that `row` described."""
         nodes = tuple(map(Node.from_message, row["nodes"]))
-        return cls(**{**row, "nodes": nodes, "options": tuple(row["options"])})
+        return cls(**{**row, "nodes": nodes, "options": tuple(row.get("options", ()))})
 
     def with_nodes(self, nodes: Sequence[Node]) -> SlurmMachine:
         """Return the same machine, standing for another node."""
