@@ -60,6 +60,8 @@ class OptionType:
         What is between values in one word, as a regular expression.
     completions
         Returns what Tab completes to.
+    begins_with_hyphens
+        Whether a value may look like an option itself.
     """
 
     description: str
@@ -68,6 +70,7 @@ class OptionType:
     combine: Callable[[list[Any]], Any] = tuple
     separator: str = ","
     completions: Callable[[CompletionContext], Iterable[str]] = no_completions
+    begins_with_hyphens: bool = False
 
     def split(self, texts: Iterable[str]) -> list[str]:
         """Split words at the separator, where several values are allowed."""

@@ -138,7 +138,7 @@ class Parser(argparse.ArgumentParser):
         if "-h" in words or "--help" in words:
             raise HelpRequested(self.format_help())
         try:
-            found, rest = self.parse_known_args(words)
+            found, rest = self.parse_known_args(self._joined(words))
         except argparse.ArgumentError as error:
             raise UsageError(self._without_value(error)) from None
         if rest:
@@ -148,6 +148,17 @@ class Parser(argparse.ArgumentParser):
             each.field: self._convert(each, vars(found)[each.field]) for each in self.arguments
         }
         return {field: value for field, value in values.items() if value is not None}
+
+    def _joined(self, words: Sequence[str]) -> list[str]:
+        """Join options with values that may begin with hyphens, which argparse refuses apart."""
+        joined: list[str] = []
+        for word in words:
+            before = self.by_name.get(joined[-1]) if joined else None
+            if before and before.type and before.type.begins_with_hyphens:
+                joined[-1] += f"={word}"
+            else:
+                joined.append(word)
+        return joined
 
     def error(self, message: str) -> NoReturn:
         """Raise a UsageError, where argparse would end the process."""

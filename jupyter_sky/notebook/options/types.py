@@ -259,7 +259,9 @@ JOB_TIME = OptionType(
     "a time as Slurm writes it: minutes, or days-hours:minutes:seconds", _job_time
 )
 SBATCH = OptionType(
-    "options of sbatch, but none for nodes, tasks, comment, output or arrays", _sbatch
+    "options of sbatch, but none for nodes, tasks, comment, output or arrays",
+    _sbatch,
+    begins_with_hyphens=True,
 )
 FEATURES = OptionType("features as Slurm writes them", _features)
 REGIONS = replace(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.slurm.commands import JobState
 
@@ -13,6 +15,8 @@ _REASONS = {
     "AssocMaxJobsLimit": "you have as many jobs as your account allows",
     "PartitionDown": "its partition is down",
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
+    "JobHeldUser": "you have held it: `scontrol release` lets it go on",
+    "JobHeldAdmin": "who runs the cluster has held it",
 }
 """Slurm's reasons in words; others are shown as they are."""
 
@@ -22,12 +26,12 @@ _NEVER = {
     "BadConstraints": "no node has what it asks for: see `%sky offers --provider slurm`",
     "InvalidAccount": "its account is not one of yours: name one with `--account`",
     "InvalidQOS": "its QOS is not one of yours: name one with `--qos`",
-    "QOSMaxWallDurationPerJobLimit": "its QOS allows less time: type a shorter `--time`",
-    "AssocMaxWallDurationPerJobLimit": "your account allows less time: type a shorter `--time`",
-    "AssocMaxNodePerJobLimit": "your account allows fewer nodes: type fewer `--nodes`",
-    "QOSMaxNodePerUserLimit": "its QOS allows fewer nodes: type fewer `--nodes`",
+    "PartitionConfig": "its partition has no such nodes: see `%sky offers --provider slurm`",
+    "DependencyNeverSatisfied": "what it depends on has failed: leave out `--dependency`",
 }
 """Slurm's reasons that do not pass by themselves, and what to do."""
+
+_PER_JOB = re.compile(r"Max\w+PerJob")  # as in QOSMaxWallDurationPerJobLimit
 
 
 def check_can_start(job: str, there: JobState) -> None:
@@ -38,7 +42,10 @@ def check_can_start(job: str, there: JobState) -> None:
     UsageError
         With Slurm's reason, and what to type.
     """
-    if there.state == "PENDING" and (advice := _NEVER.get(there.reason)):
+    advice = _NEVER.get(there.reason)
+    if not advice and _PER_JOB.search(there.reason):
+        advice = "your account or QOS allows a job less: ask for less"
+    if there.state == "PENDING" and advice:
         raise UsageError(f"job {job} would wait for ever ({there.reason}): {advice}.")
 
 

@@ -31,6 +31,8 @@ def given_in(line: str) -> dict[str, Any]:
         ("--nodes 4", {"nodes": 4}),
         ("--nodes=4", {"nodes": 4}),
         ("--num-nodes 4 --gpus L4:4", {"nodes": 4, "gpu": "L4:4"}),
+        ("--sbatch '--nice=5 -x n7' -n 2", {"sbatch": "--nice=5 -x n7", "nodes": 2}),
+        ("--sbatch=--exclusive", {"sbatch": "--exclusive"}),
         ("-n 4 -c train --use-spot", {"nodes": 4, "cluster": "train", "spot": True}),
         ("--gpu A100", {"gpu": "A100"}),
         ("--cpus 8+ --memory 32", {"cpus": "8+", "memory": "32"}),
