@@ -153,14 +153,16 @@ async def _await_agents(
 ) -> list[SlurmMachine]:
     """Wait without an end: how long a queue takes is for the user to judge."""
     loop = asyncio.get_running_loop()
-    ask_at = loop.time()
+    ask_at, reason = loop.time(), ""
     while True:
         ended = None
         if loop.time() >= ask_at:
             try:
                 there = await job_state(job)
                 progress(in_words(job, there))
-                check_can_start(job, there)
+                if there.reason == reason:  # the first one is a guess
+                    check_can_start(job, there)
+                reason = there.reason
                 ended = there if there.has_ended else None
             except SlurmError as error:
                 progress(f"job {job}: {error}, asking again")
