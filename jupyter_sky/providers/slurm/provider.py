@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import shutil
+import socket
 import sys
 import time
 from collections import defaultdict
@@ -164,8 +165,11 @@ class Slurm:
         first = jobs[0]
         what = format_list([f"job {each.id} ({each.state})" for each in jobs])
         ids = tuple(each.id for each in jobs)
-        is_ours = first.owner == owner()
-        return CloudResources(first.cluster, first.name, self.cloud, what, is_ours, "you", ids)
+        # On another login node a notebook may wait for a job, for days.
+        waits = {each.state for each in jobs} == {"pending"}
+        is_ours = first.owner == owner() and not (waits and first.computer != socket.gethostname())
+        by = f"you on {first.computer}"
+        return CloudResources(first.cluster, first.name, self.cloud, what, is_ours, by, ids)
 
     # Starting nodes
 

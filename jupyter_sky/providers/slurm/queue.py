@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import uuid
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ class QueuedJob:
         The cluster's id and name.
     owner
         Which registry has it.
+    computer
+        Where the notebook was that has asked for it.
     start
         Which start of nodes of the cluster it is.
     state
@@ -38,13 +41,14 @@ class QueuedJob:
     cluster: str
     name: str
     owner: str
+    computer: str
     start: str
     state: str
 
 
 def mark(cluster: str, name: str, start: str) -> str:
     """Return what is written on a job of a cluster."""
-    return f"{_MARK}:{cluster}:{name}:{owner()}:{start}"
+    return f"{_MARK}:{cluster}:{name}:{owner()}:{socket.gethostname()}:{start}"
 
 
 def owner() -> str:
@@ -73,6 +77,7 @@ async def queued_jobs() -> list[QueuedJob]:
     for line in [*jobs.splitlines(), *steps.splitlines()]:
         job, state, marked = line.split("|", 2)
         match marked.split(":"):
-            case [maker, cluster, name, whose, start] if maker == _MARK:
-                found.append(QueuedJob(job, cluster, name, whose, start, state.lower()))
+            case [maker, cluster, name, whose, computer, start] if maker == _MARK:
+                about = (cluster, name, whose, computer, start)
+                found.append(QueuedJob(job, *about, state.lower()))
     return found
