@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from typing import TypeVar
 
 from jupyter_sky.errors import UsageError
@@ -15,8 +16,9 @@ F = TypeVar("F", bound=Hook)
 def on_interruption(function: F) -> F:
     """Call a function on this rank when a node of the cluster is about to be taken away.
 
-    AWS announces it two minutes before it takes a spot instance back: time to save what would be
-    lost. Every rank of the cluster calls its function, in a thread of its own, while the code that
+    AWS announces it two minutes before it takes a spot instance back, Slurm before a job ends: time
+    to save what would be lost. Where it has been announced already, the function is called at
+    once. Every rank of the cluster calls its function, in a thread of its own, while the code that
     the rank was running is paused for up to a minute. A function of the same name takes the place
     of the one before.
 
@@ -51,4 +53,9 @@ def on_interruption(function: F) -> F:
         hook for hook in preemption.hooks if getattr(hook, "__qualname__", repr(hook)) != name
     ]
     preemption.hooks.append(function)
+    if notice := preemption.pending():
+        try:
+            preemption.call(function, notice)
+        except Exception:  # as where it is called later: the cell goes on
+            traceback.print_exc()
     return function

@@ -13,6 +13,10 @@ hooks: list[Hook] = []
 """What this rank calls when a node of its cluster is about to be taken away, in this order."""
 
 
+notices: list[Interruption] = []
+"""What this rank was told so far."""
+
+
 @dataclass(frozen=True)
 class Interruption:
     """A node is about to be taken away.
@@ -39,6 +43,11 @@ class Interruption:
     def seconds(self) -> float | None:
         """Seconds that are left; ``None`` if that is not known."""
         return None if self.at is None else max(0.0, self.at - time.time())
+
+
+def pending() -> Interruption | None:
+    """Return the last notice, if there is still time to do something about it."""
+    return notices[-1] if notices and notices[-1].seconds else None
 
 
 def call(hook: Hook, notice: Interruption) -> None:

@@ -15,11 +15,12 @@ _PAUSE_WITHIN = 1.0  # seconds; inside of a collective the main thread does not 
 
 def run_hooks(rank: int, command: LeavingCommand, interrupts: Interrupts) -> None:
     """Call the hooks of this rank, in a thread of their own, while its main thread is paused."""
+    ranks = tuple(command["ranks"])
+    notice = preemption.Interruption(command["kind"], command["at"], ranks, rank in ranks)
+    preemption.notices.append(notice)
     hooks = list(preemption.hooks)
     if not hooks:
         return
-    ranks = tuple(command["ranks"])
-    notice = preemption.Interruption(command["kind"], command["at"], ranks, rank in ranks)
     done = threading.Event()
 
     def call_hooks() -> None:

@@ -30,7 +30,7 @@ from jupyter_sky.providers.slurm.commands import (
 )
 from jupyter_sky.providers.slurm.machine import SlurmMachine
 from jupyter_sky.providers.slurm.partitions import resource_of
-from jupyter_sky.providers.slurm.queue import QueuedJob, owner, queued_jobs
+from jupyter_sky.providers.slurm.queue import QueuedJob, is_known, owner, queued_jobs
 from jupyter_sky.providers.slurm.script import job_options
 from jupyter_sky.providers.slurm.starting import start_agents
 from jupyter_sky.providers.spec import ClusterSpec
@@ -146,11 +146,14 @@ class Slurm:
     ) -> tuple[list[CloudResources], list[str]]:
         """Return the clusters of this user that have jobs."""
         found: dict[str, list[QueuedJob]] = defaultdict(list)
+        if not is_known() and not everywhere:
+            return [], []
         try:
             for each in await queued_jobs():
                 found[each.cluster].append(each)
         except SlurmError as error:
-            return [], [f"the queue of Slurm cannot be seen: {error}"]
+            # Its commands may be installed where there is no Slurm.
+            return [], [f"the queue of Slurm cannot be seen: {error}"] if is_known() else []
         return [self._described(jobs) for jobs in found.values()], []
 
     async def release_strays(self, identity: str, location: str, instances: Sequence[str]) -> None:

@@ -60,6 +60,11 @@ def owner() -> str:
     return path.read_text()
 
 
+def is_known() -> bool:
+    """Return whether this registry has ever had a cluster of Slurm's."""
+    return (home() / "slurm" / "owner").exists()
+
+
 async def queued_jobs() -> list[QueuedJob]:
     """Return the jobs of all clusters of this user; none where there is no Slurm.
 
