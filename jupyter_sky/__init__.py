@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jupyter_sky.providers.buckets.volume import Volume
     from jupyter_sky.providers.choice import Spec
     from jupyter_sky.providers.local import Local
-    from jupyter_sky.providers.slurm import Slurm
+    from jupyter_sky.providers.slurm.provider import Slurm
     from jupyter_sky.providers.spec import Image, PipIndex
     from jupyter_sky.providers.ssh import SSH
     from jupyter_sky.transport.metrics.metric_log import log
@@ -93,7 +93,7 @@ _HOMES = {
     "Plugin": "jupyter_sky.api.plugin:Plugin",
     "RemoteError": "jupyter_sky.cluster.errors:RemoteError",
     "SkyError": "jupyter_sky.errors:SkyError",
-    "Slurm": "jupyter_sky.providers.slurm:Slurm",
+    "Slurm": "jupyter_sky.providers.slurm.provider:Slurm",
     "Spec": "jupyter_sky.providers.choice:Spec",
     "UsageError": "jupyter_sky.errors:UsageError",
     "Volume": "jupyter_sky.providers.buckets.volume:Volume",

@@ -23,7 +23,7 @@ of all exceptions, each with its file::
             HostKeyError     providers/ssh/connection/errors.py: its key is not the known one
             LoginError       providers/ssh/connection/errors.py: it does not let us in
             AWSError         providers/aws/clients.py: AWS refused a request
-            SlurmError       providers/slurm/commands.py: a command of Slurm's failed
+            SlurmError       providers/slurm/login.py: a command of Slurm's failed
             Stopped          providers/aws/retries.py: the user stopped a launch
             NoCapacity       providers/aws/ec2/launch.py: AWS has too little of what fits
             NoAnswer         server/kernel_client.py: a kernel did not answer

@@ -8,11 +8,9 @@ import stat
 import tempfile
 from pathlib import Path
 
-from platformdirs import user_data_path
-
 from jupyter_sky.errors import SkyError
 
-_OURS = re.compile(r"registry\.sqlite(-journal)?|asked|run|aws|uv-.*")
+_OURS = re.compile(r"registry\.sqlite(-journal)?|asked|run|aws|slurm|uv-.*")
 """What lies in the folder of the registry."""
 
 _LONGEST_SOCKET = 100  # bytes; the system's limit is 104 to 108
@@ -20,8 +18,12 @@ _LONGEST_SOCKET = 100  # bytes; the system's limit is 104 to 108
 
 def home() -> Path:
     """Return the folder of the registry; ``JUPYTER_SKY_HOME`` overrides the usual place."""
-    chosen = os.environ.get("JUPYTER_SKY_HOME")
-    return _private(Path(chosen) if chosen else user_data_path("jupyter-sky"))
+    if chosen := os.environ.get("JUPYTER_SKY_HOME"):
+        return _private(Path(chosen))
+    # Nodes have a folder of `of_the_user` alone, and not this package.
+    from platformdirs import user_data_path
+
+    return _private(user_data_path("jupyter-sky"))
 
 
 def runtime() -> Path:

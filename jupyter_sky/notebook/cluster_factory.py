@@ -26,7 +26,7 @@ from jupyter_sky.providers.buckets.volume import Volume, check_volumes
 from jupyter_sky.providers.choice import Candidate
 from jupyter_sky.providers.cloud import Stoppable
 from jupyter_sky.providers.local import Local
-from jupyter_sky.providers.slurm import Slurm
+from jupyter_sky.providers.slurm.provider import Slurm
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.providers.ssh import SSH
 
@@ -45,12 +45,13 @@ _AWS_OPTIONS = (
 )
 
 _ONLY_AWS = (*_AWS_OPTIONS, "aws_profile", "spot_or_on_demand", "autostop")
-_SLURM_OPTIONS = ("partition", "account", "qos", "time", "constraint", "sbatch")
+_JOB_OPTIONS = ("partition", "account", "qos", "time", "constraint", "sbatch")
+_SLURM_OPTIONS = (*_JOB_OPTIONS, "login", "modules")
 _MEANINGLESS = {
     "local": ("hosts", "include", *_ONLY_AWS, *_SLURM_OPTIONS),
     "ssh": (*_ONLY_AWS, *_SLURM_OPTIONS),
     "aws": ("hosts", *_SLURM_OPTIONS),
-    "slurm": ("hosts", "include", "volumes", *_ONLY_AWS),
+    "slurm": ("hosts", "volumes", *_ONLY_AWS),
 }
 """The options that a provider has no use for; they are refused rather than ignored."""
 
@@ -148,7 +149,12 @@ class ClusterFactory:
         if name == "aws":
             return self.aws(options)
         if name == "slurm":
-            return Slurm(**{each: getattr(options, each) for each in _SLURM_OPTIONS})
+            return Slurm(
+                **{each: getattr(options, each) for each in _JOB_OPTIONS},
+                login=options.login,
+                modules=options.modules,
+                python=self._settings.python,
+            )
         return SSH(
             hosts=self._settings.expand_groups(options.hosts),
             python=self._settings.python,

@@ -121,6 +121,8 @@ class Sky(Configurable):
     time = _option("--time")
     constraint = _option("--constraint")
     sbatch = _option("--sbatch")
+    login = _option("--login")
+    modules = _option("--modules")
     spot = _option("--spot")
     spot_or_on_demand = _option("--spot-or-on-demand")
     ssm = _option("--ssm")

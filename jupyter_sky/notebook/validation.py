@@ -33,6 +33,8 @@ _FIXED = frozenset(
         "time",
         "constraint",
         "sbatch",
+        "login",
+        "modules",
         "spot",
         "spot_or_on_demand",
         "ssm",

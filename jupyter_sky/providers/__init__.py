@@ -13,7 +13,7 @@ def providers() -> Mapping[str, Provider]:
     """Return the providers by name, without settings: they find the machines of the registry."""
     from jupyter_sky.providers.aws import AWS
     from jupyter_sky.providers.local import Local
-    from jupyter_sky.providers.slurm import Slurm
+    from jupyter_sky.providers.slurm.provider import Slurm
     from jupyter_sky.providers.ssh import SSH
 
     return {"local": Local(), "ssh": SSH(), "aws": AWS(), "slurm": Slurm()}

@@ -18,7 +18,8 @@ from jupyter_sky.providers.spec import Image
 
 def makes_environments(provider: Provider) -> bool:
     """Return whether nodes of a provider get an environment of their own."""
-    return provider.name != "local" and getattr(provider, "python", None) is None
+    usual = provider.name != "local" and getattr(provider, "python", None) is None
+    return bool(getattr(provider, "makes_environments", usual))
 
 
 def resolve(

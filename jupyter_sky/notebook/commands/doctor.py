@@ -19,6 +19,7 @@ from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.node_defaults import ENOUGH_SHARED_MEMORY, SHARED_MEMORY
 from jupyter_sky.providers.slurm import partitions
+from jupyter_sky.providers.slurm.login import login_node
 from jupyter_sky.providers.ssh import doctor as ssh
 from jupyter_sky.providers.ssh import network_check
 from jupyter_sky.providers.ssh.connection.targets import Target
@@ -53,7 +54,7 @@ def doctor(context: CommandContext, options: Namespace) -> bool:
         results.append(_check_aws(context.session.factory.aws()))
     if options.provider == "slurm":
         print("\nSlurm:")
-        found = partitions.diagnose()
+        found = partitions.diagnose(login_node(options.login or settings.login))
         results.append(_print_results((each.name, Finding(each.found, each.fix)) for each in found))
     for target in targets:
         print()

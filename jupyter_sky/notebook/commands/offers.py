@@ -22,6 +22,7 @@ from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.slurm import partitions
+from jupyter_sky.providers.slurm.login import login_node
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 
@@ -77,7 +78,7 @@ def _find(session: Session, wanted: CellOptions) -> OfferList:
     found: list[ListedOffer] = []
     notes = []
     for name, provider_offers in _PROVIDERS.items():
-        if wanted.provider == name or (wanted.provider is None and _is_worth_asking(name)):
+        if wanted.provider == name or (wanted.provider is None and _may_have(session, name)):
             try:
                 found += provider_offers(session, replace(wanted, provider=name))
             except SkyError as why:
@@ -144,14 +145,16 @@ def _aws(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
             )
 
 
-def _is_worth_asking(provider: str) -> bool:
+def _may_have(session: Session, provider: str) -> bool:
     """Return whether a provider that nobody named may have something, or a hint how it would."""
-    return provider != "slurm" or shutil.which("sinfo") is not None
+    has_slurm = session.settings.login or shutil.which("sinfo") is not None
+    return provider != "slurm" or bool(has_slurm)
 
 
 def _slurm(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
     asked = _spec(wanted).wanted_gpus
-    for kind in event_loop.wait(partitions.node_kinds()):
+    login = session.settings.with_cluster_defaults(wanted).login
+    for kind in event_loop.wait(partitions.node_kinds(login_node(login))):
         suits = asked is None or partitions.fits(asked, kind.gpu, kind.gpus)
         if suits and kind.nodes >= (wanted.nodes or 1):
             yield ListedOffer(

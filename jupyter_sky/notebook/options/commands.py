@@ -30,6 +30,9 @@ _CLUSTER = Argument(
 _PROVIDER = Argument(
     ("--provider",), "NAME", types.PROVIDER, "aws", "also check what this provider needs"
 )
+_LOGIN = Argument(
+    ("--login",), "HOST", types.HOST, "me@login1", "login node of Slurm to check (this computer)"
+)
 _UNKNOWN_ID = Argument(
     ("name",), "ID", types.WORD, "1f2e3d4c", "also end this cluster of another registry"
 )
@@ -138,6 +141,7 @@ _OFFERED = (
     "--gpu",
     "--cpus",
     "--memory",
+    "--login",
     "--region",
     "--aws-profile",
     "--zone",
@@ -242,7 +246,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
         "save the head's disk as an image, from which nodes start faster",
         (_REMOVE, _CLUSTER),
     ),
-    "doctor": ("check this setup and say what is missing", (_HOSTS, _PROVIDER)),
+    "doctor": ("check this setup and say what is missing", (_HOSTS, _PROVIDER, _LOGIN)),
     "gc": (
         "remove what dead clusters left behind, and unused environments",
         (_UNKNOWN_ID, _CLEANED_HOSTS, _UNUSED),

@@ -75,6 +75,8 @@ CLUSTER_OPTIONS = tuple(
         (("--time",), "TIME", types.JOB_TIME, "2:00:00", "time of the Slurm job (the longest)"),
         (("--constraint",), "FEATURES", types.FEATURES, "a100", "features of Slurm nodes (any)"),
         (("--sbatch",), "OPTIONS", types.SBATCH, "'-x n7'", "further options of sbatch, quoted"),
+        (("--login",), "HOST", types.HOST, "me@login1", "Slurm login node (this computer)"),
+        (("--modules",), "NAME", types.MODULES, "cuda/12.4", "modules that Slurm nodes load"),
         (("--spot", "--use-spot"), "", None, "", "cheaper instances that AWS may take back"),
         (
             ("--spot-or-on-demand",),
@@ -306,6 +308,8 @@ class CellOptions:
     time: str | None = None
     constraint: str | None = None
     sbatch: str | None = None
+    login: str | None = None
+    modules: tuple[str, ...] = ()
     spot: bool = False
     spot_or_on_demand: bool = False
     ssm: bool = False

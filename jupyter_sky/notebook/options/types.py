@@ -125,6 +125,10 @@ def _host(text: str) -> str:
     return _matching(r"(?:[^@\s]+@)?[\w.:\[\]-]+", text)[0]
 
 
+def _module(text: str) -> str:
+    return _matching(r"[\w.+][\w.+/-]*", text)[0]
+
+
 def _package(text: str) -> str:
     return _matching(r"[\w.~/].*", text)[0]
 
@@ -339,7 +343,9 @@ SELECTION = OptionType(
     "cheapest or first", _one_of(_SELECTIONS), completions=lambda context: _SELECTIONS
 )
 DISPLAY = OptionType("rich or safe", _one_of(_DISPLAYS), completions=lambda context: _DISPLAYS)
+HOST = OptionType("the name of a machine, as in me@login1", _host)
 HOSTS = OptionType("names of machines", _host, many=True, combine=_distinct)
+MODULES = OptionType("names of modules", _module, many=True, combine=_distinct)
 PIP_ACTION = OptionType(
     "`install`", _one_of(_PIP_ACTIONS), completions=lambda context: _PIP_ACTIONS
 )

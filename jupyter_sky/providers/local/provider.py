@@ -19,9 +19,9 @@ import psutil
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.paths import of_the_user, runtime
+from jupyter_sky.providers.agent import start_agent
 from jupyter_sky.providers.base import AddedNodes, Machine, Node, Progress, RunningCluster
 from jupyter_sky.providers.buckets.volume import check_here
-from jupyter_sky.providers.local.agent import start_agent
 from jupyter_sky.providers.local.bootstrap import bootstrap
 from jupyter_sky.providers.local.gpus import check_gpus, visible_gpus
 from jupyter_sky.providers.local.machine import LocalMachine

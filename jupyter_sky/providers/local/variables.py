@@ -31,7 +31,18 @@ def rank_variables(image: Image, ranks: int) -> dict[str, str]:
     """
     # What the notebook has of it holds for its nodes too.
     threads = {} if "OMP_NUM_THREADS" in os.environ else thread_variables(ranks, _cpus())
-    return {"PATH": command_path(), **threads, **image.env, **_shell_variables(image.shell_vars)}
+    return {"PATH": command_path(), **threads, **image_variables(image)}
+
+
+def image_variables(image: Image) -> dict[str, str]:
+    """Return the variables that an image has, with what commands here print.
+
+    Raises
+    ------
+    SkyError
+        When a command for a variable fails.
+    """
+    return {**image.env, **_shell_variables(image.shell_vars)}
 
 
 def command_path() -> str:

@@ -6,27 +6,14 @@ import asyncio
 import contextlib
 import shlex
 import socket
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import jupyter_sky
-from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import AgentGone, MachineGone, Node
-from jupyter_sky.providers.slurm.commands import (
-    SlurmError,
-    ask,
-    hosts_of,
-    job_state,
-    number_of,
-    own_environment,
-)
-from jupyter_sky.transport.bridge import MARK, NO_AGENT
+from jupyter_sky.providers.slurm.jobs import hosts_of, job_state, number_of
+from jupyter_sky.providers.slurm.login import SlurmError, login_node
+from jupyter_sky.providers.slurm.script import JobRequest
 
 _FLAGS = "*~#!%$@^-+"  # behind the state of a node
 
@@ -49,8 +36,12 @@ class SlurmMachine:
         The process there that waits for the agent's end, and cleans up.
     nodes
         The one node.
-    options
-        Of sbatch, as the user has asked for the job.
+    login
+        The login node that leads to it, as the user typed it; empty for this computer.
+    python, code
+        What runs the bridge: the interpreter, and the folder of our package.
+    request
+        What the user wants of the job.
     """
 
     id: str
@@ -58,9 +49,16 @@ class SlurmMachine:
     folder: str
     keeper: int
     nodes: tuple[Node, ...]
-    options: tuple[str, ...] = ()
-    shares_files = True
+    python: str
+    code: str
+    login: str
+    request: JobRequest
     blobs_here = None
+
+    @property
+    def shares_files(self) -> bool:
+        """Whether it has the files of the notebook's own computer."""
+        return not self.login
 
     @property
     def is_step(self) -> bool:
@@ -76,56 +74,31 @@ class SlurmMachine:
         return await self._bridge(addr, str(port))
 
     async def _bridge(self, *to: str) -> socket.socket:
+        command = [*self._step(), self.python, "-P", "-m", "jupyter_sky.node.bridge", *to]
+        at, number = login_node(self.login), self.nodes[0].node
         try:
-            return await asyncio.to_thread(self._start_bridge, to)
+            return await asyncio.to_thread(at.open_bridge, command, self.code, number)
         except AgentGone:
             raise
-        except OSError:
+        except OSError as error:
             try:
                 gone = await self._why_gone()
-            except SlurmError as error:
-                raise OSError(str(error)) from None
+            except SlurmError as unknown:
+                raise OSError(str(unknown)) from None
             if gone:
                 raise MachineGone(gone) from None
-            raise
-
-    def _start_bridge(self, to: Sequence[str]) -> socket.socket:
-        code = Path(jupyter_sky.__file__).parents[1]
-        ours, theirs = socket.socketpair()
-        with tempfile.TemporaryFile() as wrong:
-            process = subprocess.Popen(
-                [*self._step(), sys.executable, "-P", "-m", "jupyter_sky.node.bridge", *to],
-                env={**own_environment(), "PYTHONPATH": str(code)},
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=wrong.fileno(),
-                start_new_session=True,
-            )
-            theirs.close()
-            threading.Thread(target=process.wait, daemon=True, name="sky-bridge").start()
-            seen = b""
-            while seen != MARK and (byte := ours.recv(1)):
-                seen += byte
-            if seen == MARK:
-                ours.setblocking(False)
-                return ours
-            ours.close()
-            status = process.wait()
-            wrong.seek(0)
-            said = last_line(wrong.read().decode(errors="replace"))
-        if status == NO_AGENT:
-            raise AgentGone("the agent is gone")
-        raise OSError(f"{self.host}: {said}")
+            raise OSError(f"{self.host}: {error}") from None
 
     async def _why_gone(self) -> str:
         """Return why the node is not one of the job's any more; empty if it is."""
-        there = await job_state(self.id)
+        at = login_node(self.login)
+        there = await job_state(at, self.id)
         if there.has_ended:
             return f"job {self.id} has ended ({there.state})"
         # A job that ends loses its nodes one by one.
-        if there.is_ending or self.host in await hosts_of(self.id):
+        if there.is_ending or self.host in await hosts_of(at, self.id):
             return ""
-        said = await ask(["sinfo", "--noheader", f"--nodes={self.host}", "--format=%T|%E"])
+        said = await at.ask(["sinfo", "--noheader", f"--nodes={self.host}", "--format=%T|%E"])
         state, reason = said.splitlines()[0].split("|", 1)
         why = "" if reason == "none" else f": {reason}"
         return f"it was taken out of job {self.id}; Slurm says it is {state.rstrip(_FLAGS)}{why}"
@@ -145,7 +118,9 @@ class SlurmMachine:
         wait = f"while test -d {folder}; do sleep 0.1; done"
         end = f"test -d {folder} && kill -INT {self.keeper} && {wait}"
         with contextlib.suppress(SlurmError):
-            await ask([*self._step(), "timeout", _END_WITHIN, "sh", "-c", end])
+            await login_node(self.login).ask(
+                [*self._step(), "timeout", _END_WITHIN, "sh", "-c", end]
+            )
 
     def row(self) -> dict[str, Any]:
         """Return where the agent is."""
@@ -154,7 +129,10 @@ class SlurmMachine:
             "host": self.host,
             "folder": self.folder,
             "keeper": self.keeper,
-            "options": list(self.options),
+            "python": self.python,
+            "code": self.code,
+            "login": self.login,
+            "request": asdict(self.request),
             "nodes": [node.message() for node in self.nodes],
         }
 
@@ -162,7 +140,7 @@ class SlurmMachine:
     def from_row(cls, row: Mapping[str, Any]) -> SlurmMachine:
         """Return the machine that `row` described."""
         nodes = tuple(map(Node.from_message, row["nodes"]))
-        return cls(**{**row, "nodes": nodes, "options": tuple(row.get("options", ()))})
+        return cls(**{**row, "nodes": nodes, "request": JobRequest.from_row(row["request"])})
 
     def with_nodes(self, nodes: Sequence[Node]) -> SlurmMachine:
         """Return the same machine, standing for another node."""

@@ -26,10 +26,16 @@ import psutil
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import of_the_user
-from jupyter_sky.providers.local.agent import start_agent
-from jupyter_sky.providers.node_defaults import SHARED_MEMORY, blob_folder
-from jupyter_sky.providers.slurm.commands import JobState
+from jupyter_sky.providers.agent import start_agent
+from jupyter_sky.providers.node_defaults import SHARED_MEMORY, blob_folder, thread_variables
+from jupyter_sky.providers.slurm.job_state import JobState
 from jupyter_sky.transport.protocol.agent_spec import NOTICE_FILE, AgentSpec, RankSpec
+
+SPECS = "specs.json"
+"""The specifications of the agents, by the numbers of their tasks."""
+
+ANSWER = "node-{}.json"
+"""What a node says of its agent, or why there is none; it has the number of its task."""
 
 _NOTICE = 120.0  # seconds before the end of the job: what EC2 gives, too
 _LOOK_EVERY = 60.0  # seconds, at most, until the clock is looked at again
@@ -38,7 +44,8 @@ _LOOK_EVERY = 60.0  # seconds, at most, until the clock is looked at again
 def main(job: Path) -> None:
     """Start the agent of this node, and wait until it has ended."""
     number = int(os.environ["SLURM_PROCID"])
-    spec = AgentSpec.from_json((job / f"spec-{number}.json").read_text())
+    spec = AgentSpec.from_json(json.dumps(json.loads((job / SPECS).read_text())[number]))
+    answer = job / ANSWER.format(number)
     job_id, step = os.environ["SLURM_JOB_ID"], os.environ["SLURM_STEP_ID"]
     folder = of_the_user() / f"{spec.id}-{job_id}{step:0>5}{number:05}"
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
@@ -54,16 +61,17 @@ def main(job: Path) -> None:
                 socket=str(folder / "agent.sock"),
                 blobs=str(blobs),
                 ranks=tuple(_with_gpus(spec.ranks)),
+                env=_variables(spec),
                 peer=_another_node(number, spec.peer),
             )
             started: dict[str, Any] = {**start_agent(folder, here)}
         except SkyError as error:
-            _write(job / f"failed-{number}", str(error))
+            _write(answer, json.dumps({"task": number, "failed": str(error)}))
             raise
         try:
-            started |= {"folder": str(folder), "keeper": os.getpid()}
-            started |= {"host": os.environ["SLURMD_NODENAME"], "step": f"{job_id}.{step}"}
-            _write(job / f"ready-{number}", json.dumps(started))
+            started |= {"task": number, "folder": str(folder), "keeper": os.getpid()}
+            started |= {"host": os.environ["SLURMD_NODENAME"]}
+            _write(answer, json.dumps(started))
             _Keeper(started["pid"], folder / NOTICE_FILE).wait()
         finally:
             _end(started["pid"])
@@ -156,6 +164,17 @@ def _with_gpus(ranks: tuple[RankSpec, ...]) -> list[RankSpec]:
     ]
 
 
+def _variables(spec: AgentSpec) -> dict[str, str]:
+    """Return the variables of all ranks: what the interpreter brings, and their processors."""
+    scripts, here = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    chosen = spec.env if "OMP_NUM_THREADS" not in os.environ else os.environ
+    cpus = len(os.sched_getaffinity(0))
+    # Where Slurm binds nothing, it says only how many processors the job has.
+    cpus = min(cpus, int(os.environ.get("SLURM_CPUS_ON_NODE", cpus)))
+    threads = {} if "OMP_NUM_THREADS" in chosen else thread_variables(len(spec.ranks), cpus)
+    return {"PATH": f"{scripts}:{here}", **threads, **spec.env}
+
+
 def _another_node(number: int, there: str | None) -> str | None:
     """Return the address of another node, by which the agent chooses its own.
 
@@ -175,9 +194,9 @@ def _said(command: list[str]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that is there only when it is whole."""
+    """Write a line into a file that is there only when it is whole."""
     part = path.with_suffix(".part")
-    part.write_text(text)
+    part.write_text(f"{text}\n")
     part.rename(path)
 
 

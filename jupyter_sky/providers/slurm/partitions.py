@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.diagnosis import CheckResult
-from jupyter_sky.providers.slurm.commands import ask
+from jupyter_sky.providers.slurm.login import LoginNode
 from jupyter_sky.providers.spec import Accelerator
 from jupyter_sky.transport import event_loop
 
@@ -54,7 +54,7 @@ class NodeKind:
         return f"{self.partition}: {size}, {free}, {limit}"
 
 
-async def node_kinds() -> list[NodeKind]:
+async def node_kinds(at: LoginNode) -> list[NodeKind]:
     """Ask the controller.
 
     Raises
@@ -62,7 +62,7 @@ async def node_kinds() -> list[NodeKind]:
     SkyError
         When it does not answer, or Slurm's commands are not here.
     """
-    said = await ask(["sinfo", "--noheader", "--exact", "--format=%P|%a|%F|%c|%m|%l|%G"])
+    said = await at.ask(["sinfo", "--noheader", "--exact", "--format=%P|%a|%F|%c|%m|%l|%G"])
     return [kind for line in said.splitlines() if (kind := _node_kind(line.split("|"))) is not None]
 
 
@@ -77,21 +77,21 @@ def fits(wanted: Accelerator, gpu: str | None, gpus: int) -> bool:
     return gpus >= wanted.count and (gpu is None or wanted.fits(gpu))
 
 
-async def resource_of(wanted: Accelerator, partition: str | None) -> str:
+async def resource_of(at: LoginNode, wanted: Accelerator, partition: str | None) -> str:
     """Return GPUs as Slurm wants to be asked for them, by the names that it has for its own."""
-    there = [each for each in await node_kinds() if partition in (None, each.partition)]
+    there = [each for each in await node_kinds(at) if partition in (None, each.partition)]
     names = [each.gpu for each in there if fits(wanted, each.gpu, each.gpus)]
     # A name that Slurm does not have is refused by Slurm, in its own words.
     name = names[0] if names else wanted.name.lower()
     return f"gpu:{name}:{wanted.count}" if name else f"gpu:{wanted.count}"
 
 
-def diagnose() -> Iterator[CheckResult]:
+def diagnose(at: LoginNode) -> Iterator[CheckResult]:
     """Check one thing after the other, and yield what was found."""
     try:
-        version = event_loop.wait(ask(["sbatch", "--version"]))
+        version = event_loop.wait(at.ask(["sbatch", "--version"]))
         yield CheckResult("Slurm", version.removeprefix("slurm ").strip())
-        kinds = event_loop.wait(node_kinds())
+        kinds = event_loop.wait(node_kinds(at))
     except SkyError as error:
         yield CheckResult("Slurm", "cannot be used", f"{error}")
         return

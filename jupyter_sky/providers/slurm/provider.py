@@ -6,7 +6,6 @@ import asyncio
 import shlex
 import shutil
 import socket
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,23 +19,26 @@ from jupyter_sky.providers.cloud import CloudResources
 from jupyter_sky.providers.local.requirements import differences
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.providers.slurm.allocation import allocation, own_job, own_nodes
-from jupyter_sky.providers.slurm.commands import (
-    SlurmError,
-    ask,
-    cancel,
-    hosts_of,
-    job_state,
-    number_of,
-)
+from jupyter_sky.providers.slurm.environment import environment
+from jupyter_sky.providers.slurm.jobs import cancel, hosts_of, job_state, number_of
+from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, login_node, missing
 from jupyter_sky.providers.slurm.machine import SlurmMachine
 from jupyter_sky.providers.slurm.partitions import resource_of
-from jupyter_sky.providers.slurm.queue import QueuedJob, is_known, owner, queued_jobs
-from jupyter_sky.providers.slurm.script import job_options
-from jupyter_sky.providers.slurm.starting import start_agents
+from jupyter_sky.providers.slurm.queue import (
+    QueuedJob,
+    known_logins,
+    owner,
+    queued_jobs,
+    remember_login,
+)
+from jupyter_sky.providers.slurm.script import JobRequest, size_options
+from jupyter_sky.providers.slurm.starting import Start, start_agents
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.transport import event_loop
 
 _COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
+_AT = " at "
 _JOB_OPTIONS = ("partition", "account", "qos", "time", "constraint")
 
 
@@ -44,8 +46,8 @@ _JOB_OPTIONS = ("partition", "account", "qos", "time", "constraint")
 class Slurm:
     """Nodes of a Slurm cluster, of which this computer is a login node or a node of a job.
 
-    Within a job its nodes are used, and nothing is submitted, unless one of the first five
-    parameters says what job is wanted.
+    Within a job its nodes are used, and nothing is submitted, unless a parameter says what job is
+    wanted, or where.
 
     Parameters
     ----------
@@ -53,6 +55,14 @@ class Slurm:
         As sbatch takes them; Slurm's own defaults where they are left out.
     sbatch
         Further options of sbatch, as in ``"--exclusive --mail-type=BEGIN"``.
+    login
+        A login node that SSH leads to, as ``[USER@]HOST[:PORT]``, for a notebook elsewhere. Nodes
+        get an environment there, in the home that they share.
+    modules
+        Environment modules that nodes load, as in ``("cuda/12.4", "gcc")``.
+    python
+        An interpreter on the nodes that has what ranks need, in place of the notebook's own or of
+        an environment that is made.
     grace
         Seconds after which nodes end that no notebook is connected to and that run nothing.
     idle_timeout
@@ -66,28 +76,39 @@ class Slurm:
     time: str | None = None
     constraint: str | None = None
     sbatch: str | None = None
+    login: str | None = None
+    modules: tuple[str, ...] = ()
+    python: str | None = None
     grace: float = 600.0
     idle_timeout: float | None = 3600.0
 
     name = "slurm"
     cloud = "Slurm"
-    python = sys.executable
-    """What runs on the nodes: the notebook's own environment, from the shared home."""
 
     @property
     def default_nodes(self) -> int:
         """All nodes of the notebook's own job, or one of another."""
         return own_nodes() if self._own_job() else 1
 
+    @property
+    def makes_environments(self) -> bool:
+        """Whether nodes get an environment: a notebook elsewhere has none to share."""
+        return bool(self.login) and self.python is None
+
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse what is not here: Slurm's commands, or as much as is asked of the own job."""
-        for command in _COMMANDS:
-            if shutil.which(command) is None:
-                raise UsageError(
-                    f"{command} is not here: run the notebook on a login node of the Slurm cluster."
-                )
         if spec.volumes or spec.image.bootstrap or spec.image.apt:
             raise UsageError("nodes of Slurm take neither volumes nor apt nor bootstrap commands.")
+        if self.login:
+            warnings = SSH((self.login,), self.python).check(replace(spec, nodes=1), preload)
+            # Before anything is recorded that only Slurm could say is gone.
+            event_loop.wait(login_node(self.login).ask(["sbatch", "--version"]))
+            return warnings
+        for command in _COMMANDS:
+            if shutil.which(command) is None:
+                raise UsageError(missing(command))
+        if spec.image.includes:
+            raise UsageError("nodes have the files of this computer: leave `--include` out.")
         if job := self._own_job():
             event_loop.wait(allocation(job)).check(spec)
         return differences(spec.image)
@@ -99,7 +120,7 @@ class Slurm:
         cluster = RunningCluster(spec, identity, preload, ())
         names = [f"node {number}" for number in range(spec.nodes)]
         shown: Sequence[Credentials | None] = issue_credentials(names) if spec.nodes > 1 else [None]
-        return [*await self._start(cluster, shown, self._own_job(), self._chosen(), progress)]
+        return [*await self._start(cluster, shown, self._own_job(), self._request(), progress)]
 
     def machine(self, row: Mapping[str, Any]) -> SlurmMachine:
         """Return the machine that ``row`` describes."""
@@ -112,7 +133,8 @@ class Slurm:
         names = [f"node {number}" for number in running.new_numbers]
         alone, *issued = issue_credentials([running.nodes[0].host, *names])
         shown = [each.trusting(running.authority, running.fingerprints) for each in issued]
-        machines = await self._start(running, shown, own, first.options, progress)
+        there = replace(self, login=first.login, partition=first.request.partition)
+        machines = await there._start(running, shown, own, first.request, progress)
         return AddedNodes(machines, running.machines, (), alone.authority, alone)
 
     async def release_machines(self, machines: Sequence[Machine]) -> None:
@@ -125,87 +147,107 @@ class Slurm:
     # What Slurm knows of clusters
 
     def location(self) -> str:
-        """Return what the registry keeps: a registry knows of one Slurm."""
-        return self.cloud
+        """Return which Slurm it is: that of this computer, or the one of a login node."""
+        return f"{self.cloud}{_AT}{self.login}" if self.login else self.cloud
 
     async def release_cluster(
         self, identity: str, location: str | None, progress: Progress
     ) -> None:
         """End all jobs of a cluster, or take them back out of the queue."""
-        jobs = [each.id for each in await queued_jobs() if each.cluster == identity]
-        await asyncio.gather(*map(cancel, jobs))
+        at = _login_of(location)
+        jobs = [each.id for each in await queued_jobs(at) if each.cluster == identity]
+        await asyncio.gather(*(cancel(at, job) for job in jobs))
 
     async def ended_at(self, machines: Sequence[Machine]) -> list[float | None]:
         """Return which jobs have ended, as of now."""
-        jobs = {machine.id for machine in map(_node, machines)}
-        ended = {job for job in jobs if (await job_state(job)).has_ended}
-        return [time.time() if _node(each).id in ended else None for each in machines]
+        jobs = {(machine.login, machine.id) for machine in map(_node, machines)}
+        states = [(job, await job_state(login_node(job[0]), job[1])) for job in jobs]
+        ended = {job for job, there in states if there.has_ended}
+        named = [(machine.login, machine.id) for machine in map(_node, machines)]
+        return [time.time() if each in ended else None for each in named]
 
     async def list_resources(
         self, everywhere: bool = False
     ) -> tuple[list[CloudResources], list[str]]:
         """Return the clusters of this user that have jobs."""
-        found: dict[str, list[QueuedJob]] = defaultdict(list)
-        if not is_known() and not everywhere:
-            return [], []
-        try:
-            for each in await queued_jobs():
-                found[each.cluster].append(each)
-        except SlurmError as error:
-            # Its commands may be installed where there is no Slurm.
-            return [], [f"the queue of Slurm cannot be seen: {error}"] if is_known() else []
-        return [self._described(jobs) for jobs in found.values()], []
+        found: list[CloudResources] = []
+        unseen: list[str] = []
+        logins = known_logins()
+        for host in dict.fromkeys([*logins, ""] if everywhere else logins):
+            jobs: dict[str, list[QueuedJob]] = defaultdict(list)
+            place = replace(self, login=host).location()
+            try:
+                for each in await queued_jobs(login_node(host)):
+                    jobs[each.cluster].append(each)
+            except SlurmError as error:
+                # Its commands may be installed where there is no Slurm.
+                if host in logins:
+                    unseen.append(f"the queue of {place} cannot be seen: {error}")
+            found += [_described(each, place) for each in jobs.values()]
+        return found, unseen
 
     async def release_strays(self, identity: str, location: str, instances: Sequence[str]) -> None:
         """End jobs that a cluster does not know of."""
-        await asyncio.gather(*map(cancel, instances))
+        await asyncio.gather(*(cancel(_login_of(location), each) for each in instances))
 
     async def remove_unused(self) -> list[str]:
         """Do nothing: Slurm keeps nothing but jobs."""
         return []
 
-    def _described(self, jobs: Sequence[QueuedJob]) -> CloudResources:
-        first = jobs[0]
-        what = format_list([f"job {each.id} ({each.state})" for each in jobs])
-        ids = tuple(each.id for each in jobs)
-        # On another login node a notebook may wait for a job, for days.
-        waits = {each.state for each in jobs} == {"pending"}
-        is_ours = first.owner == owner() and not (waits and first.computer != socket.gethostname())
-        by = f"you on {first.computer}"
-        return CloudResources(first.cluster, first.name, self.cloud, what, is_ours, by, ids)
-
     # Starting nodes
 
     def _own_job(self) -> str | None:
         """Return the job to start nodes in, if none is to be submitted."""
-        wants_another = self.sbatch or any(getattr(self, name) for name in _JOB_OPTIONS)
+        wants_another = self.login or self._request().options
         return None if wants_another else own_job()
 
-    def _chosen(self) -> tuple[str, ...]:
-        """Return what the user wants of a job, as options of sbatch."""
+    def _request(self) -> JobRequest:
+        """Return what the user wants of a job."""
         named = [(name, getattr(self, name)) for name in _JOB_OPTIONS]
         options = [shlex.quote(f"--{name}={value}") for name, value in named if value]
-        return (*options, *([self.sbatch] if self.sbatch else []))
-
-    async def _options(self, spec: ClusterSpec, nodes: int) -> list[str]:
-        """Return what the cluster wants of a job for so many nodes, as options of sbatch."""
-        wanted = spec.wanted_gpus
-        gpus = await resource_of(wanted, self.partition) if wanted else None
-        return [shlex.quote(option) for option in job_options(spec, nodes, gpus)]
+        own = (self.sbatch,) if self.sbatch else ()
+        return JobRequest((*options, *own), tuple(self.modules), self.partition)
 
     async def _start(
         self,
         cluster: RunningCluster,
         shown: Sequence[Credentials | None],
         own_job: str | None,
-        chosen: Sequence[str],
+        request: JobRequest,
         progress: Progress,
     ) -> list[SlurmMachine]:
         """Start an agent for each node that a cluster lacks."""
-        nodes = _place(cluster, *await _gpus(cluster.spec, own_job))
-        place = own_job or [*await self._options(cluster.spec, len(nodes)), *chosen]
-        started = await start_agents(cluster, nodes, shown, self.grace, place, progress)
-        return [replace(each, options=tuple(chosen)) for each in started]
+        at, spec = login_node(self.login), cluster.spec
+        remember_login(at.host)
+        nodes = _place(cluster, *await _gpus(spec, own_job))
+        wanted = spec.wanted_gpus
+        gpus = await resource_of(at, wanted, self.partition) if wanted and not own_job else None
+        start = Start(
+            at=at,
+            cluster=cluster,
+            nodes=list(zip(nodes, shown, strict=True)),
+            environment=await environment(at, spec, self.python, progress),
+            grace=self.grace,
+            request=request,
+            size=size_options(spec, len(nodes), gpus),
+            own_job=own_job,
+        )
+        return await start_agents(start, progress)
+
+
+def _login_of(location: str | None) -> LoginNode:
+    return login_node((location or "").partition(_AT)[2])
+
+
+def _described(jobs: Sequence[QueuedJob], place: str) -> CloudResources:
+    first = jobs[0]
+    what = format_list([f"job {each.id} ({each.state})" for each in jobs])
+    ids = tuple(each.id for each in jobs)
+    # On another login node a notebook may wait for a job, for days.
+    waits = {each.state for each in jobs} == {"pending"}
+    is_ours = first.owner == owner() and not (waits and first.computer != socket.gethostname())
+    by = f"you on {first.computer}"
+    return CloudResources(first.cluster, first.name, place, what, is_ours, by, ids)
 
 
 def _node(machine: Machine) -> SlurmMachine:
@@ -238,11 +280,12 @@ def _place(cluster: RunningCluster, gpu: str | None, gpus: int) -> list[Node]:
 
 async def _release(job: str, leaving: Sequence[SlurmMachine]) -> None:
     """End what is left of agents, and have the job go on without their nodes."""
+    at = login_node(leaving[0].login)
     await asyncio.gather(*(machine.end_agent() for machine in leaving))
-    if leaving[0].is_step or (await job_state(job)).has_ended:
+    if leaving[0].is_step or (await job_state(at, job)).has_ended:
         return  # the allocation is the user's own
-    rest = sorted(set(await hosts_of(job)) - {machine.host for machine in leaving})
+    rest = sorted(set(await hosts_of(at, job)) - {machine.host for machine in leaving})
     if rest:
-        await ask(["scontrol", "update", f"JobId={job}", f"NodeList={','.join(rest)}"])
+        await at.ask(["scontrol", "update", f"JobId={job}", f"NodeList={','.join(rest)}"])
     else:
-        await cancel(job)
+        await cancel(at, job)

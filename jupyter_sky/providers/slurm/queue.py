@@ -10,9 +10,10 @@ import shutil
 import socket
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 
 from jupyter_sky.paths import home
-from jupyter_sky.providers.slurm.commands import ask
+from jupyter_sky.providers.slurm.login import LoginNode
 
 _MARK = "jupyter_sky"
 
@@ -60,24 +61,39 @@ def owner() -> str:
     return path.read_text()
 
 
-def is_known() -> bool:
-    """Return whether this registry has ever had a cluster of Slurm's."""
-    return (home() / "slurm" / "owner").exists()
+def remember_login(host: str) -> None:
+    """Record that clusters were asked for at a login node; empty for this computer."""
+    owner()
+    if host not in known_logins():
+        with _logins().open("a") as file:
+            file.write(f"{host}\n")
 
 
-async def queued_jobs() -> list[QueuedJob]:
-    """Return the jobs of all clusters of this user; none where there is no Slurm.
+def known_logins() -> list[str]:
+    """Return the login nodes that this registry has asked for clusters."""
+    try:
+        return _logins().read_text().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _logins() -> Path:
+    return home() / "slurm" / "logins"
+
+
+async def queued_jobs(at: LoginNode) -> list[QueuedJob]:
+    """Return the jobs of all clusters of this user; none where there is no Slurm here.
 
     Raises
     ------
     SlurmError
         When the controller does not answer.
     """
-    if shutil.which("squeue") is None:
+    if not at.host and shutil.which("squeue") is None:
         return []
     own = ["squeue", "--me", "--noheader"]
-    jobs = await ask([*own, "--format=%i|%T|%k"])
-    steps = await ask([*own, "--steps", "--format=%i|RUNNING|%j"])
+    jobs = await at.ask([*own, "--format=%i|%T|%k"])
+    steps = await at.ask([*own, "--steps", "--format=%i|RUNNING|%j"])
     found = []
     for line in [*jobs.splitlines(), *steps.splitlines()]:
         job, state, marked = line.split("|", 2)

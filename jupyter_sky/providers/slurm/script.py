@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import jupyter_sky
 from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.slurm.environment import NodeEnvironment
 from jupyter_sky.providers.spec import ClusterSpec
 
 OUTPUT = "output.txt"
@@ -17,9 +17,44 @@ OUTPUT = "output.txt"
 # Nodes that are lost are for the cluster to care about: the others go on.
 _EACH = ("--no-kill", "--kill-on-bad-exit=0")
 
+# Only login shells know the command where it is a function, as nearly everywhere.
+_MODULES = """\
+command -v module >/dev/null || . /etc/profile
+module load {names} || exit
+"""
 
-def job_options(spec: ClusterSpec, nodes: int, gpus: str | None) -> list[str]:
-    """Return the options of sbatch for so many nodes of a cluster, with these GPUs each."""
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What the user wants of a job, beside the size of nodes.
+
+    Attributes
+    ----------
+    options
+        Of sbatch, quoted.
+    modules
+        Environment modules that its nodes load.
+    partition
+        Where its nodes are, if the user has named one.
+    """
+
+    options: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    partition: str | None = None
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> JobRequest:
+        """Return what `dataclasses.asdict` has made a row of."""
+        return cls(tuple(row["options"]), tuple(row["modules"]), row["partition"])
+
+    @property
+    def loading(self) -> str:
+        """The lines of a shell script that load its modules."""
+        return _MODULES.format(names=shlex.join(self.modules)) if self.modules else ""
+
+
+def size_options(spec: ClusterSpec, nodes: int, gpus: str | None) -> list[str]:
+    """Return the options of sbatch for so many nodes of a cluster, with these GPUs each; quoted."""
     options = [
         f"--job-name=sky-{spec.name}",
         f"--nodes={nodes}",
@@ -34,37 +69,52 @@ def job_options(spec: ClusterSpec, nodes: int, gpus: str | None) -> list[str]:
         options.append(f"--mem={_whole('memory', spec.memory)}G")
     if gpus is not None:
         options.append(f"--gres={gpus}")
-    return options
+    return [shlex.quote(option) for option in options]
 
 
-def batch_script(options: Sequence[str], folder: Path) -> str:
-    """Return the script of a job with these options, quoted, that starts an agent on each node."""
-    asked = [*options, shlex.quote(f"--output={folder / OUTPUT}")]
+def batch_script(
+    size: Sequence[str], request: JobRequest, name: str, folder: str, nodes: NodeEnvironment
+) -> str:
+    """Return the script of a job that starts an agent on each node.
+
+    Parameters
+    ----------
+    size
+        The options of sbatch for its nodes.
+    request
+        What else is wanted of it.
+    name
+        The mark by which it is found.
+    folder
+        The folder of the start.
+    nodes
+        What nodes find.
+    """
+    ours = [f"--comment={name}", f"--output={folder}/{OUTPUT}"]
+    asked = [*size, *request.options, *map(shlex.quote, ours)]
     lines = "\n".join(f"#SBATCH {option}" for option in asked)
     return f"""#!/bin/bash
 {lines}
 
 # Nodes of jupyter_sky: each agent goes on until its cluster ends.
-export PYTHONPATH={shlex.quote(python_path())}${{PYTHONPATH:+:$PYTHONPATH}}
+{request.loading}export PYTHONPATH={shlex.quote(nodes.code)}${{PYTHONPATH:+:$PYTHONPATH}}
 srun {shlex.join(_EACH)} ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
-    {shlex.join(_agent(folder))}
+    {shlex.join(_agent(folder, nodes))}
 """
 
 
-def step_command(job: str, nodes: int, name: str, folder: Path) -> list[str]:
+def step_command(
+    job: str, count: int, request: JobRequest, name: str, folder: str, nodes: NodeEnvironment
+) -> list[str]:
     """Return the command that starts an agent on each of so many nodes of a job."""
-    size = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--mem=0"]
+    size = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mem=0"]
     step = ["srun", f"--jobid={job}", "--overlap", f"--job-name={name}"]
-    return [*step, *size, *_EACH, *_agent(folder)]
+    command = [*step, *size, *_EACH, *_agent(folder, nodes)]
+    return ["bash", "-c", f'{request.loading}exec "$@"', "bash", *command]
 
 
-def python_path() -> str:
-    """Return where nodes import this package from: the shared home."""
-    return str(Path(jupyter_sky.__file__).parents[1])
-
-
-def _agent(folder: Path) -> list[str]:
-    return [sys.executable, "-P", "-m", "jupyter_sky.providers.slurm.on_node", str(folder)]
+def _agent(folder: str, nodes: NodeEnvironment) -> list[str]:
+    return [nodes.python, "-P", "-m", "jupyter_sky.providers.slurm.on_node", folder]
 
 
 def _whole(name: str, amount: object) -> int:

@@ -248,7 +248,7 @@ LOGS = {"ranks": None, "json": False, "follow": False, "tail": None, "save": Non
         ("auto on", {"switch": "on"}),
         ("auto", {"switch": None}),
         ("snapshot", {"remove": None, "cluster": None}),
-        ("doctor", {"hosts": None, "provider": None}),
+        ("doctor", {"hosts": None, "provider": None, "login": None}),
         ("gc", {"name": None, "hosts": None, "unused_for": None}),
     ],
 )

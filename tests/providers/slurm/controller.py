@@ -21,7 +21,7 @@ _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo
 
 _CONF = """\
 ClusterName=lab
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={controller}
 SlurmUser=root
 SlurmdUser=root
@@ -44,8 +44,8 @@ PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 KillWait=5
 GresTypes=gpu
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=2 RealMemory=4000 {gpus}
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=2 RealMemory=4000 {gpus}
+NodeName=n1 NodeHostname={host} NodeAddr={address} Port={first} CPUs=2 RealMemory=4000 {gpus}
+NodeName=n2 NodeHostname={host} NodeAddr={address} Port={second} CPUs=2 RealMemory=4000 {gpus}
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 State=UP
 PartitionName=closed Nodes=n1 State=DOWN
 PartitionName=low Nodes=n1,n2 MaxTime=60 PriorityTier=0 PreemptMode=CANCEL GraceTime=8 State=UP
@@ -56,8 +56,8 @@ _GPUS = "Name=gpu Type=a100 File=/dev/null\nName=gpu Type=a100 File=/dev/zero\n"
 
 
 @contextlib.contextmanager
-def real_slurm() -> Iterator[Path]:
-    """Run Slurm, and let commands find it; its folder.
+def real_slurm(address: str = "127.0.0.1") -> Iterator[Path]:
+    """Run Slurm at an address of this machine, and let commands find it; its folder.
 
     Tests are skipped where it cannot be run.
     """
@@ -68,7 +68,7 @@ def real_slurm() -> Iterator[Path]:
     daemons: list[subprocess.Popen[bytes]] = []
     with pytest.MonkeyPatch.context() as patch:
         try:
-            _configure(folder)
+            _configure(folder, address)
             patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
             key, said = f"--key-file={folder}/munge.key", f"--log-file={folder}/munge.log"
             files = [f"--{kind}-file={folder}/munge.{kind}" for kind in ("pid", "seed")]
@@ -91,14 +91,15 @@ def real_slurm() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _configure(folder: Path) -> None:
+def _configure(folder: Path, address: str) -> None:
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
     (folder / "munge.key").chmod(0o400)
     numbers = [_free_port() for _ in range(3)]
     ports = dict(zip(("controller", "first", "second"), numbers, strict=True))
     host = socket.gethostname()
-    conf = _CONF.format(folder=folder, host=host, gpus="Gres=gpu:a100:2", **ports)
+    gpus = "Gres=gpu:a100:2"
+    conf = _CONF.format(folder=folder, host=host, address=address, gpus=gpus, **ports)
     (folder / "slurm.conf").write_text(conf)
     (folder / "gres.conf").write_text(_GPUS)
 

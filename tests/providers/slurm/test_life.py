@@ -16,8 +16,10 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
-from jupyter_sky.providers.slurm import Slurm, partitions
+from jupyter_sky.providers.slurm import partitions
+from jupyter_sky.providers.slurm.login import LoginNode, login_node
 from jupyter_sky.providers.slurm.partitions import NodeKind
+from jupyter_sky.providers.slurm.provider import Slurm
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.transport import event_loop
 from tests.cluster.cells import Cells
@@ -227,8 +229,9 @@ def test_gpus_are_asked_for_by_the_names_that_slurm_has(
 ) -> None:
     kind = NodeKind("main", 2, 2, 2, 4000, name, 4, "infinite", True)
 
-    async def kinds() -> list[NodeKind]:
+    async def kinds(at: LoginNode) -> list[NodeKind]:
         return [kind]
 
     monkeypatch.setattr(partitions, "node_kinds", kinds)
-    assert event_loop.wait(partitions.resource_of(Accelerator("A100", 2), None)) == asked
+    resource = partitions.resource_of(login_node(None), Accelerator("A100", 2), None)
+    assert event_loop.wait(resource) == asked

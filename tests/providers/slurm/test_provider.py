@@ -15,8 +15,9 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home, of_the_user
-from jupyter_sky.providers.slurm import Slurm
+from jupyter_sky.providers.slurm.login import login_node
 from jupyter_sky.providers.slurm.partitions import diagnose, node_kinds
+from jupyter_sky.providers.slurm.provider import Slurm
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.transport import event_loop
 from tests.cluster.cells import Cells
@@ -44,7 +45,7 @@ def left(identity: str) -> list[Path]:
 
 def without_owner() -> list[Path]:
     """Return what starts have left in the home."""
-    return [each for each in home().glob("slurm/*") if each.name != "owner"]
+    return [each for each in home().glob("slurm/*") if each.name not in ("owner", "logins")]
 
 
 def test_a_job_becomes_a_cluster_and_ends_with_it(slurm: Path) -> None:
@@ -110,7 +111,7 @@ def test_each_rank_has_a_gpu_of_those_that_slurm_gave(slurm: Path) -> None:
 def test_a_cluster_that_nobody_uses_any_more_ends_its_job(slurm: Path) -> None:
     code = (
         "import os\nfrom tests.providers.slurm.test_provider import start\n"
-        "from jupyter_sky.providers.slurm import Slurm\n"
+        "from jupyter_sky.providers.slurm.provider import Slurm\n"
         "start('left', provider=Slurm(grace=1.0))\nos.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
@@ -122,12 +123,12 @@ def test_a_cluster_that_nobody_uses_any_more_ends_its_job(slurm: Path) -> None:
 
 
 def test_the_user_sees_what_there_is(slurm: Path) -> None:
-    [kind] = [each for each in event_loop.wait(node_kinds()) if each.is_default]
+    [kind] = [each for each in event_loop.wait(node_kinds(login_node(None))) if each.is_default]
     assert str(kind) == "main: 2 × A100, 2 CPUs, 4 GB, 2 of 2 nodes idle, at most 1:00:00"
-    assert {each.fix for each in diagnose()} == {""}
+    assert {each.fix for each in diagnose(login_node(None))} == {""}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "")
-        [found] = diagnose()
+        [found] = diagnose(login_node(None))
     assert found.found == "cannot be used"
     assert "run the notebook on a login node of the Slurm cluster" in found.fix
 

@@ -75,17 +75,25 @@ class ConnectionPool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._connections: dict[tuple[str, tuple[str, ...]], SSHConnection] = {}
+        self._connections: dict[tuple[str, tuple[str, ...], int], SSHConnection] = {}
 
-    def get(self, target: Target, via: tuple[str, ...] = ()) -> SSHConnection:
-        """Return the connection to a host; ``via`` as in `SSHConnection`."""
+    def get(self, target: Target, via: tuple[str, ...] = (), part: int = 0) -> SSHConnection:
+        """Return a connection to a host.
+
+        Parameters
+        ----------
+        via
+            As in `SSHConnection`.
+        part
+            Which one: servers allow ten sessions on each, where nobody has changed that.
+        """
         with self._lock:
             new = SSHConnection(target, via)
-            return self._connections.setdefault((str(target), via), new)
+            return self._connections.setdefault((str(target), via, part), new)
 
     def set_login(self, target: Target, login: Login) -> SSHConnection:
         """Return the connection to a host, which is logged in to in this way from now on."""
-        key = str(target), ()
+        key = str(target), (), 0
         with self._lock:
             there = self._connections.get(key)
             if there is None or there.login != login:

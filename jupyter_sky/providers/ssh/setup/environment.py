@@ -158,6 +158,7 @@ def make_environment(
     relay: Relay,
     report: Report,
     announce: Report,
+    cuda: bool,
 ) -> str:
     """Make an environment on a host, unless it is there, and return its interpreter.
 
@@ -167,13 +168,14 @@ def make_environment(
         Brings what several hosts need.
     announce
         Called with what will be installed, where that is not there.
+    cuda
+        Whether it is for NVIDIA GPUs.
 
     Raises
     ------
     HostError
         With the last lines of what failed.
     """
-    cuda = facts.driver is not None
     recipe = recipe_for(image, cuda)
     folder = f"{facts.cache_folder}/envs/{recipe.digest(facts.machine)}"
     python = f"{folder}/bin/python"

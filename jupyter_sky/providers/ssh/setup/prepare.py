@@ -29,6 +29,8 @@ class PreparedHost:
         The connection to it, and what there is.
     python, code
         The interpreter, and the folder of our package.
+    work
+        The folder that ranks work in.
     keeps
         Folders of ours that the agent uses, so that nothing prunes them.
     variables
@@ -39,6 +41,7 @@ class PreparedHost:
     facts: HostFacts
     python: str
     code: str
+    work: str
     keeps: tuple[str, ...]
     variables: dict[str, str]
 
@@ -56,6 +59,7 @@ def prepare_host(
     relay: Relay,
     report: Callable[[str, float], None],
     announce: Callable[[str], None],
+    cuda: bool | None = None,
 ) -> PreparedHost:
     """Put on a host what an agent and its ranks need.
 
@@ -71,6 +75,8 @@ def prepare_host(
         Called with each step and how much of the way is behind it then, from 0 to 1.
     announce
         Called with what will be installed, where an environment is made.
+    cuda
+        Whether an environment is for NVIDIA GPUs; ``None`` if it is where the host has some.
 
     Raises
     ------
@@ -90,7 +96,13 @@ def prepare_host(
     else:
         install_system(connection, facts, spec.image.apt, lambda text: report(text, 0.3))
         python = make_environment(
-            connection, facts, spec.image, relay, lambda text: report(text, 0.4), announce
+            connection,
+            facts,
+            spec.image,
+            relay,
+            lambda text: report(text, 0.4),
+            announce,
+            facts.driver is not None if cuda is None else cuda,
         )
     folder = work_folder(spec.name, facts)
     if files:
@@ -104,4 +116,4 @@ def prepare_host(
     report("prepared", 0.8)
     is_ours = python.startswith(f"{facts.cache_folder}/envs/")
     keeps = (code, str(PurePosixPath(python).parents[1])) if is_ours else (code,)
-    return PreparedHost(connection, facts, python, code, keeps, variables)
+    return PreparedHost(connection, facts, python, code, folder, keeps, variables)

@@ -1,11 +1,17 @@
-"""Why a job waits, in words, and which of Slurm's reasons do not pass by themselves."""
+"""The state of a job: Slurm's names, why it waits in words, and what does not pass by itself."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.slurm.commands import JobState
+
+GONE = "GONE"
+"""The state of what Slurm knows nothing of any more."""
+
+_ENDED = {GONE, "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
+_ENDED |= {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 
 _REASONS = {
     "Resources": "it waits for nodes to become free",
@@ -32,6 +38,35 @@ _NEVER = {
 """Slurm's reasons that do not pass by themselves, and what to do."""
 
 _PER_JOB = re.compile(r"Max\w+PerJob")  # as in QOSMaxWallDurationPerJobLimit
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What the queue says of a job.
+
+    Attributes
+    ----------
+    state
+        Slurm's name of it, like ``"PENDING"``.
+    reason
+        Why it is in that state, as Slurm calls it.
+    start
+        When it is expected to start, or has started; empty if that is not known.
+    """
+
+    state: str
+    reason: str = ""
+    start: str = ""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether Slurm ends it now, or has ended it."""
+        return self.has_ended or self.state == "COMPLETING"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it runs no more, and will not."""
+        return self.state in _ENDED
 
 
 def check_can_start(job: str, there: JobState) -> None:

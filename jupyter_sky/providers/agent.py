@@ -1,4 +1,4 @@
-"""Starting an agent on this computer."""
+"""Starting an agent on the computer of this process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def start_agent(folder: Path, spec: AgentSpec) -> AgentStarted:
     if started.returncode:
         log = folder / "agent.log"
         said = log.read_text() if log.exists() else started.stderr
-        raise SkyError(f"a local node did not start: {last_line(said)}")
+        raise SkyError(f"the agent did not start: {last_line(said)}")
     ready: AgentStarted = json.loads(started.stdout)
     return ready
 

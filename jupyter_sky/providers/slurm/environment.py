@@ -1,0 +1,125 @@
+"""What nodes find in the home that they share: an interpreter, our code, the folder to work in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import jupyter_sky
+from jupyter_sky.errors import SkyError
+from jupyter_sky.paths import home
+from jupyter_sky.providers.base import Progress
+from jupyter_sky.providers.local.variables import image_variables
+from jupyter_sky.providers.slurm.login import LoginNode
+from jupyter_sky.providers.spec import ClusterSpec
+
+
+@dataclass(frozen=True)
+class NodeEnvironment:
+    """What nodes find.
+
+    Attributes
+    ----------
+    starts
+        The folder of starts.
+    python, code
+        The interpreter, and the folder of our package.
+    cwd
+        The folder that ranks work in.
+    env
+        Variables of all ranks.
+    sys_path, python_path, keeps
+        As in `jupyter_sky.transport.protocol.agent_spec.AgentSpec`.
+    """
+
+    starts: str
+    python: str
+    code: str
+    cwd: str
+    env: Mapping[str, str]
+    sys_path: tuple[str, ...] = ()
+    python_path: str | None = None
+    keeps: tuple[str, ...] = field(default=())
+
+
+async def environment(
+    at: LoginNode, spec: ClusterSpec, python: str | None, progress: Progress
+) -> NodeEnvironment:
+    """Return the notebook's own environment, or make one on a login node that SSH leads to.
+
+    Parameters
+    ----------
+    python
+        The interpreter to use, in place of these.
+
+    Raises
+    ------
+    SkyError
+        When it cannot be made.
+    """
+    if not at.host:
+        return await asyncio.to_thread(_own, spec, python)
+    from jupyter_sky.providers.ssh.machine import in_thread
+
+    try:
+        return await in_thread(_prepared, at.host, spec, python, progress)
+    except SkyError as error:
+        raise SkyError(f"{at.host}: {error}") from None
+
+
+def _own(spec: ClusterSpec, python: str | None) -> NodeEnvironment:
+    here = str(Path.cwd())
+    return NodeEnvironment(
+        starts=str(home() / "slurm"),
+        python=python or sys.executable,
+        code=str(Path(jupyter_sky.__file__).parents[1]),
+        cwd=here,
+        env=image_variables(spec.image),
+        # Another interpreter has packages of its own.
+        sys_path=() if python else tuple(path or here for path in sys.path),
+        python_path=os.environ.get("PYTHONPATH"),
+    )
+
+
+def _prepared(
+    host: str, spec: ClusterSpec, python: str | None, progress: Progress
+) -> NodeEnvironment:
+    from jupyter_sky.providers.ssh.connection.connection import pool
+    from jupyter_sky.providers.ssh.connection.targets import parse_one
+    from jupyter_sky.providers.ssh.relay import Relay
+    from jupyter_sky.providers.ssh.setup.files import archive
+    from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
+    from jupyter_sky.providers.ssh.setup.prepare import prepare_host
+
+    steps = HostProgress([host], progress)
+    relay = Relay(1)
+    files = archive(spec.image.includes, spec.image.excludes)
+    # How large a node is, is for Slurm to know; CUDA is wanted where GPUs are.
+    anywhere = replace(spec, cpus=None, memory=None, accelerator=None)
+    try:
+        prepared = prepare_host(
+            pool.get(parse_one(host)),
+            anywhere,
+            python,
+            files,
+            relay,
+            lambda text, share: steps.report(host, text, share),
+            steps.announce,
+            cuda=spec.wanted_gpus is not None,
+        )
+        prepared.connection.run(f"mkdir -p {shlex.quote(prepared.work)}")
+    finally:
+        relay.close()
+    return NodeEnvironment(
+        starts=f"{prepared.facts.cache_folder}/slurm",
+        python=prepared.python,
+        code=prepared.code,
+        cwd=prepared.work,
+        env={**spec.image.env, **prepared.variables},
+        keeps=prepared.keeps,
+    )

@@ -1,0 +1,199 @@
+"""Where Slurm's commands are run: on this computer, or on a login node that SSH leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import last_line
+from jupyter_sky.providers.base import AgentGone
+from jupyter_sky.transport.bridge import MARK, NO_AGENT
+
+# Sites with Slurm in a folder of its own say so to login shells alone.
+_FIND = "command -v {0} >/dev/null || . /etc/profile >/dev/null 2>&1"
+_NOT_THERE = "is not there"
+
+_NODES_EACH = 6  # connections to them are sessions of one SSH connection, which takes ten
+
+
+class SlurmError(SkyError):
+    """A command of Slurm's failed; the text is its own."""
+
+
+class LoginNode(Protocol):
+    """A computer that has Slurm's commands, and the home that nodes share.
+
+    Attributes
+    ----------
+    host
+        As the user typed it; empty for this computer.
+    """
+
+    @property
+    def host(self) -> str: ...
+
+    async def ask(self, command: Sequence[str], data: bytes | None = None) -> str:
+        """Run a command and return what it prints; ``data`` is what it reads.
+
+        It goes on when the caller is cancelled: nobody would hear the number of a job it submits.
+
+        Raises
+        ------
+        UsageError
+            When it is not there.
+        SlurmError
+            When it fails, with what it wrote, or the login node cannot be reached.
+        """
+
+    def open_bridge(self, command: Sequence[str], code: str, node: int) -> socket.socket:
+        """Start a bridge, and return a socket that leads to its other end; blocks.
+
+        Parameters
+        ----------
+        command
+            Runs ``jupyter_sky.node.bridge``.
+        code
+            The folder of our package.
+        node
+            The number of the node that it leads to.
+
+        Raises
+        ------
+        AgentGone
+            When what it should lead to has ended.
+        OSError
+            When there is no way to it now.
+        """
+
+
+def login_node(host: str | None) -> LoginNode:
+    """Return a login node as the user typed it; this computer if no name was typed."""
+    return _OverSSH(host) if host else _Here()
+
+
+def own_environment() -> dict[str, str]:
+    """Return the environment without what Slurm has said of a job that this process is in."""
+    kept = ("SLURM_CONF", "SLURM_CONF_SERVER")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in kept or not name.startswith(("SLURM_", "SBATCH_", "SRUN_"))
+    }
+
+
+@dataclass(frozen=True)
+class _Here:
+    """This computer."""
+
+    host = ""
+
+    async def ask(self, command: Sequence[str], data: bytes | None = None) -> str:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                env=own_environment(),
+                stdin=asyncio.subprocess.DEVNULL if data is None else asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        except FileNotFoundError:
+            raise UsageError(missing(command[0])) from None
+        communicating = asyncio.ensure_future(process.communicate(data))
+        said, wrong = await asyncio.shield(communicating)
+        if process.returncode:
+            raise SlurmError(f"Slurm says: {_own_words(command[0], wrong.decode())}")
+        return said.decode(errors="replace").strip()
+
+    def open_bridge(self, command: Sequence[str], code: str, node: int) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with tempfile.TemporaryFile() as wrong:
+            process = subprocess.Popen(
+                command,
+                env={**own_environment(), "PYTHONPATH": code},
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=wrong.fileno(),
+                start_new_session=True,
+            )
+            theirs.close()
+            threading.Thread(target=process.wait, daemon=True, name="sky-bridge").start()
+            seen = b""
+            while seen != MARK and (byte := ours.recv(1)):
+                seen += byte
+            if seen == MARK:
+                ours.setblocking(False)
+                return ours
+            ours.close()
+            status = process.wait()
+            wrong.seek(0)
+            said = last_line(wrong.read().decode(errors="replace"))
+        if status == NO_AGENT:
+            raise AgentGone("the agent is gone")
+        raise OSError(said)
+
+
+@dataclass(frozen=True)
+class _OverSSH:
+    """A login node; the connection to it is that of the provider ssh."""
+
+    host: str
+
+    async def ask(self, command: Sequence[str], data: bytes | None = None) -> str:
+        from jupyter_sky.providers.ssh.connection.connection import pool
+        from jupyter_sky.providers.ssh.connection.errors import CommandError
+        from jupyter_sky.providers.ssh.connection.targets import parse_one
+        from jupyter_sky.providers.ssh.machine import in_thread
+
+        name = command[0]
+        check = f"command -v {name} >/dev/null || {{ echo {name} {_NOT_THERE}; exit 1; }}"
+        run = shlex.join(command) + ("" if data is not None else " </dev/null")
+        script = "\n".join([_FIND.format(name), check, run])
+        try:
+            asked = in_thread(pool.get(parse_one(self.host)).run, script, data)
+            return (await asyncio.shield(asyncio.ensure_future(asked))).strip()
+        except CommandError as error:
+            if str(error) == f"{name} {_NOT_THERE}":
+                raise UsageError(
+                    f"{name} is not at {self.host}: name a login node of the Slurm cluster with "
+                    "`--login HOST`."
+                ) from None
+            said = _own_words(name, str(error))
+            raise SlurmError(f"Slurm at {self.host} says: {said}") from None
+        except UsageError:
+            raise
+        except SkyError as error:
+            raise SlurmError(f"the login node {self.host} cannot be reached: {error}") from None
+
+    def open_bridge(self, command: Sequence[str], code: str, node: int) -> socket.socket:
+        from jupyter_sky.providers.ssh.connection.connection import pool
+        from jupyter_sky.providers.ssh.connection.targets import parse_one
+
+        run = f"PYTHONPATH={shlex.quote(code)} exec {shlex.join(command)}"
+        script = f"{_FIND.format(command[0])}\n{run}"
+        connection = pool.get(parse_one(self.host), part=node // _NODES_EACH)
+        try:
+            return connection.open_bridge(shlex.join(["sh", "-c", script]))
+        except SkyError as error:
+            raise OSError(f"{self.host}: {error}") from None
+
+
+def missing(command: str) -> str:
+    """Return what to do where a command of Slurm's is not on this computer."""
+    return (
+        f"{command} is not here: run the notebook on a login node of the Slurm cluster, or name "
+        "one that SSH leads to with `--login HOST`."
+    )
+
+
+def _own_words(command: str, said: str) -> str:
+    lines = [line.removeprefix(f"{command}: ") for line in said.splitlines()]
+    return "; ".join(line.removeprefix("error: ") for line in lines)

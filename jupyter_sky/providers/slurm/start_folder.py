@@ -1,0 +1,79 @@
+"""The folder of a start, in the home that nodes share: what agents have to know, and what they say.
+
+It is for this user alone, and gone when the agents have read it: their keys are in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_sky.providers.slurm.login import LoginNode
+from jupyter_sky.providers.slurm.script import OUTPUT
+
+_MAKE = 'umask 077; mkdir -p "$1" && mktemp -d "$1/$2-XXXXXX"'
+_WRITE = 'umask 077; cat > "$1"'
+# The list of a folder is asked for anew also where a shared home remembers what was not there.
+_AWAIT = """
+for again in 1 2 3 4 5 6 7 8 9 10; do
+    test "$(ls "$1" | grep -c '^node-.*json$')" -gt "$2" && break
+    sleep 0.3
+done
+cat "$1"/node-*.json 2>/dev/null
+true
+"""
+_LAST_LINES = 'test -e "$1" && tail -n 20 "$1" && echo there; true'
+
+
+@dataclass(frozen=True)
+class StartFolder:
+    """The folder of one start.
+
+    Attributes
+    ----------
+    at
+        The login node.
+    path
+        Where it is in the shared home.
+    """
+
+    at: LoginNode
+    path: str
+
+    @classmethod
+    async def make(cls, at: LoginNode, parent: str, prefix: str) -> StartFolder:
+        """Make one of a new name."""
+        return cls(at, await at.ask(["sh", "-c", _MAKE, "sh", parent, prefix]))
+
+    @property
+    def name(self) -> str:
+        """Its name, which no other start has."""
+        return self.path.rpartition("/")[2]
+
+    async def write(self, name: str, text: str) -> None:
+        """Write a file."""
+        await self.at.ask(["sh", "-c", _WRITE, "sh", f"{self.path}/{name}"], text.encode())
+
+    async def answers(self, known: int) -> dict[int, Mapping[str, Any]]:
+        """Return what nodes have said, by the numbers of their tasks.
+
+        It waits some seconds for there to be more than ``known``.
+        """
+        said = await self.at.ask(["sh", "-c", _AWAIT, "sh", self.path, str(known)])
+        rows: Sequence[dict[str, Any]] = [json.loads(line) for line in said.splitlines()]
+        return {row["task"]: row for row in rows}
+
+    async def last_line(self) -> str:
+        """Return the last line that the job has printed, in words for the end of a sentence."""
+        path = f"{self.path}/{OUTPUT}"
+        *lines, there = (await self.at.ask(["sh", "-c", _LAST_LINES, "sh", path])).split("\n")
+        if there != "there":
+            return f" (it wrote nothing into {self.path}: homes have to be shared with the nodes)"
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return f", {last}" if last else ""
+
+    async def remove(self) -> None:
+        """Remove it with all that is in it."""
+        await self.at.ask(["rm", "-rf", self.path])
