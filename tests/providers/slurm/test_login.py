@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,8 @@ from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.transport.bridge import MARK
 from tests.cluster.cells import Cells
 from tests.lab import Host, Lab
+from tests.notebook.kernels import LiveNotebook
+from tests.paths import ROOT
 from tests.providers.slurm.controller import real_slurm
 from tests.providers.slurm.test_provider import queue, start
 from tests.waiting import until
@@ -80,6 +83,31 @@ def test_a_laptop_has_a_cluster_behind_a_login_node(login: Host) -> None:
         cluster.down()
     until(lambda: not queue())
     until(lambda: not [*of_the_user().glob(f"{row.id}*")])
+
+
+def test_a_cell_names_the_login_node(login: Host, tmp_path: Path) -> None:
+    notebook = LiveNotebook(tmp_path / "laptop.ipynb", PYTHONPATH=str(ROOT))
+    try:
+        notebook.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
+        said = notebook.succeed(f"%sky offers --provider slurm --login {login.name}").stdout
+        assert "main: 2 × A100" in said
+        assert f"--provider slurm --partition main --login {login.name}`" in said
+        found = notebook.run(f"%sky doctor --provider slurm --login {login.name}").stdout
+        assert "main: 2 × A100" in found
+        notebook.succeed(
+            f"%%sky --provider slurm --login {login.name} --nodes 2 --out total\n"
+            "import torch, torch.distributed as dist\n"
+            "total = torch.ones(1)\n"
+            "dist.all_reduce(total)"
+        )
+        assert notebook.succeed("print(total.item())").stdout == "2.0\n"
+        notebook.restart()
+        notebook.succeed("%load_ext jupyter_sky")
+        assert "2.0" in notebook.succeed("%%sky\nprint(total.item())").stdout
+        assert "nothing is left running" in notebook.succeed("%sky down").stdout
+    finally:
+        notebook.close()
+    until(lambda: not queue())
 
 
 def test_as_many_nodes_are_connected_as_there_are(login: Host) -> None:

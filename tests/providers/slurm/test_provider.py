@@ -133,6 +133,24 @@ def test_the_user_sees_what_there_is(slurm: Path) -> None:
     assert "run the notebook on a login node of the Slurm cluster" in found.fix
 
 
+def test_nodes_load_modules(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/etc/profile.d/modules.sh").exists():
+        pytest.skip("environment-modules is not installed")
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "1.2").write_text("#%Module\nsetenv TOOL_ROOT /opt/tool-1.2\n")
+    monkeypatch.setenv("MODULEPATH", str(tmp_path))
+    cluster = start("tools", provider=Slurm(modules=("tool/1.2",)))
+    try:
+        cells = Cells(cluster)
+        cells.run("import os")
+        assert cells.ask("os.environ['TOOL_ROOT']") == ["/opt/tool-1.2"]
+    finally:
+        cluster.down()
+    with pytest.raises(SkyError, match=r"FAILED, .*Unable to locate a modulefile for 'moon'"):
+        start("lost", provider=Slurm(modules=("moon",)))
+    until(lambda: not queue())
+
+
 HOOK = """\
 import jupyter_sky as sky
 import time
