@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
@@ -25,6 +26,14 @@ def connection_file(shell: InteractiveShell) -> str:
     """Return the path of Jupyter's connection file; empty if the shell is not a kernel's."""
     config = getattr(getattr(shell, "kernel", None), "config", {}).get("IPKernelApp", {})
     return str(config.get("connection_file") or "" if config else "")
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs this thread's cells, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def cell_id(shell: InteractiveShell) -> str | None:

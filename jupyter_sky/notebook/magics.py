@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
@@ -15,11 +16,12 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.cells.attempts import Attempts
 from jupyter_sky.notebook.cells.background import begin_in_background
 from jupyter_sky.notebook.cells.cell import Cell
+from jupyter_sky.notebook.cells.queued_run import QueuedRun
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
-from jupyter_sky.notebook.kernel import cell_id
+from jupyter_sky.notebook.kernel import cell_id, running_loop
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.parser import HelpRequested
@@ -87,7 +89,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             "code before it."
         )
 
-    def _run(self, options: CellOptions, cell: str) -> BackgroundRun | None:
+    def _run(self, options: CellOptions, cell: str) -> BackgroundRun | QueuedRun | None:
         records = wanted_records(options)
         if options.sh:
             return run_shell_cell(self.shell, self._session, options, cell)
@@ -95,7 +97,10 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         place = _cell_place(self.shell)
         names = _analysed(cell, place)
         needed = self._needed(options, names)
-        cluster = self._session.cluster(options)
+        # Without a loop nobody would begin what waits for its cluster.
+        loop = running_loop() if options.background else None
+        start = self._session.start_behind(options) if loop else None
+        cluster = None if start else self._session.cluster(options)
         self._assignments.flush()
         namespace = self.shell.user_ns
         work = Cell(
@@ -106,15 +111,19 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             names,
             needed,
             # What is run again finds what was there when it was asked for.
-            dict(namespace) if options.retry else namespace,
+            dict(namespace) if options.retry or start else namespace,
             None if options.allow_large else self._settings.large,
             folder,
             self._workdirs,
             records,
             self._debugging(options),
         )
+        if start and loop:
+            begin = partial(begin_in_background, work, self._session.panels)
+            return QueuedRun(start, f"{start.name} · {work.title}", begin, loop)
+        assert cluster
         if options.background:
-            return begin_in_background(work, cluster, self._session.panels)
+            return begin_in_background(work, self._session.panels, cluster)
         attempts = Attempts(work, cluster)
         run = attempts.run_here(self._session)
         cluster = attempts.cluster

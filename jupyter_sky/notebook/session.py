@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -19,6 +20,7 @@ from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook import cluster_factory
+from jupyter_sky.notebook.cells.cluster_start import ClusterStart
 from jupyter_sky.notebook.client_plugins import SessionObserver
 from jupyter_sky.notebook.cluster_factory import ClusterFactory, Place
 from jupyter_sky.notebook.config import Sky
@@ -28,15 +30,13 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.places import start_at_one, without_nodes
+from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import (
     has_given_environment,
     imported_modules,
     named_packages,
-    with_sources,
 )
-from jupyter_sky.notebook.project.install import install
-from jupyter_sky.notebook.project.plugins import add_plugins
-from jupyter_sky.notebook.project.volumes import add_volumes, say_written_back
+from jupyter_sky.notebook.project.volumes import say_written_back
 from jupyter_sky.notebook.validation import check_fit, further_plugins, missing_packages
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Progress
@@ -63,6 +63,8 @@ class Session:
         Makes providers and specs for the clusters.
     panels
         The panels of the clusters.
+    additions
+        What clusters get while they are up.
     started
         The options with which each cluster would be started anew, by its name.
     """
@@ -79,10 +81,12 @@ class Session:
         self.factory = ClusterFactory(settings)
         self.panels = PanelManager(shell, settings)
         self.started: dict[str, CellOptions] = {}
+        self.additions = Additions(shell, settings, self.started)
         self.observers = list(observers)
         self._given = given or {}
         self._clusters: dict[str, Cluster] = {}
         self._current: str | None = None
+        self._starting: dict[str, ClusterStart] = {}
 
     def cluster(self, options: CellOptions, *others: CellOptions) -> Cluster:
         """Return the cluster that a cell means; start it if it is not up.
@@ -103,6 +107,8 @@ class Session:
         """
         choices = [replace(each, **self._given) for each in (options, *others)]
         name = choices[0].cluster or self.current_name
+        if (start := self._starting.get(name)) and not start.is_over:
+            start.follow(self._shell)
         cluster = self.find(name)
         if cluster is None:
             wanted = [self._start_options(name, each) for each in choices]
@@ -110,12 +116,40 @@ class Session:
         else:
             fitting = self._check_fit(cluster, choices)
             if more := further_plugins(cluster, fitting, self.started[name]):
-                self._add_plugins(cluster, more)
+                self.additions.add_plugins(cluster, more)
             if missing := missing_packages(cluster, fitting):
-                self.install(cluster, missing, fitting)
-            self._add_volumes(cluster, fitting)
+                self.additions.install(cluster, missing, fitting)
+            self.additions.add_volumes(cluster, fitting)
         self._current = name
         return cluster
+
+    def start_behind(self, options: CellOptions) -> ClusterStart | None:
+        """Start the cluster that a cell means, and wait for nothing, if its nodes are queued for.
+
+        Returns
+        -------
+        ClusterStart or None
+            ``None`` if it is up, or its nodes come at once or not at all.
+
+        Raises
+        ------
+        UsageError
+            When nothing says what to start.
+        """
+        options = replace(options, **self._given)
+        name = options.cluster or self.current_name
+        if (there := self._starting.get(name)) and not there.is_over:
+            return there
+        if self.find(name):
+            return None
+        places = self._places(name, [self._start_options(name, options)])
+        if len(places) > 1 or not getattr(places[0].provider, "queues", False):
+            return None
+        self.panels.prepare()
+        start = partial(start_at_one, places, None, self.settings.timeouts())
+        begun = self._starting[name] = ClusterStart(name, start, lambda one: self._take_up(*one))
+        self._current = name
+        return begun
 
     def places(self, options: CellOptions) -> tuple[str, list[Place]]:
         """Return the name of the cluster that options mean, and where it could come from."""
@@ -162,50 +196,6 @@ class Session:
             yield cluster
         finally:
             cluster.close()
-
-    def install(self, cluster: Cluster, requirements: Sequence[str], typed: CellOptions) -> None:
-        """Install packages on a cluster that is up; it would be started anew with them.
-
-        Parameters
-        ----------
-        cluster
-            The cluster.
-        requirements
-            The packages as pip writes them.
-        typed
-            The options that ask for them, and say where they come from.
-
-        Raises
-        ------
-        SkyError
-            When they cannot be installed; the cluster is as it was then.
-        """
-        install(self._shell, cluster, requirements, with_sources(cluster.spec.image, typed))
-        started = self.started[cluster.name]
-        self.started[cluster.name] = started = replace(
-            started,
-            pip=tuple(dict.fromkeys([*started.pip, *typed.pip])),
-            wheels=typed.wheels or started.wheels,
-            index=tuple(dict.fromkeys([*started.index, *typed.index])),
-            env=typed.env or started.env,
-        )
-        registry.record_line(cluster.id, as_line(started))
-
-    def _add_volumes(self, cluster: Cluster, typed: CellOptions) -> None:
-        """Make volumes on a cluster that is up; it would be started anew with them."""
-        before = self.started[cluster.name]
-        if more := tuple(each for each in typed.volumes if each not in before.volumes):
-            add_volumes(self._shell, cluster, more, self.settings.volume_cache)
-            self.started[cluster.name] = started = replace(before, volumes=(*before.volumes, *more))
-            registry.record_line(cluster.id, as_line(started))
-
-    def _add_plugins(self, cluster: Cluster, words: Sequence[str]) -> None:
-        """Add plugins to a cluster that is up; it would be started anew with them."""
-        before = self.started[cluster.name]
-        has = before.plugin if before.plugin is not None else cluster.runtime_env.plugins
-        add_plugins(self._shell, cluster, words)
-        self.started[cluster.name] = started = replace(before, plugin=(*has, *words))
-        registry.record_line(cluster.id, as_line(started))
 
     def restart_lost(self) -> Cluster | None:
         """Start the current cluster anew if it, or a node that nobody reaches, was lost."""
@@ -267,6 +257,12 @@ class Session:
             When there is no such cluster.
         """
         asked, name = name, name or self.current_name
+        start = self._starting.get(name)
+        if start and not start.is_over:
+            start.cancel()
+            if (stopped := start.future.exception()) is not None:
+                return str(stopped)
+            start.cluster()
         if broken := registry.find_broken(name):
             registry.remove(broken.id)
             return (
@@ -336,11 +332,15 @@ class Session:
                     f"the start of {name} was stopped; nothing is left running."
                 ) from None
             progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
+        return self._take_up(place, cluster)
+
+    def _take_up(self, place: Place, cluster: Cluster) -> Cluster:
+        """Make a cluster that was started one of the notebook's."""
         registry.record_line(cluster.id, as_line(place.options))
         self.connect(cluster, place.options, is_new=True)
         if has_given_environment(cluster) and (named := named_packages(place.options)):
             try:
-                self.install(cluster, named, place.options)
+                self.additions.install(cluster, named, place.options)
             except SkyError as error:
                 print(f"{cluster.name}: {error}", file=sys.stderr)
         return cluster

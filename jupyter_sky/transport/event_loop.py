@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -20,6 +21,7 @@ _lock = threading.Lock()
 _waiting_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
+_stops = threading.local()
 
 # Seconds of one wait: where Ctrl-C does not interrupt a blocked lock, it is noticed after that.
 _SLICE = 0.5
@@ -59,6 +61,16 @@ def call(function: Callable[..., object], *args: object) -> None:
     loop().call_soon_threadsafe(function, *args)
 
 
+@contextlib.contextmanager
+def interrupted_by(stop: threading.Event) -> Iterator[None]:
+    """Have the next wait of this thread end by `KeyboardInterrupt` when an event is set, once."""
+    _stops.event = stop
+    try:
+        yield
+    finally:
+        _stops.event = None
+
+
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run ``coroutine`` on the background loop and wait for it; Ctrl-C cancels it."""
     requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
@@ -69,6 +81,7 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         while not future.done():
             _serve(requests)
+            _check_stop()
         return future.result()
     except BaseException:
         future.cancel()
@@ -133,6 +146,13 @@ def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
             raise NoWaitingThread
         _waiting[-1].put((lambda: function(*args), answer))
     return answer.result()
+
+
+def _check_stop() -> None:
+    stop: threading.Event | None = getattr(_stops, "event", None)
+    if stop is not None and stop.is_set():
+        _stops.event = None  # cleaning up waits, too
+        raise KeyboardInterrupt
 
 
 def _serve(requests: queue.SimpleQueue[_Request | None]) -> None:

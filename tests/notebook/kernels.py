@@ -57,7 +57,7 @@ class Cell:
             case "display_data" | "update_display_data" if MIME in content["data"]:
                 # What another cell has shown is updated from here too.
                 is_new = kind == "display_data"
-                if is_new or content["transient"]["display_id"] in self._strips:
+                if is_new or self.has(content["transient"]["display_id"]):
                     self._strips.add(content["transient"]["display_id"])
                     self.strips.append(content["data"])
             case "clear_output":
@@ -79,6 +79,10 @@ class Cell:
                 self.idle = True
             case "status" if content["execution_state"] == "busy":
                 self.said_busy += 1
+
+    def has(self, place: str | None) -> bool:
+        """Return whether it shows a display of this id."""
+        return place in self._strips or place in self._places
 
     @property
     def snapshot(self) -> Any:
@@ -140,6 +144,11 @@ class LiveNotebook:
         """Read what comes back until a condition holds."""
         while not condition(cell):
             assert not cell.idle, f"the cell ended before: {cell}"
+            self._read(cell)
+
+    def watch(self, cell: Cell, condition: Callable[[Cell], object]) -> None:
+        """Read what comes back, also when the cell has ended, until a condition holds."""
+        while not condition(cell):
             self._read(cell)
 
     def finish(self, cell: Cell, *others: Cell) -> Cell:
@@ -223,8 +232,13 @@ class LiveNotebook:
     def _read(self, *cells: Cell) -> None:
         message = self._client.get_iopub_msg(timeout=PATIENCE)
         for cell in cells:
-            if message["parent_header"].get("msg_id") == cell.id:
-                cell.take(message["msg_type"], message["content"])
+            kind, content = message["msg_type"], message["content"]
+            # A display is replaced wherever it is, whoever says so.
+            is_there = kind == "update_display_data" and cell.has(
+                content["transient"]["display_id"]
+            )
+            if is_there or message["parent_header"].get("msg_id") == cell.id:
+                cell.take(kind, content)
 
 
 def without_colours(text: str) -> str:

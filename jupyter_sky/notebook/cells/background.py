@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from IPython.display import DisplayHandle
+
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.notebook.cells.attempts import Attempts
@@ -12,17 +14,21 @@ from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.panel.manager import PanelManager
 
 
-def begin_in_background(cell: Cell, cluster: Cluster, panels: PanelManager) -> BackgroundRun:
+def begin_in_background(
+    cell: Cell, panels: PanelManager, cluster: Cluster, handle: DisplayHandle | None = None
+) -> BackgroundRun:
     """Run a cell in the background.
 
     Parameters
     ----------
     cell
         The cell.
-    cluster
-        Where it runs; a new one is not started there.
     panels
         Make the strip above its output.
+    cluster
+        Where it runs; a new one is not started there.
+    handle
+        A display that the strip takes the place of.
     """
     lines: list[str] = []
     attempts = Attempts(cell, cluster, lines.append)
@@ -41,7 +47,7 @@ def begin_in_background(cell: Cell, cluster: Cluster, panels: PanelManager) -> B
 
     run, _ = attempts.begin()
     title = f"{cluster.name} · {cell.title}"
-    strip = panels.strip(cluster, run.id)
+    strip = panels.strip(cluster, run.id, handle)
     made = BackgroundRun(
         run,
         title,

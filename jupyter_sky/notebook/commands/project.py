@@ -21,7 +21,7 @@ def pip(context: CommandContext, options: Namespace) -> None:
     typed = CellOptions(
         pip=options.packages, wheels=options.wheels, index=tuple(options.index or ())
     )
-    context.session.install(cluster, options.packages, typed)
+    context.session.additions.install(cluster, options.packages, typed)
 
 
 def put(context: CommandContext, options: Namespace) -> None:

@@ -150,6 +150,12 @@ class BackgroundRun:
             raise self._trouble
         return self._bind(self._run, self._run.values())
 
+    def show_at(self, handle: DisplayHandle) -> None:
+        """Show its strip, and the end of its output in place of a display."""
+        self._strip.show()
+        self._handles.append(handle)
+        self._update()
+
     def __repr__(self) -> str:
         return f"<{self._title}: {self._state()}>"
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.snapshot import Snapshot
@@ -82,7 +83,7 @@ class PanelManager:
         if self._has_widgets and self._settings.panel != "none":
             threading.Thread(target=self._import, daemon=True).start()
 
-    def strip(self, cluster: Cluster, run: str) -> RunStrip:
+    def strip(self, cluster: Cluster, run: str, handle: DisplayHandle | None = None) -> RunStrip:
         """Return the strip of a run, to be shown in the cell that began it.
 
         Parameters
@@ -91,13 +92,15 @@ class PanelManager:
             The cluster.
         run
             The id of the run.
+        handle
+            A display that it takes the place of.
         """
         snapshot = self._remember(cluster, run)
         if self._settings.panel == "none":
             return NoStrip()
         if not self._has_page:
             return _TerminalLine(snapshot)
-        return Strip(snapshot, self._opens(cluster), partial(self._widget, cluster))
+        return Strip(snapshot, self._opens(cluster), partial(self._widget, cluster), handle)
 
     def go_on(self, strip: RunStrip, cluster: Cluster, run: str) -> None:
         """Show in a strip the run that follows its own; from any thread."""

@@ -37,6 +37,8 @@ class Strip:
         Whether the ranks are shown below it from the beginning.
     widget
         Returns what shows the run as a widget, as a bundle of MIME types; empty where none can.
+    handle
+        A display that it takes the place of when it is shown first.
     """
 
     is_output = True
@@ -46,11 +48,13 @@ class Strip:
         snapshot: Callable[[], Snapshot],
         is_open: bool,
         widget: Callable[[], Mapping[str, Any]],
+        handle: DisplayHandle | None = None,
     ) -> None:
         self._snapshot = snapshot
         self._is_open = is_open
         self._widget = widget
-        self._handle = DisplayHandle()
+        self._handle = handle or DisplayHandle()
+        self._has_place = handle is not None
         self._lock = threading.Lock()
         self._is_shown = False
         self._is_over = False
@@ -61,7 +65,7 @@ class Strip:
     def show(self) -> None:
         """Show it in the current cell, also where it was before and has been cleared."""
         with self._lock:
-            self._is_shown = False
+            self._is_shown, self._has_place = self._has_place, False
             self._publish()
             begins, self._follows = not self._follows, True
         if begins:

@@ -84,6 +84,8 @@ class Slurm:
 
     name = "slurm"
     cloud = "Slurm"
+    queues = True
+    """Its nodes may take hours to come: nobody needs to wait for them."""
 
     @property
     def default_nodes(self) -> int:

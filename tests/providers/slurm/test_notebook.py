@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.notebook.kernels import LiveNotebook
+from tests.notebook.kernels import Cell, LiveNotebook
 from tests.paths import ROOT
-from tests.providers.slurm.test_provider import queue, without_owner
+from tests.providers.slurm.test_provider import queue, submit_other, without_owner
 from tests.waiting import until
 
 
@@ -49,3 +50,52 @@ def test_a_cell_goes_through_the_queue_and_its_ranks_meet(notebook: LiveNotebook
     refused = notebook.run("%%sky --provider slurm --time 100-0\npass")
     assert "its partition allows less time: type a shorter `--time`" in refused.sentence
     assert not queue()
+
+
+IN_THE_QUEUE = """\
+%%sky --provider slurm --nodes 2 --background --out total
+import torch, torch.distributed as dist
+total = torch.ones(1)
+dist.all_reduce(total)
+print(word)
+"""
+
+
+def meanwhile(notebook: LiveNotebook, code: str, *shown: Cell) -> None:
+    """Run a cell, and read what others show that have ended."""
+    assert notebook.finish(notebook.start(code), *shown).error is None
+
+
+def test_a_cell_in_the_background_waits_in_the_queue_and_the_notebook_does_not(
+    notebook: LiveNotebook,
+) -> None:
+    other = submit_other("--nodes=2", "--exclusive")
+    try:
+        notebook.succeed("word = 'as it was'")
+        cell = notebook.succeed(IN_THE_QUEUE)
+        notebook.watch(cell, lambda cell: "is pending: it waits for nodes" in cell.shown[0])
+        meanwhile(notebook, "word = 'as it is now'", cell)
+        # Another cell for the same cluster waits with it; Stop lets go of that cell alone.
+        waiting = notebook.start("%%sky\npass")
+        notebook.until(waiting, lambda cell: "is pending" in str(cell.shown))
+        notebook.interrupt()
+        assert "KeyboardInterrupt" in notebook.finish(waiting, cell).traceback
+        # A cancelled run leaves the queue.
+        meanwhile(notebook, "Out[3].cancel()", cell)
+        notebook.watch(cell, lambda cell: "was stopped; nothing is left running" in cell.shown[0])
+        assert "sky-queue" not in queue()
+        # So does a cluster that is ended.
+        cell = notebook.succeed(IN_THE_QUEUE)
+        notebook.watch(cell, lambda cell: "is pending" in cell.shown[0])
+        assert "nothing is left running" in notebook.succeed("%sky down").stdout
+        assert "sky-queue" not in queue()
+        cell = notebook.succeed(IN_THE_QUEUE)
+        notebook.watch(cell, lambda cell: "is pending" in cell.shown[0])
+    finally:
+        subprocess.run(["scancel", other], check=True)
+    # It begins by itself, with what was there when it was typed.
+    notebook.watch(cell, lambda cell: cell.shown[1] == "as it is now")
+    notebook.watch(cell, lambda cell: cell.snapshot["run"]["state"] == "ok")
+    assert notebook.value("(Out[9].result()['total'].item(), total.item())") == (2.0, 2.0)
+    notebook.succeed("%sky down")
+    until(lambda: not queue())

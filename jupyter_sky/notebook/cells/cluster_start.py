@@ -1,0 +1,119 @@
+"""A start of a cluster behind the notebook's back: its nodes may be in a queue for hours."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.api.display.description import describe
+from jupyter_sky.api.display.progress_line import ProgressLine
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted, heard_interrupts
+from jupyter_sky.notebook.cluster_factory import Place
+from jupyter_sky.providers.base import Progress
+from jupyter_sky.transport import event_loop
+
+Started = tuple[Place, Cluster]
+
+
+class ClusterStart:
+    """A start in a thread of its own.
+
+    Parameters
+    ----------
+    name
+        The cluster.
+    start
+        Starts it; called in the thread.
+    take_up
+        Makes what was started a cluster of the notebook; called in the user's thread.
+
+    Attributes
+    ----------
+    name
+        The cluster.
+    text
+        What is going on.
+    future
+        Ends when the start does, one way or the other.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[Progress], Started],
+        take_up: Callable[[Started], Cluster],
+    ) -> None:
+        self.name = name
+        self.text = "starting"
+        self.future: concurrent.futures.Future[Started] = concurrent.futures.Future()
+        self._start = start
+        self._take_up = take_up
+        self._cluster: Cluster | None = None
+        self._stop = threading.Event()
+        self._listeners: list[Callable[[], None]] = []
+        threading.Thread(target=self._run, daemon=True, name="sky-start").start()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` in another thread when `text` has changed, and when it has ended."""
+        self._listeners.append(listener)
+        self.future.add_done_callback(lambda done: listener())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the notebook has the cluster, or there is none."""
+        return self._cluster is not None or (
+            self.future.done() and self.future.exception() is not None
+        )
+
+    def cluster(self, timeout: float | None = None) -> Cluster:
+        """Wait for the end, in the user's thread, and return the cluster.
+
+        Raises
+        ------
+        SkyError
+            When it did not start, or was stopped.
+        TimeoutError
+            When it has not ended after ``timeout`` seconds; it goes on.
+        """
+        with heard_interrupts():
+            started = self.future.result(timeout)
+        if self._cluster is None:
+            self._cluster = self._take_up(started)
+        return self._cluster
+
+    def follow(self, shell: InteractiveShell) -> None:
+        """Wait for the end, in the user's thread, and show in the current cell how it gets on.
+
+        Raises
+        ------
+        SkyError
+            When it did not start, or was stopped.
+        """
+        with ProgressLine(shell, self.name) as progress:
+            self.listen(lambda: progress.update(self.text))
+            progress.update(self.text)
+            cluster = self.cluster()
+            progress.update(f"{describe(cluster)}, ready")
+
+    def cancel(self) -> None:
+        """Stop it, and leave the queue; returns at once."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        try:
+            with event_loop.interrupted_by(self._stop):
+                self.future.set_result(self._start(self._say))
+        except KeyboardInterrupt:
+            stopped = f"the start of {self.name} was stopped; nothing is left running."
+            self.future.set_exception(Interrupted(stopped))
+        except BaseException as error:
+            self.future.set_exception(error)
+
+    def _say(self, text: object) -> None:
+        self.text = str(text)
+        for listener in self._listeners:
+            listener()

@@ -1,0 +1,163 @@
+"""The handle of a run whose cluster still starts: the cell has ended, and the notebook is free."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+from IPython.display import DisplayHandle
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.notebook.cells.cluster_start import ClusterStart
+from jupyter_sky.notebook.output.background_run import BackgroundRun
+
+Begin = Callable[[Cluster, DisplayHandle | None], BackgroundRun]
+
+
+class QueuedRun:
+    """A run in the background that begins when its cluster is there.
+
+    Await it, or ask for its ``result()``, like a `BackgroundRun`, which it becomes. It begins in
+    the user's thread, as what it is sent belongs to that: between two cells, or when somebody waits
+    for it.
+
+    Parameters
+    ----------
+    start
+        The start of its cluster.
+    title
+        What it is called.
+    begin
+        Begins the run, with its strip in place of a display; called in the user's thread.
+    loop
+        The event loop of the user's thread.
+    """
+
+    def __init__(
+        self, start: ClusterStart, title: str, begin: Begin, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._start = start
+        self._title = title
+        self._begin = begin
+        self._run: BackgroundRun | None = None
+        self._trouble: BaseException | None = None
+        self._is_cancelled = False
+        self._places: tuple[DisplayHandle, DisplayHandle] | None = None
+        self._lock = threading.Lock()
+        start.listen(self._update)
+        start.future.add_done_callback(lambda done: _call_in(loop, self._begin_between_cells))
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended, or will not begin."""
+        return self._run.done if self._run else self._trouble is not None
+
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster that it runs on."""
+        return self._start.name
+
+    @property
+    def output(self) -> str:
+        """The end of what the shown ranks printed."""
+        return self._run.output if self._run else ""
+
+    @property
+    def metrics(self) -> Any:
+        """What the ranks have logged so far, as of a `BackgroundRun`; ``None`` before it begins."""
+        return self._run.metrics if self._run else None
+
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
+        """Wait for the end, bind what ``--out`` and ``--gather`` asked for, and return it.
+
+        Raises
+        ------
+        SkyError
+            When the cluster did not start.
+        RemoteError
+            When the run failed; also of the original type.
+        KeyboardInterrupt
+            When it was cancelled.
+        TimeoutError
+            When it has not ended after ``timeout`` seconds; it goes on.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        run = self._begun(timeout)
+        return run.result(until and max(0.0, until - time.monotonic()))
+
+    def cancel(self) -> None:
+        """Stop the run, or leave the queue: the cluster does not start if it was started for it."""
+        self._is_cancelled = True
+        if self._run:
+            self._run.cancel()
+        else:
+            self._start.cancel()
+
+    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
+        with contextlib.suppress(Exception):  # `_begun` raises it
+            yield from asyncio.shield(asyncio.wrap_future(self._start.future)).__await__()
+        return (yield from self._begun().__await__())
+
+    def __repr__(self) -> str:
+        return repr(self._run) if self._run else f"<{self._title}: {self._state()}>"
+
+    def _ipython_display_(self) -> None:
+        if self._run:
+            self._run._ipython_display_()
+            return
+        self._places = DisplayHandle(), DisplayHandle()
+        for place, text in zip(self._places, (repr(self), ""), strict=True):
+            place.display({"text/plain": text}, raw=True)
+
+    # In the user's thread
+
+    def _begun(self, timeout: float | None = None) -> BackgroundRun:
+        """Wait for the cluster, begin the run once, and return it."""
+        if self._trouble:
+            raise self._trouble
+        if self._run is None:
+            try:
+                cluster = self._start.cluster(timeout)
+                if self._is_cancelled:
+                    raise Interrupted(f"{self._title}: stopped before it began.")
+                strip, lines = self._places or (None, None)
+                run = self._begin(cluster, strip)
+                with self._lock:
+                    self._run = run
+            except TimeoutError:
+                raise
+            except BaseException as trouble:
+                if self._start.future.done():
+                    self._trouble = trouble
+                    self._update()
+                raise
+            if strip and lines:
+                strip.update({"text/plain": ""}, raw=True)
+                run.show_at(lines)
+        return self._run
+
+    def _begin_between_cells(self) -> None:
+        with contextlib.suppress(BaseException):  # it is shown, and `result` raises it
+            self._begun()
+
+    # In any thread
+
+    def _update(self) -> None:
+        with self._lock:
+            if self._run is None and self._places:
+                self._places[0].update({"text/plain": repr(self)}, raw=True)
+
+    def _state(self) -> str:
+        if self._trouble:
+            return f"failed: {str(self._trouble).rstrip('.')}"
+        return self._start.text
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the notebook has ended
+        loop.call_soon_threadsafe(function)

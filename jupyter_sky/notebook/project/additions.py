@@ -1,0 +1,82 @@
+"""What clusters get while they are up; they would be started anew with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.lines import as_line
+from jupyter_sky.notebook.project import install, plugins, volumes
+from jupyter_sky.notebook.project.image import with_sources
+
+
+class Additions:
+    """Adds packages, volumes and plugins to clusters that are up.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    settings
+        The defaults of options.
+    started
+        The options with which each cluster would be started anew, by its name; kept up to date.
+    """
+
+    def __init__(
+        self, shell: InteractiveShell, settings: Sky, started: dict[str, CellOptions]
+    ) -> None:
+        self._shell = shell
+        self._settings = settings
+        self._started = started
+
+    def install(self, cluster: Cluster, requirements: Sequence[str], typed: CellOptions) -> None:
+        """Install packages on a cluster that is up; it would be started anew with them.
+
+        Parameters
+        ----------
+        cluster
+            The cluster.
+        requirements
+            The packages as pip writes them.
+        typed
+            The options that ask for them, and say where they come from.
+
+        Raises
+        ------
+        SkyError
+            When they cannot be installed; the cluster is as it was then.
+        """
+        install.install(self._shell, cluster, requirements, with_sources(cluster.spec.image, typed))
+        started = self._started[cluster.name]
+        self._started[cluster.name] = started = replace(
+            started,
+            pip=tuple(dict.fromkeys([*started.pip, *typed.pip])),
+            wheels=typed.wheels or started.wheels,
+            index=tuple(dict.fromkeys([*started.index, *typed.index])),
+            env=typed.env or started.env,
+        )
+        registry.record_line(cluster.id, as_line(started))
+
+    def add_volumes(self, cluster: Cluster, typed: CellOptions) -> None:
+        """Make volumes on a cluster that is up; it would be started anew with them."""
+        before = self._started[cluster.name]
+        if more := tuple(each for each in typed.volumes if each not in before.volumes):
+            volumes.add_volumes(self._shell, cluster, more, self._settings.volume_cache)
+            started = replace(before, volumes=(*before.volumes, *more))
+            self._started[cluster.name] = started
+            registry.record_line(cluster.id, as_line(started))
+
+    def add_plugins(self, cluster: Cluster, words: Sequence[str]) -> None:
+        """Add plugins to a cluster that is up; it would be started anew with them."""
+        before = self._started[cluster.name]
+        has = before.plugin if before.plugin is not None else cluster.runtime_env.plugins
+        plugins.add_plugins(self._shell, cluster, words)
+        self._started[cluster.name] = started = replace(before, plugin=(*has, *words))
+        registry.record_line(cluster.id, as_line(started))
