@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -82,7 +81,8 @@ class Cluster:
         SkyError
             In one sentence, when it does not come up; nothing of it is left then.
         """
-        cluster = cls(ClusterConfig(spec, uuid.uuid4().hex[:8], provider, runtime_env, timeouts))
+        identity = wait(lifecycle.identity(spec, provider))
+        cluster = cls(ClusterConfig(spec, identity, provider, runtime_env, timeouts))
         controller = cluster._controller
         controller.warn(provider.check(spec, runtime_env.preload))
         wait(lifecycle.record(controller))

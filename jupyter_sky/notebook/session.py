@@ -40,6 +40,7 @@ from jupyter_sky.notebook.project.volumes import say_written_back
 from jupyter_sky.notebook.validation import check_fit, further_plugins, missing_packages
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Progress
+from jupyter_sky.providers.cloud import Queueing
 from jupyter_sky.providers.spec import UNATTENDED
 
 
@@ -143,7 +144,7 @@ class Session:
         if self.find(name):
             return None
         places = self._places(name, [self._start_options(name, options)])
-        if len(places) > 1 or not getattr(places[0].provider, "queues", False):
+        if len(places) > 1 or not isinstance(places[0].provider, Queueing):
             return None
         self.panels.prepare()
         start = partial(start_at_one, places, None, self.settings.timeouts())

@@ -88,6 +88,24 @@ class CloudProvider(Provider, Protocol):
 
 
 @runtime_checkable
+class Queueing(CloudProvider, Protocol):
+    """A provider whose nodes are waited for in a queue: for hours, and also without a notebook.
+
+    Its `launch` goes on with what another kernel has begun for a cluster of the same id, if that
+    is what is wanted now, and lets go of it if not.
+    """
+
+    async def is_queued(self, identity: str) -> bool:
+        """Return whether nodes of a cluster are waited for, or wait for its notebook.
+
+        Raises
+        ------
+        SkyError
+            When it cannot be known.
+        """
+
+
+@runtime_checkable
 class Stoppable(CloudProvider, Protocol):
     """A provider whose machines can be stopped: they cost nothing then but for their disks."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,7 +25,8 @@ from jupyter_sky.cluster.volumes.mount import mount
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider
 from jupyter_sky.providers.buckets.looking import check_there
-from jupyter_sky.providers.cloud import CloudProvider
+from jupyter_sky.providers.cloud import CloudProvider, Queueing
+from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.tasks import blocking
 
 
@@ -39,6 +41,17 @@ def config_of(
     spec, place = registry.recorded_spec(row), row.spec.get("place")
     timeouts = timeouts or Timeouts()
     return ClusterConfig(spec, row.id, provider, runtime_env, timeouts, visits, place, row.meter)
+
+
+async def identity(spec: ClusterSpec, provider: Provider) -> str:
+    """Return the id of a cluster: a new one, or that of a start that was left in a queue."""
+    there = await blocking(registry.find, spec.name)
+    is_left = there is not None and not there.machines and not there.is_starting
+    if is_left and there and isinstance(provider, Queueing):
+        is_here = there.spec.get("place") == provider.location()
+        if is_here and await provider.is_queued(there.id):
+            return there.id
+    return uuid.uuid4().hex[:8]
 
 
 async def record(controller: Controller) -> None:
@@ -66,7 +79,8 @@ async def record(controller: Controller) -> None:
         await stops.refuse(there, provider)
         machines = [provider.machine(each) for each in [*there.machines, *there.leaving]]
         await owed_ends.remove_machines(Origin.of_row(there, provider), machines)
-        await _release(controller, there.id, there.spec.get("place"))
+        if there.id != controller.id:
+            await _release(controller, there.id, there.spec.get("place"))
         await blocking(registry.remove, there.id)
     row = registry.describe(spec, controller.runtime_env.plugins)
     if isinstance(provider, CloudProvider):

@@ -32,7 +32,7 @@ from jupyter_sky.providers.slurm.job_state import JobState
 from jupyter_sky.transport.protocol.agent_spec import NOTICE_FILE, AgentSpec, RankSpec
 
 SPECS = "specs.json"
-"""The specifications of the agents, by the numbers of their tasks."""
+"""The specifications of the agents, by the numbers of their tasks, and what makes them."""
 
 ANSWER = "node-{}.json"
 """What a node says of its agent, or why there is none; it has the number of its task."""
@@ -44,7 +44,8 @@ _LOOK_EVERY = 60.0  # seconds, at most, until the clock is looked at again
 def main(job: Path) -> None:
     """Start the agent of this node, and wait until it has ended."""
     number = int(os.environ["SLURM_PROCID"])
-    spec = AgentSpec.from_json(json.dumps(json.loads((job / SPECS).read_text())[number]))
+    specs = json.loads((job / SPECS).read_text())["specs"]
+    spec = AgentSpec.from_json(json.dumps(specs[number]))
     answer = job / ANSWER.format(number)
     job_id, step = os.environ["SLURM_JOB_ID"], os.environ["SLURM_STEP_ID"]
     folder = of_the_user() / f"{spec.id}-{job_id}{step:0>5}{number:05}"

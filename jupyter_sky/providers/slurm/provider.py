@@ -84,8 +84,6 @@ class Slurm:
 
     name = "slurm"
     cloud = "Slurm"
-    queues = True
-    """Its nodes may take hours to come: nobody needs to wait for them."""
 
     @property
     def default_nodes(self) -> int:
@@ -159,6 +157,11 @@ class Slurm:
         at = _login_of(location)
         jobs = [each.id for each in await queued_jobs(at) if each.cluster == identity]
         await asyncio.gather(*(cancel(at, job) for job in jobs))
+
+    async def is_queued(self, identity: str) -> bool:
+        """Return whether a cluster has a job."""
+        jobs = await queued_jobs(login_node(self.login))
+        return identity in {each.cluster for each in jobs}
 
     async def ended_at(self, machines: Sequence[Machine]) -> list[float | None]:
         """Return which jobs have ended, as of now."""

@@ -14,6 +14,7 @@ from jupyter_sky.providers.slurm.login import LoginNode
 from jupyter_sky.providers.slurm.script import OUTPUT
 
 _MAKE = 'umask 077; mkdir -p "$1" && mktemp -d "$1/$2-XXXXXX"'
+_READ = 'test ! -e "$1" || cat "$1"'
 _WRITE = 'umask 077; cat > "$1"'
 # The list of a folder is asked for anew also where a shared home remembers what was not there.
 _AWAIT = """
@@ -55,6 +56,10 @@ class StartFolder:
     async def write(self, name: str, text: str) -> None:
         """Write a file."""
         await self.at.ask(["sh", "-c", _WRITE, "sh", f"{self.path}/{name}"], text.encode())
+
+    async def read(self, name: str) -> str:
+        """Return the content of a file; empty if there is none."""
+        return await self.at.ask(["sh", "-c", _READ, "sh", f"{self.path}/{name}"])
 
     async def answers(self, known: int) -> dict[int, Mapping[str, Any]]:
         """Return what nodes have said, by the numbers of their tasks.

@@ -62,6 +62,13 @@ class Start:
     size: Sequence[str]
     own_job: str | None
 
+    @property
+    def wanted(self) -> str:
+        """What makes it, as text: two that are equal here are interchangeable."""
+        job = self.own_job, [*self.size], asdict(self.request)
+        agents = [asdict(self.agent_spec(node, None)) for node, _ in self.nodes]
+        return json.dumps([*job, asdict(self.environment), agents])
+
     def agent_spec(self, node: Node, credentials: Credentials | None) -> AgentSpec:
         """Return what the agent of a node has to know; it adds what it finds there."""
         spec, there = self.cluster.spec, self.cluster.machines
@@ -89,13 +96,15 @@ class Start:
 async def start_agents(start: Start, progress: Progress) -> list[SlurmMachine]:
     """Start an agent for each of some nodes: all of them or none."""
     cluster, at = start.cluster, start.at
-    folder = await StartFolder.make(at, start.environment.starts, cluster.identity)
-    job = None
+    job, folder = await _left_behind(start)
     try:
         name = mark(cluster.identity, cluster.spec.name, folder.name)
-        specs = [asdict(start.agent_spec(*each)) for each in start.nodes]
-        await folder.write(SPECS, json.dumps(specs))
-        if start.own_job:
+        if job is None:
+            specs = [asdict(start.agent_spec(*each)) for each in start.nodes]
+            await folder.write(SPECS, json.dumps({"wanted": start.wanted, "specs": specs}))
+        if job:
+            progress(f"job {job} was in the queue already")
+        elif start.own_job:
             job = await _start_step(start, start.own_job, name, folder)
         else:
             job = await _submit(start, name, folder)
@@ -107,6 +116,22 @@ async def start_agents(start: Start, progress: Progress) -> list[SlurmMachine]:
     finally:
         with contextlib.suppress(SlurmError):
             await folder.remove()
+
+
+async def _left_behind(start: Start) -> tuple[str | None, StartFolder]:
+    """Return the job that another kernel has left in the queue, and its folder, or a new one."""
+    at, parent, identity = start.at, start.environment.starts, start.cluster.identity
+    if not start.cluster.machines:
+        for each in await queued_jobs(at):
+            if each.cluster != identity:
+                continue
+            folder = StartFolder(at, f"{parent}/{each.start}")
+            said = await folder.read(SPECS)
+            if said and json.loads(said)["wanted"] == start.wanted:
+                return each.id, folder
+            await cancel(at, each.id)
+            await folder.remove()
+    return None, await StartFolder.make(at, parent, identity)
 
 
 async def _submit(start: Start, name: str, folder: StartFolder) -> str:

@@ -61,6 +61,12 @@ print(word)
 """
 
 
+def pending() -> str:
+    """Return the numbers of the jobs that wait."""
+    command = ["squeue", "--noheader", "--states=PENDING", "--format=%i"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def meanwhile(notebook: LiveNotebook, code: str, *shown: Cell) -> None:
     """Run a cell, and read what others show that have ended."""
     assert notebook.finish(notebook.start(code), *shown).error is None
@@ -91,11 +97,19 @@ def test_a_cell_in_the_background_waits_in_the_queue_and_the_notebook_does_not(
         assert "sky-queue" not in queue()
         cell = notebook.succeed(IN_THE_QUEUE)
         notebook.watch(cell, lambda cell: "is pending" in cell.shown[0])
+        # A kernel that starts again finds its place in the queue.
+        place = pending()
+        notebook.restart()
+        notebook.succeed("%load_ext jupyter_sky")
+        notebook.succeed("word = 'as it is now'")
+        cell = notebook.succeed(IN_THE_QUEUE)
+        notebook.watch(cell, lambda cell: "is pending" in cell.shown[0])
+        assert pending() == place
     finally:
         subprocess.run(["scancel", other], check=True)
     # It begins by itself, with what was there when it was typed.
     notebook.watch(cell, lambda cell: cell.shown[1] == "as it is now")
     notebook.watch(cell, lambda cell: cell.snapshot["run"]["state"] == "ok")
-    assert notebook.value("(Out[9].result()['total'].item(), total.item())") == (2.0, 2.0)
+    assert notebook.value("(Out[3].result()['total'].item(), total.item())") == (2.0, 2.0)
     notebook.succeed("%sky down")
     until(lambda: not queue())
