@@ -250,12 +250,17 @@ def _notes(
             f"It runs on {row.machines[0].get('computer')}, which shares its registry with this "
             f"computer."
         )
-    elif row and not live and state == "lost":
+    elif row and not live and state == "lost" and row.machines:
+        yield "Its nodes are gone: end it to remove what is left of it."
+    elif row and not live and state == "lost" and row.progress:
         yield (
-            "Its nodes are gone: end it to remove what is left of it."
-            if row.machines
-            else "It did not start: end it to remove what is left of it."
+            f"Its notebook has ended while it waited ({row.progress}): run its cell again to "
+            "go on, or end it."
         )
+    elif row and not live and state == "lost":
+        yield "It did not start: end it to remove what is left of it."
+    elif row and state == "starting" and row.progress:
+        yield as_sentence(row.progress[:1].upper() + row.progress[1:])
     elif row and state == "stopped":
         left = stops.money_left(row, time.time())
         if left is None or left > 0:

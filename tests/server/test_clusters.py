@@ -352,6 +352,25 @@ def test_a_stopped_cluster_is_shown_with_what_its_disks_cost(tmp_path: Path) -> 
     assert [each["state"] for each in shown if each["name"] == "train"] == ["starting"]
 
 
+def test_a_cluster_whose_nodes_are_queued_for_says_how_that_gets_on(tmp_path: Path) -> None:
+    spec = {"nodes": 1, "idle_timeout": None, "starter": registry.starter()}
+    registry.record("0000000d", "queued", "slurm", spec)
+    registry.record_progress("0000000d", "job 12 is pending: 3 jobs of gpu are before it")
+
+    def shown() -> tuple[str, str]:
+        inventory = cluster_list.read_inventory(KernelReports(tmp_path))
+        entries = cluster_list.answer(inventory, {}, {}, {}, tmp_path)["clusters"]
+        [entry] = [each for each in entries if each["name"] == "queued"]
+        return entry["state"], entry["note"]
+
+    assert shown() == ("starting", "Job 12 is pending: 3 jobs of gpu are before it.")
+    registry.clear_starter("0000000d")
+    state, note = shown()
+    registry.remove("0000000d")
+    assert state == "lost"
+    assert note.startswith("Its notebook has ended while it waited (job 12 is pending: 3 jobs")
+
+
 def test_a_registry_that_is_none_is_said(server: Server, registry_file: Path) -> None:
     before = registry_file.read_bytes() if registry_file.exists() else None
     registry_file.write_bytes(b"no database" * 1000)

@@ -26,7 +26,9 @@ from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider
 from jupyter_sky.providers.buckets.looking import check_there
 from jupyter_sky.providers.cloud import CloudProvider, Queueing
+from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.event_loop import call
 from jupyter_sky.transport.tasks import blocking
 
 
@@ -104,6 +106,8 @@ async def start(controller: Controller, progress: Progress) -> None:
         volume that cannot be made.
     """
     runtime_env = controller.runtime_env
+    if isinstance(controller.provider, Queueing):
+        progress = _recorded(controller, progress)
     if volumes := controller.spec.volumes:
         await blocking(check_there, volumes, controller.provider)
     # Stop may come while machines start: `down` ends the launch, which this task does not wait for.
@@ -117,6 +121,20 @@ async def start(controller: Controller, progress: Progress) -> None:
     if stops.are_possible(controller.provider, machines):
         await blocking(stops.record_possible, controller.id)
     await get_ready(controller, machines, progress)
+
+
+def _recorded(controller: Controller, progress: Progress) -> Progress:
+    """Let others see how a start gets on that takes long, in the registry."""
+    shown = ""
+
+    def say(said: str | Preparation) -> None:
+        nonlocal shown
+        progress(said)
+        if (text := str(said)) != shown:
+            shown = text
+            call(lambda: controller.spawn(blocking(registry.record_progress, controller.id, text)))
+
+    return say
 
 
 async def get_ready(

@@ -105,6 +105,11 @@ class Row:
         return list(self.spec.get("leaving", []))
 
     @property
+    def progress(self) -> str:
+        """How its start got on when that was recorded last, if its nodes are queued for."""
+        return str(self.spec.get("progress") or "")
+
+    @property
     def is_elsewhere(self) -> bool:
         """Whether it consists of processes on another computer, which shares this registry."""
         here = socket.gethostname()
@@ -263,11 +268,20 @@ def record_size(
 
 def record_growth(identity: str, goes_on: bool) -> None:
     """Record that machines are about to be started for a cluster, or that this is over."""
-    grower = json.dumps({**starter(), "since": time.time()} if goes_on else None)
+    record_in_spec(identity, "grower", {**starter(), "since": time.time()} if goes_on else None)
+
+
+def record_progress(identity: str, text: str) -> None:
+    """Record how the start of a cluster gets on, in words."""
+    record_in_spec(identity, "progress", text)
+
+
+def record_in_spec(identity: str, name: str, value: object) -> None:
+    """Record one thing of a cluster's spec, as JSON has it."""
     with opened() as database:
         database.execute(
-            "UPDATE clusters SET spec = json_set(spec, '$.grower', json(?)) WHERE id = ?",
-            (grower, identity),
+            "UPDATE clusters SET spec = json_set(spec, ?, json(?)) WHERE id = ?",
+            (f"$.{name}", json.dumps(value), identity),
         )
 
 
@@ -283,21 +297,12 @@ def record_end(identity: str, when: float) -> None:
 
 def record_line(identity: str, line: str) -> None:
     """Record the magic line that makes a cluster, without the passwords of its addresses."""
-    line = without_secrets(line)
-    with opened() as database:
-        database.execute(
-            "UPDATE clusters SET spec = json_set(spec, '$.line', ?) WHERE id = ?", (line, identity)
-        )
+    record_in_spec(identity, "line", without_secrets(line))
 
 
 def clear_starter(identity: str) -> None:
     """Clear the starter of a cluster; resources of it may still exist."""
-    no_process = json.dumps({"computer": socket.gethostname(), "pid": 0})
-    with opened() as database:
-        database.execute(
-            "UPDATE clusters SET spec = json_set(spec, '$.starter', json(?)) WHERE id = ?",
-            (no_process, identity),
-        )
+    record_in_spec(identity, "starter", {"computer": socket.gethostname(), "pid": 0})
 
 
 def remove(identity: str) -> None:

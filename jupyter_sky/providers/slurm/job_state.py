@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_count
 
 GONE = "GONE"
 """The state of what Slurm knows nothing of any more."""
@@ -13,9 +14,12 @@ GONE = "GONE"
 _ENDED = {GONE, "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
 _ENDED |= {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 
+PRIORITY = "Priority"
+"""The reason of jobs that wait for others."""
+
 _REASONS = {
     "Resources": "it waits for nodes to become free",
-    "Priority": "others are before it",
+    PRIORITY: "others are before it",
     "None": "it was not looked at yet",
     "QOSMaxJobsPerUserLimit": "you have as many jobs as your QOS allows",
     "AssocMaxJobsLimit": "you have as many jobs as your account allows",
@@ -52,11 +56,14 @@ class JobState:
         Why it is in that state, as Slurm calls it.
     start
         When it is expected to start, or has started; empty if that is not known.
+    partition
+        Where it waits or runs; several with commas between them until one is chosen.
     """
 
     state: str
     reason: str = ""
     start: str = ""
+    partition: str = ""
 
     @property
     def is_ending(self) -> bool:
@@ -84,10 +91,19 @@ def check_can_start(job: str, there: JobState) -> None:
         raise UsageError(f"job {job} would wait for ever ({there.reason}): {advice}.")
 
 
-def in_words(job: str, there: JobState) -> str:
-    """Return what the queue says of a job, for the user."""
+def in_words(job: str, there: JobState, ahead: int = 0) -> str:
+    """Return what the queue says of a job, for the user.
+
+    Parameters
+    ----------
+    ahead
+        How many jobs of its partition are before it, as far as Slurm shows them.
+    """
     if there.state != "PENDING":
         return f"job {job} is {there.state.lower()}: starting its nodes"
     reason = _REASONS.get(there.reason, there.reason)
+    if there.reason == PRIORITY and ahead:
+        are = "is" if ahead == 1 else "are"
+        reason = f"{format_count(ahead, 'job')} of {there.partition} {are} before it"
     expected = f", expected to start at {there.start.replace('T', ' ')}" if there.start else ""
     return f"job {job} is pending: {reason}{expected}"

@@ -28,7 +28,7 @@ async def job_state(at: LoginNode, job: str) -> JobState:
         return JobState("RUNNING" if said == job else GONE)
     try:
         said = await at.ask(
-            ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r|%S"]
+            ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r|%S|%P"]
         )
     except SlurmError as error:
         if "Invalid job id" not in str(error):
@@ -36,8 +36,18 @@ async def job_state(at: LoginNode, job: str) -> JobState:
         said = ""
     if not said:
         return JobState(GONE)
-    state, reason, start = said.splitlines()[0].split("|")
-    return JobState(state, reason, "" if start == "N/A" else start)
+    state, reason, start, partition = said.splitlines()[0].split("|")
+    return JobState(state, reason, "" if start == "N/A" else start, partition)
+
+
+async def jobs_ahead(at: LoginNode, job: str, partition: str) -> int:
+    """Return how many jobs of its partition have more priority than one that waits.
+
+    Sites may hide the jobs of others, which are not counted then.
+    """
+    listed = ["squeue", "--noheader", "--states=PENDING", "--sort=-p,i", "--format=%i"]
+    waiting = (await at.ask([*listed, f"--partition={partition}"])).split()
+    return waiting.index(job) if job in waiting else 0
 
 
 def number_of(job: str) -> str:

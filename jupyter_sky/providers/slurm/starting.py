@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import Node, Progress, RunningCluster
 from jupyter_sky.providers.mtls import Credentials
 from jupyter_sky.providers.slurm.environment import NodeEnvironment
-from jupyter_sky.providers.slurm.job_state import check_can_start, in_words
-from jupyter_sky.providers.slurm.jobs import cancel, job_state
+from jupyter_sky.providers.slurm.job_state import PRIORITY, check_can_start, in_words
+from jupyter_sky.providers.slurm.jobs import cancel, job_state, jobs_ahead
 from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, own_environment
 from jupyter_sky.providers.slurm.machine import SlurmMachine
 from jupyter_sky.providers.slurm.on_node import SPECS
@@ -27,6 +28,7 @@ from jupyter_sky.providers.slurm.start_folder import StartFolder
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 
 _LOOK_EVERY = 0.3  # seconds
+_PLACE_EVERY = 10  # looks at the job, of about 3 seconds: the list of all jobs may be long
 
 
 @dataclass(frozen=True)
@@ -181,12 +183,14 @@ async def _await_agents(
     job: str, start: Start, folder: StartFolder, progress: Progress
 ) -> list[SlurmMachine]:
     """Wait without an end: how long a queue takes is for the user to judge."""
-    reason, known = "", 0
-    while True:
+    reason, known, ahead = "", 0, 0
+    for look in count():
         ended = None
         try:
             there = await job_state(start.at, job)
-            progress(in_words(job, there))
+            if there.reason == PRIORITY and look % _PLACE_EVERY <= 1:
+                ahead = await jobs_ahead(start.at, job, there.partition)
+            progress(in_words(job, there, ahead))
             if there.reason == reason:  # the first one is a guess
                 check_can_start(job, there)
             reason = there.reason
@@ -207,6 +211,7 @@ async def _await_agents(
         if ended:
             last = await folder.last_line()
             raise SkyError(f"job {job} ended before its nodes were ready: {ended.state}{last}")
+    raise AssertionError("unreachable")
 
 
 def _machine(job: str, start: Start, said: Mapping[str, Any], task: int) -> SlurmMachine:

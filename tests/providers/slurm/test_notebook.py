@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_sky.cluster.inventory import registry
 from tests.notebook.kernels import Cell, LiveNotebook
 from tests.paths import ROOT
 from tests.providers.slurm.test_provider import queue, submit_other, without_owner
@@ -99,6 +100,7 @@ def test_a_cell_in_the_background_waits_in_the_queue_and_the_notebook_does_not(
         notebook.watch(cell, lambda cell: "is pending" in cell.shown[0])
         # A kernel that starts again finds its place in the queue.
         place = pending()
+        assert registry.rows()[-1].progress.startswith(f"job {place.strip()} is pending")
         notebook.restart()
         notebook.succeed("%load_ext jupyter_sky")
         notebook.succeed("word = 'as it is now'")

@@ -79,9 +79,10 @@ def test_what_slurm_refuses_is_said_in_its_words(slurm: Path) -> None:
 def test_stop_takes_a_pending_job_back(slurm: Path) -> None:
     said: list[str] = []
     other = submit_other("--nodes=2", "--exclusive")
+    before = submit_other("--nodes=2", "--exclusive")
     try:
         interrupted = threading.Thread(
-            target=interrupt_when, args=[lambda: "is pending" in str(said)]
+            target=interrupt_when, args=[lambda: "pending: 1 job of main is before it" in str(said)]
         )
         interrupted.start()
         with pytest.raises(KeyboardInterrupt):
@@ -91,7 +92,7 @@ def test_stop_takes_a_pending_job_back(slurm: Path) -> None:
         assert registry.find("patient") is None
         assert not without_owner()
     finally:
-        subprocess.run(["scancel", other], check=True)
+        subprocess.run(["scancel", before, other], check=True)
         until(lambda: not queue())
 
 
