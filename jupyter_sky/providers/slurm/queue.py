@@ -6,6 +6,7 @@ It says whose a job is also when everything that the notebook knew of it is lost
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import uuid
@@ -55,7 +56,7 @@ def owner() -> str:
     """Return the id of this registry: another one may belong to the same user."""
     path = home() / "slurm" / "owner"
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    with contextlib.suppress(FileExistsError), path.open("x") as file:
+    with contextlib.suppress(FileExistsError), open(path, "x", opener=_private) as file:
         file.write(uuid.uuid4().hex[:12])
     return path.read_text()
 
@@ -86,3 +87,7 @@ async def queued_jobs() -> list[QueuedJob]:
                 about = (cluster, name, whose, computer, start)
                 found.append(QueuedJob(job, *about, state.lower()))
     return found
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
