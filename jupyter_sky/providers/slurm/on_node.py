@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -40,7 +41,8 @@ def main(job: Path) -> None:
     number = int(os.environ["SLURM_PROCID"])
     spec = AgentSpec.from_json((job / f"spec-{number}.json").read_text())
     job_id, step = os.environ["SLURM_JOB_ID"], os.environ["SLURM_STEP_ID"]
-    folder = of_the_user() / f"{spec.id}-{job_id}{step:0>5}{number:05}"
+    # By chance: the queue tells everybody the rest, and somebody could take the name before.
+    folder = of_the_user() / f"{spec.id}-{secrets.randbelow(10**12):012}"
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
     blobs = Path(blob_folder(str(folder), free))
     for sent in (signal.SIGINT, signal.SIGTERM):

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_sky.providers.node_defaults import SHARED_MEMORY
+from jupyter_sky.providers.node_defaults import BLOBS_OF, SHARED_MEMORY
 from tests.cluster.test_other_users import attempts
 from tests.providers.slurm.users import User, two_users
 from tests.waiting import until
@@ -74,6 +74,11 @@ def waiting(users: tuple[User, User]) -> str:
 def shown(waiting: str, users: tuple[User, User]) -> tuple[str, str]:
     """What the cells of Ada and Bob have shown, whose clusters are up then."""
     ada, bob = users
+    [(_, _, mark)] = jobs(ada, seen_by=bob)
+    for node in range(2):
+        # What can be foreseen of a name on the node, somebody may take before.
+        name = BLOBS_OF.format(f"{mark.split(':')[1]}-{waiting}{0:05}{node:05}")
+        assert bob.run("mkdir", str(SHARED_MEMORY / name)).returncode == 0
     assert ada.run("scontrol", "release", waiting).stdout == ""
     return ada.shown(), bob.shown()
 
