@@ -95,7 +95,9 @@ class User:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if process.uids().real == self.number:
+                # What is left of one that has ended is for the first process to reap, some day.
+                is_there = process.status() != psutil.STATUS_ZOMBIE
+                if is_there and process.uids().real == self.number:
                     found.append(process)
         return found
 
