@@ -18,6 +18,7 @@ import pytest
 from jupyter_sky.cluster.inventory import asked_names, kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 from jupyter_sky.providers.local import Local
+from jupyter_sky.transport.frames import encode
 from tests.cluster.conftest import Cells
 from tests.node_processes import processes_of_node
 
@@ -25,10 +26,10 @@ NOBODY = 65534
 
 TRY = """
 import encodings.idna, json, os, socket, ssl, sys
-nobody, wanted, ports = json.load(sys.stdin)
+user, wanted, ports, certificate, said = json.load(sys.stdin)
 os.setgroups([])
-os.setgid(nobody)
-os.setuid(nobody)  # not earlier: others may not run this interpreter
+os.setgid(user)
+os.setuid(user)  # not earlier: others may not run this interpreter
 done = []
 for path in wanted:
     for what in ("open", "list", "connect", "write"):
@@ -46,11 +47,13 @@ for path in wanted:
             pass
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+if certificate:
+    context.load_cert_chain(certificate)
 for port in ports:
     try:
         with socket.create_connection(("127.0.0.1", port)) as sock:
             with context.wrap_socket(sock) as secured:
-                secured.sendall(b"x" * 100)
+                secured.sendall(bytes.fromhex(said))
                 if secured.recv(1):
                     done.append(["answered", port])
     except OSError:
@@ -59,11 +62,14 @@ print(json.dumps(done))
 """
 
 
-def attempts(paths: list[str], ports: list[int]) -> list[Any]:
-    """Return what another user gets done with paths and ports."""
+def attempts(
+    paths: list[str], ports: list[int], user: int = NOBODY, certificate: str = ""
+) -> list[Any]:
+    """Return what another user gets done with paths and ports, with a certificate or without."""
+    hello = encode({"op": "hello"}).hex()
     said = subprocess.run(
         [sys.executable, "-I", "-c", TRY],
-        input=json.dumps([NOBODY, paths, ports]),
+        input=json.dumps([user, paths, ports, certificate, hello]),
         capture_output=True,
         text=True,
         cwd="/",

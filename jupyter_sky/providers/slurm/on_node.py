@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -47,8 +48,8 @@ def main(job: Path) -> None:
     specs = json.loads((job / SPECS).read_text())["specs"]
     spec = AgentSpec.from_json(json.dumps(specs[number]))
     answer = job / ANSWER.format(number)
-    job_id, step = os.environ["SLURM_JOB_ID"], os.environ["SLURM_STEP_ID"]
-    folder = of_the_user() / f"{spec.id}-{job_id}{step:0>5}{number:05}"
+    # By chance: the queue tells everybody the rest, and somebody could take the name before.
+    folder = of_the_user() / f"{spec.id}-{secrets.randbelow(10**12):012}"
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
     blobs = Path(blob_folder(str(folder), free))
     for sent in (signal.SIGINT, signal.SIGTERM):

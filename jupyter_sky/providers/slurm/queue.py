@@ -6,6 +6,7 @@ It says whose a job is also when everything that the notebook knew of it is lost
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import uuid
@@ -56,7 +57,7 @@ def owner() -> str:
     """Return the id of this registry: another one may belong to the same user."""
     path = home() / "slurm" / "owner"
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    with contextlib.suppress(FileExistsError), path.open("x") as file:
+    with contextlib.suppress(FileExistsError), open(path, "x", opener=_private) as file:
         file.write(uuid.uuid4().hex[:12])
     return path.read_text()
 
@@ -65,7 +66,7 @@ def remember_login(host: str) -> None:
     """Record that clusters were asked for at a login node; empty for this computer."""
     owner()
     if host not in known_logins():
-        with _logins().open("a") as file:
+        with open(_logins(), "a", opener=_private) as file:
             file.write(f"{host}\n")
 
 
@@ -102,3 +103,7 @@ async def queued_jobs(at: LoginNode) -> list[QueuedJob]:
                 about = (cluster, name, whose, computer, start)
                 found.append(QueuedJob(job, *about, state.lower()))
     return found
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

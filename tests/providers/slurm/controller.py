@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import secrets
 import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -56,10 +55,17 @@ _GPUS = "Name=gpu Type=a100 File=/dev/null\nName=gpu Type=a100 File=/dev/zero\n"
 
 
 @contextlib.contextmanager
-def real_slurm(address: str = "127.0.0.1") -> Iterator[Path]:
+def real_slurm(address: str = "127.0.0.1", inside: Sequence[str] = ()) -> Iterator[Path]:
     """Run Slurm at an address of this machine, and let commands find it; its folder.
 
     Tests are skipped where it cannot be run.
+
+    Parameters
+    ----------
+    address
+        Where the controller and the nodes are reached.
+    inside
+        The command before those of its daemons, as to start them in a namespace.
     """
     if os.getuid() or not all(shutil.which(each) for each in _PROGRAMS):
         pytest.skip("a real Slurm needs root, slurmctld, slurmd, slurm-client and munge")
@@ -75,14 +81,14 @@ def real_slurm(address: str = "127.0.0.1") -> Iterator[Path]:
             there = f"--socket={folder}/munge.socket"
             _start(daemons, folder, "munged", "--foreground", "--force", key, said, there, *files)
             until((folder / "munge.socket").exists)
-            _start(daemons, folder, "slurmctld", "-D")
+            _start(daemons, folder, *inside, "slurmctld", "-D")
             for node in ("n1", "n2"):
-                _start(daemons, folder, "slurmd", "-D", "-N", node)
+                _start(daemons, folder, *inside, "slurmd", "-D", "-N", node)
             until(lambda: _said("sinfo", "--noheader", "--format=%T %D").strip() == "idle 2")
             yield folder
         finally:
             # Nobody would end what a test has left that failed.
-            _said("scancel", f"--user={getpass.getuser()}")
+            _said("scancel", *_said("squeue", "--noheader", "--format=%i").split())
             until(lambda: not _said("squeue", "--noheader"))
             for daemon in reversed(daemons):
                 daemon.terminate()
