@@ -242,6 +242,8 @@ class ForkServer:
         _libc.prctl(PR_SET_NAME, f"sky-rank-{request['rank']}".encode(), 0, 0, 0)
         # After a crash in C code, the last lines of the log say where it was.
         faulthandler.enable()
+        if self._spec.umask is not None:
+            os.umask(self._spec.umask)
         os.environ.update(request["env"])
         os.environ[_RANK_PID] = str(os.getpid())
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)

@@ -42,8 +42,16 @@ _NOTICE = 120.0  # seconds before the end of the job: what EC2 gives, too
 _LOOK_EVERY = 60.0  # seconds, at most, until the clock is looked at again
 
 
-def main(job: Path) -> None:
-    """Start the agent of this node, and wait until it has ended."""
+def main(job: Path, umask: int) -> None:
+    """Start the agent of this node, and wait until it has ended.
+
+    Parameters
+    ----------
+    job
+        The folder of the start.
+    umask
+        What the user's programs make files with.
+    """
     number = int(os.environ["SLURM_PROCID"])
     specs = json.loads((job / SPECS).read_text())["specs"]
     spec = AgentSpec.from_json(json.dumps(specs[number]))
@@ -65,6 +73,7 @@ def main(job: Path) -> None:
                 ranks=tuple(_with_gpus(spec.ranks)),
                 env=_variables(spec),
                 peer=_another_node(number, spec.peer),
+                umask=umask,
             )
             started: dict[str, Any] = {**start_agent(folder, here)}
         except SkyError as error:
@@ -203,5 +212,4 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    os.umask(0o077)
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), os.umask(0o077))

@@ -247,6 +247,7 @@ class SSH:
             python_path=host.code,
             env={**spec.image.env, **host.variables},
             keeps=host.keeps,
+            umask=host.facts.umask,
             notices="metadata" if self.spot else "",
             templates=folders.folder.rpartition("/")[0],
         )

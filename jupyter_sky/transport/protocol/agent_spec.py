@@ -61,6 +61,8 @@ class AgentSpec:
         Variables of the environment of all ranks.
     keeps
         Folders to mark as used from time to time, so that they are not taken for unused ones.
+    umask
+        What ranks make files with; ``None`` for what the agent does.
     templates
         Folder, for this user alone, in which a process with everything imported is left behind for
         the next agent; ``None`` for none.
@@ -87,6 +89,7 @@ class AgentSpec:
     python_path: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     keeps: tuple[str, ...] = ()
+    umask: int | None = None
     templates: str | None = None
     notices: Literal["", "metadata", "file"] = ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -63,6 +64,11 @@ def test_a_job_becomes_a_cluster_and_ends_with_it(slurm: Path) -> None:
         assert cells.ask("os.environ['SLURMD_NODENAME']") == ["n1", "n2"]
         job = row.machines[0]["id"]
         assert cells.ask("os.environ['SLURM_JOB_ID']") == [job, job]
+        # What ranks write is as open to a group as what the user writes.
+        cells.run("umask = os.umask(0)")
+        own = os.umask(0)
+        os.umask(own)
+        assert cells.ask("umask") == [own, own]
     finally:
         cluster.down()
     until(lambda: not queue())

@@ -106,8 +106,9 @@ def own_folder(user: User) -> Path:
 
 
 def below(*places: Path) -> list[Path]:
-    """Return these folders, and everything in them."""
-    return [path for place in places for path in (place, *place.rglob("*"))]
+    """Return these folders, and everything in them, but for what SQLite has for moments."""
+    there = [path for place in places for path in (place, *place.rglob("*"))]
+    return [path for path in there if not path.name.startswith("registry.sqlite-")]
 
 
 def open_to_others(paths: list[Path]) -> list[Path]:

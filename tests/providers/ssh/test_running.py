@@ -229,7 +229,10 @@ def test_what_the_user_writes_on_a_host_stays(lab: Lab, start) -> None:
     cells.run("open('checkpoint', 'w').write('step 1')")
     name = cells.cluster.name
     cells.cluster.down()
-    assert (lab.hosts[0].home / "jupyter-sky" / name / "checkpoint").read_text() == "step 1"
+    written = lab.hosts[0].home / "jupyter-sky" / name / "checkpoint"
+    assert written.read_text() == "step 1"
+    # As open to others as what the user writes there.
+    assert written.stat().st_mode & 0o777 == 0o644
     assert not lab.hosts[0].processes("jupyter_sky")
     assert not lab.hosts[0].agent_folders()
     assert "jupyter-sky" not in lab.hosts[0].run("ls", "/dev/shm")

@@ -13,6 +13,7 @@ free() { df -kP "$1" 2>/dev/null | awk 'NR == 2 { print $4 }'; }
 say system "$(uname -s)"
 say machine "$(uname -m)"
 say user "$(id -u)"
+say umask "$(umask)"
 say home "$HOME"
 # Another user may have made a folder of our name first: then it is the first of ours that has one
 # like it, or a new one.
@@ -47,6 +48,8 @@ class HostFacts:
     ----------
     system, machine
         As ``uname`` says: ``"Linux"``, ``"x86_64"``.
+    umask
+        What the user's programs make files with.
     home, cache
         Folders.
     runtime_folder
@@ -68,6 +71,7 @@ class HostFacts:
     system: str
     machine: str
     user: int
+    umask: int
     home: str
     runtime_folder: str
     cache: str
@@ -103,6 +107,7 @@ def gather_facts(connection: SSHConnection) -> HostFacts:
         system=said["system"],
         machine=said["machine"],
         user=int(said["user"]),
+        umask=int(said["umask"], 8),
         home=said["home"],
         runtime_folder=said["runtime"],
         cache=said["cache"],
