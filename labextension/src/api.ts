@@ -22,6 +22,7 @@ export interface Entry {
   kernels: Kernel[];
   price: number | null;
   cost: number | null;
+  unit: 'dollars' | 'GPU hours' | 'node hours';
   stoppable: boolean;
   running_price: number | null;
   idle: IdleTimeout | null;

@@ -352,6 +352,18 @@ def test_a_stopped_cluster_is_shown_with_what_its_disks_cost(tmp_path: Path) -> 
     assert [each["state"] for each in shown if each["name"] == "train"] == ["starting"]
 
 
+def test_a_cluster_without_a_price_is_shown_with_its_hours(tmp_path: Path) -> None:
+    registry.record("0000000d", "queued", "slurm", {"nodes": 2, "counts_hours": True})
+    node = {"accelerators": 4, "gpu": "A100", "ranks": [0]}
+    registry.record_machines("0000000d", [{"nodes": [node]}] * 2, time.time() - 1800)
+    inventory = cluster_list.read_inventory(KernelReports(tmp_path))
+    shown = cluster_list.answer(inventory, {}, {}, {}, tmp_path)["clusters"]
+    registry.remove("0000000d")
+    [entry] = [each for each in shown if each["name"] == "queued"]
+    assert (entry["price"], entry["unit"]) == (None, "GPU hours")
+    assert entry["cost"] == pytest.approx(4.0, rel=0.02)
+
+
 def test_a_registry_that_is_none_is_said(server: Server, registry_file: Path) -> None:
     before = registry_file.read_bytes() if registry_file.exists() else None
     registry_file.write_bytes(b"no database" * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
 from jupyter_sky.cluster.control.shutdown import end
+from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import owed_ends, probe, registry, stops
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
@@ -22,7 +24,7 @@ from jupyter_sky.cluster.version_check import VersionMismatch
 from jupyter_sky.cluster.volumes import renewal
 from jupyter_sky.cluster.volumes.mount import mount
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider
+from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider, counts_hours
 from jupyter_sky.providers.buckets.looking import check_there
 from jupyter_sky.providers.cloud import CloudProvider
 from jupyter_sky.transport.tasks import blocking
@@ -69,6 +71,7 @@ async def record(controller: Controller) -> None:
         await _release(controller, there.id, there.spec.get("place"))
         await blocking(registry.remove, there.id)
     row = registry.describe(spec, controller.runtime_env.plugins)
+    row["counts_hours"] = counts_hours(provider)
     if isinstance(provider, CloudProvider):
         controller.place = row["place"] = provider.location()
     try:
@@ -99,7 +102,9 @@ async def start(controller: Controller, progress: Progress) -> None:
     controller.launch = asyncio.get_running_loop().create_task(launch)
     machines = await asyncio.shield(controller.launch)
     rows = [machine.row() for machine in machines]
-    await blocking(registry.record_machines, controller.id, rows)
+    since = time.time() if counts_hours(controller.provider) else None  # not in the queue
+    await blocking(registry.record_machines, controller.id, rows, since)
+    controller.meter = controller.meter if since is None else CostMeter(0.0, since)
     if stops.are_possible(controller.provider, machines):
         await blocking(stops.record_possible, controller.id)
     await get_ready(controller, machines, progress)

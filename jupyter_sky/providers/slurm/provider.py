@@ -71,6 +71,7 @@ class Slurm:
 
     name = "slurm"
     cloud = "Slurm"
+    counts_hours = True
     python = sys.executable
     """What runs on the nodes: the notebook's own environment, from the shared home."""
 
