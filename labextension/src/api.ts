@@ -108,6 +108,7 @@ export interface Environment {
 export interface Offers {
   offers: Offer[];
   notes: string[];
+  providers: string[];
 }
 
 export interface Offer {

@@ -78,7 +78,7 @@ class Slurm:
     @property
     def default_nodes(self) -> int:
         """All nodes of the notebook's own job, or one of another."""
-        return own_nodes() if self._own_job() else 1
+        return own_nodes() if self.own_job() else 1
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse what is not here: Slurm's commands, or as much as is asked of the own job."""
@@ -89,7 +89,7 @@ class Slurm:
                 )
         if spec.volumes or spec.image.bootstrap or spec.image.apt:
             raise UsageError("nodes of Slurm take neither volumes nor apt nor bootstrap commands.")
-        if job := self._own_job():
+        if job := self.own_job():
             event_loop.wait(allocation(job)).check(spec)
         return differences(spec.image)
 
@@ -100,7 +100,7 @@ class Slurm:
         cluster = RunningCluster(spec, identity, preload, ())
         names = [f"node {number}" for number in range(spec.nodes)]
         shown: Sequence[Credentials | None] = issue_credentials(names) if spec.nodes > 1 else [None]
-        return [*await self._start(cluster, shown, self._own_job(), self._chosen(), progress)]
+        return [*await self._start(cluster, shown, self.own_job(), self._chosen(), progress)]
 
     def machine(self, row: Mapping[str, Any]) -> SlurmMachine:
         """Return the machine that ``row`` describes."""
@@ -177,7 +177,7 @@ class Slurm:
 
     # Starting nodes
 
-    def _own_job(self) -> str | None:
+    def own_job(self) -> str | None:
         """Return the job to start nodes in, if none is to be submitted."""
         wants_another = self.sbatch or any(getattr(self, name) for name in _JOB_OPTIONS)
         return None if wants_another else own_job()
