@@ -24,7 +24,7 @@ from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.slurm import Slurm, partitions
-from jupyter_sky.providers.slurm.allocation import allocation
+from jupyter_sky.providers.slurm.allocation import Allocation
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 
@@ -160,8 +160,8 @@ def _is_worth_asking(provider: str) -> bool:
 def _slurm(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
     spec = _spec(wanted)
     provider = session.factory.provider(session.settings.with_cluster_defaults(wanted))
-    if isinstance(provider, Slurm) and (job := provider.own_job()):
-        yield from _of_own_job(job, spec, wanted)
+    if isinstance(provider, Slurm) and (has := provider.own_allocation()):
+        yield from _of_own_job(has, spec, wanted)
     kinds = [each for each in event_loop.wait(partitions.node_kinds()) if each.nodes >= spec.nodes]
     asked = spec.wanted_gpus
     if asked is not None:
@@ -184,14 +184,13 @@ def _slurm(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
             yield _slurm_offer(f"{kind}", gpu, line)
 
 
-def _of_own_job(job: str, spec: ClusterSpec, wanted: CellOptions) -> Iterator[ListedOffer]:
+def _of_own_job(has: Allocation, spec: ClusterSpec, wanted: CellOptions) -> Iterator[ListedOffer]:
     """Yield the nodes of the job that the notebook runs in, if they suit: nobody waits for them."""
-    has = event_loop.wait(allocation(job))
     with contextlib.suppress(UsageError):
         has.check(spec)
         gpus = f", {has.gpus} × {(has.gpu or 'GPU').upper()} each" if has.gpus else ""
         size = f"{format_count(has.nodes, 'node')}{gpus}"
-        description = f"job {job}, in which this notebook runs: {size}"
+        description = f"job {has.job}, in which this notebook runs: {size}"
         yield _slurm_offer(description, _gpu_word(has.gpu, has.gpus), wanted)
 
 

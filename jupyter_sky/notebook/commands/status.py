@@ -87,7 +87,7 @@ def costs(context: CommandContext, options: Namespace) -> None:
         rows.append((f"{day}", name, place, format_duration(3600 * total.hours), *_spent(total)))
     rows.append(("in all", "", "", "", *_spent(in_all)))
     print("\n".join(aligned(rows)))
-    print("used: hours of GPUs, or of nodes without, from when they were there to their end")
+    print("used: hours of GPUs, or of nodes without; not those in a queue")
     if in_all.dollars:
         print(
             "cost: instances, from when they were asked for, at the price that was shown then, and "

@@ -19,7 +19,7 @@ from jupyter_sky.providers.base import AddedNodes, Machine, Node, Progress, Runn
 from jupyter_sky.providers.cloud import CloudResources
 from jupyter_sky.providers.local.requirements import differences
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
-from jupyter_sky.providers.slurm.allocation import allocation, own_job, own_nodes
+from jupyter_sky.providers.slurm.allocation import Allocation, allocation, own_job, own_nodes
 from jupyter_sky.providers.slurm.commands import (
     SlurmError,
     ask,
@@ -69,16 +69,16 @@ class Slurm:
     grace: float = 600.0
     idle_timeout: float | None = 3600.0
 
+    counts_hours = True
     name = "slurm"
     cloud = "Slurm"
-    counts_hours = True
     python = sys.executable
     """What runs on the nodes: the notebook's own environment, from the shared home."""
 
     @property
     def default_nodes(self) -> int:
         """All nodes of the notebook's own job, or one of another."""
-        return own_nodes() if self.own_job() else 1
+        return own_nodes() if self._own_job() else 1
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse what is not here: Slurm's commands, or as much as is asked of the own job."""
@@ -89,7 +89,7 @@ class Slurm:
                 )
         if spec.volumes or spec.image.bootstrap or spec.image.apt:
             raise UsageError("nodes of Slurm take neither volumes nor apt nor bootstrap commands.")
-        if job := self.own_job():
+        if job := self._own_job():
             event_loop.wait(allocation(job)).check(spec)
         return differences(spec.image)
 
@@ -100,7 +100,7 @@ class Slurm:
         cluster = RunningCluster(spec, identity, preload, ())
         names = [f"node {number}" for number in range(spec.nodes)]
         shown: Sequence[Credentials | None] = issue_credentials(names) if spec.nodes > 1 else [None]
-        return [*await self._start(cluster, shown, self.own_job(), self._chosen(), progress)]
+        return [*await self._start(cluster, shown, self._own_job(), self._chosen(), progress)]
 
     def machine(self, row: Mapping[str, Any]) -> SlurmMachine:
         """Return the machine that ``row`` describes."""
@@ -122,6 +122,11 @@ class Slurm:
         for machine in map(_node, machines):
             leaving[machine.id].append(machine)
         await asyncio.gather(*(_release(job, each) for job, each in leaving.items()))
+
+    def own_allocation(self) -> Allocation | None:
+        """Return what the notebook's own job has, if nodes are those of that."""
+        job = self._own_job()
+        return event_loop.wait(allocation(job)) if job else None
 
     # What Slurm knows of clusters
 
@@ -177,7 +182,7 @@ class Slurm:
 
     # Starting nodes
 
-    def own_job(self) -> str | None:
+    def _own_job(self) -> str | None:
         """Return the job to start nodes in, if none is to be submitted."""
         wants_another = self.sbatch or any(getattr(self, name) for name in _JOB_OPTIONS)
         return None if wants_another else own_job()
