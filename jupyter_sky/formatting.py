@@ -63,6 +63,13 @@ def format_dollars(amount: float) -> str:
     return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${amount:.4f}"
 
 
+def format_cost(amount: float, unit: str) -> str:
+    """Return a cost: ``"$1.20"`` in ``"dollars"``, ``"1.20 GPU hours"`` in that unit."""
+    if unit == "dollars":
+        return format_dollars(amount)
+    return f"< 0.01 {unit}" if 0 < amount < 0.005 else f"{amount:,.2f} {unit}"
+
+
 def format_count(count: int, noun: str) -> str:
     """Return a number of things: ``"1 node"``, ``"4 local nodes"``."""
     return f"{count} {noun}{'s' * (count != 1)}"

@@ -8,6 +8,7 @@ from jupyter_sky.formatting import (
     aligned,
     as_sentence,
     format_bytes,
+    format_cost,
     format_count,
     format_dollars,
     format_duration,
@@ -62,6 +63,17 @@ def test_dollars_of_any_size_are_never_shown_as_nothing() -> None:
         "$0.0123",
         "$0.50",
         "$1,234.50",
+    ]
+
+
+def test_costs_are_in_their_unit() -> None:
+    assert format_cost(1.2, "dollars") == "$1.20"
+    assert [format_cost(each, "GPU hours") for each in (0, 1e-6, 0.0123, 1, 1234.5)] == [
+        "0.00 GPU hours",
+        "< 0.01 GPU hours",
+        "0.01 GPU hours",
+        "1.00 GPU hours",
+        "1,234.50 GPU hours",
     ]
 
 

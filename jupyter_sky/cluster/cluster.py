@@ -391,7 +391,7 @@ class Cluster:
     @property
     def price(self) -> float | None:
         """Dollars an hour; ``None`` if it costs nothing, or if that is not known."""
-        return self._controller.price
+        return self._controller.rate.price
 
     @property
     def sent_bytes(self) -> int:

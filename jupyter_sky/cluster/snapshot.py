@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal, TypedDict
 
+from jupyter_sky.cluster.cost_meter import Unit
 from jupyter_sky.cluster.state import ClusterPhase, RankPhase
 from jupyter_sky.transport.protocol.inspection import RankHistory
 
@@ -56,7 +57,8 @@ class ClusterView(TypedDict):
 
     ``id`` is that of the registry. ``note`` says in words what it is doing, or is empty;
     ``generation`` is the number of its process group; ``price`` is in dollars an hour and ``cost``
-    in dollars so far, where it has one; ``pages`` are those that its nodes serve for the browser.
+    so far in the unit ``unit``, where it has one; ``pages`` are those that its nodes serve for the
+    browser.
     """
 
     id: str
@@ -69,6 +71,7 @@ class ClusterView(TypedDict):
     gpu: str | None
     price: float | None
     cost: float | None
+    unit: Unit
     pages: list[PageView]
 
 
@@ -98,7 +101,7 @@ class RunView(TypedDict):
     ``background`` says that the kernel does not wait for it. ``started`` is in seconds since the
     epoch, ``seconds`` how long it has taken up to this snapshot, ``title`` a line of its code.
     ``cell`` is the id of the notebook's cell, and ``shown`` are the ranks whose output the cell
-    shows. ``cost`` is in dollars, ``trouble`` why the cluster could not go on with the run.
+    shows. ``cost`` is in its cluster's unit, ``trouble`` why that could not go on with the run.
     ``where`` says where its ranks are, when some wait long for others or the user has asked.
     ``attempt`` is which attempt at a cell it is and how many there can be, from the second one on.
     """

@@ -41,6 +41,9 @@ class Provider(Protocol):
     ----------
     name
         What the user types behind ``--provider``; it is written into the registry.
+    counts_hours
+        Whether the time of its nodes is shown where others show a price: they have none, but others
+        wait for them. It may be left out (`counts_hours`).
     """
 
     name: str
@@ -101,6 +104,11 @@ class Provider(Protocol):
 
     def machine(self, row: Mapping[str, Any]) -> Machine:
         """Return the machine that `Machine.row` described, in this or another kernel."""
+
+
+def counts_hours(provider: Provider) -> bool:
+    """Return whether the time that clusters have a provider's nodes is counted."""
+    return getattr(provider, "counts_hours", False)
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from jupyter_sky import __version__
+from jupyter_sky.cluster.cost_meter import Unit
 from jupyter_sky.cluster.inventory import registry, stops
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 from jupyter_sky.cluster.inventory.registry import Broken, Row
@@ -169,7 +170,8 @@ def _entry(
         "note": " ".join(_notes(row, live, reports, state, failure, kernels, root)),
         "kernels": [_kernel(each.kernel, kernels, root) for each in live],
         "price": shown.get("price") if shown.get("price") is not None else facts.price,
-        "cost": row.cost(time.time()) if isinstance(row, Row) and row.price else shown.get("cost"),
+        "cost": shown.get("cost") if facts.cost is None else facts.cost,
+        "unit": shown.get("unit", facts.unit) if facts.cost is None else facts.unit,
         "stoppable": stoppable,
         "running_price": row.running_price if isinstance(row, Row) else None,
         "idle": _idle(row, live, state),
@@ -189,6 +191,8 @@ class _RegistryFacts:
     gpu: str | None = None
     created: float | None = None
     price: float | None = None
+    cost: float | None = None
+    unit: Unit = Unit.DOLLARS
     line: str | None = None
 
 
@@ -207,6 +211,8 @@ def _registry_facts(row: Row | Broken | None) -> _RegistryFacts:
         gpu=gpus[0] if gpus else wanted if isinstance(wanted, str) else None,
         created=row.created,
         price=row.price if _is_number(row.price) else None,
+        cost=row.cost(time.time()),
+        unit=row.rate.unit,
         line=f"%%sky {line}".rstrip() if isinstance(line, str) else None,
     )
 

@@ -14,6 +14,8 @@ from typing import Any, Literal, TypedDict
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
+from jupyter_sky.cluster.cost_meter import Unit
+
 ClusterStatus = Literal["starting", "ready", "running", "lost", "stopped", "down", "unknown"]
 
 
@@ -40,6 +42,7 @@ class Entry(TypedDict):
     kernels: list[Kernel]
     price: float | None
     cost: float | None
+    unit: Unit
     stoppable: bool
     running_price: float | None
     idle: IdleTimeout | None

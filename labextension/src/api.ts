@@ -22,6 +22,7 @@ export interface Entry {
   kernels: Kernel[];
   price: number | null;
   cost: number | null;
+  unit: 'dollars' | 'GPU hours' | 'node hours';
   stoppable: boolean;
   running_price: number | null;
   idle: IdleTimeout | null;
@@ -107,6 +108,7 @@ export interface Environment {
 export interface Offers {
   offers: Offer[];
   notes: string[];
+  providers: string[];
 }
 
 export interface Offer {

@@ -34,6 +34,7 @@ export interface Cluster {
   gpu: string | null;
   price: number | null;
   cost: number | null;
+  unit: 'dollars' | 'GPU hours' | 'node hours';
   pages: Page[];
 }
 

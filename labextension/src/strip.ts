@@ -8,7 +8,7 @@ import { PageLinks } from './pages.ts';
 import type { Rank, Run, Snapshot } from './snapshot.ts';
 import { plain } from './text.ts';
 import type { Place } from './view.ts';
-import { duration, money, size, span, type Translation } from './words.ts';
+import { amount, duration, money, size, span, type Translation } from './words.ts';
 
 /** Milliseconds for a kernel to react to Stop before the user is told of another way. */
 const PATIENCE = 4000;
@@ -201,7 +201,7 @@ export class Strip {
       run?.trouble && plain(run.trouble),
       sent_bytes >= WORTH_SAYING && this.#trans.__('%1 sent', size(sent_bytes)),
       this.#isCell
-        ? run?.cost != null && money(run.cost)
+        ? run?.cost != null && amount(this.#trans, run.cost, cluster.unit)
         : cluster.price !== null && this.#trans.__('%1 an hour', money(cluster.price))
     ];
     return facts.filter(Boolean).join(' · ');

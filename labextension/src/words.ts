@@ -1,5 +1,7 @@
 /* Numbers in words, and how words are translated. */
 
+import type { Cluster } from './snapshot.ts';
+
 /** The part of JupyterLab's `TranslationBundle` that is used here, so that one can be handed over. */
 export interface Translation {
   /** Returns `text` in the user's language, with `%1`, `%2`… replaced. */
@@ -64,6 +66,16 @@ export function money(dollars: number): string {
   const digits = dollars >= 0.1 || dollars === 0 ? 2 : 4;
   const exact = { minimumFractionDigits: digits, maximumFractionDigits: digits };
   return `$${dollars.toLocaleString('en-US', exact)}`;
+}
+
+/** A cost in its unit: "$0.12", "1.25 GPU hours". Records in older notebooks have dollars. */
+export function amount(trans: Translation, cost: number, unit: Cluster['unit'] | undefined): string {
+  if (unit !== 'GPU hours' && unit !== 'node hours') {
+    return money(cost);
+  }
+  const exact = { minimumFractionDigits: 2, maximumFractionDigits: 2 };
+  const hours = cost > 0 && cost < 0.005 ? '< 0.01' : cost.toLocaleString('en-US', exact);
+  return unit === 'GPU hours' ? trans.__('%1 GPU hours', hours) : trans.__('%1 node hours', hours);
 }
 
 export function percent(part: number): string {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { beforeEach, mock, test } from 'node:test';
-import type { Offers } from '../src/api.ts';
+import type { Offer, Offers } from '../src/api.ts';
 import { NewCluster, type Wanted } from '../src/sidebar/form.ts';
 import { document, Event, KeyboardEvent, place, texts, textOf, tools } from './page.ts';
 
@@ -58,13 +58,19 @@ function submit(): void {
   host.querySelector('form')!.requestSubmit();
 }
 
-async function answer(offers: Offers): Promise<void> {
-  answers.at(-1)!(offers);
+const found = (offers: Offer[], notes: string[] = []): Offers => ({
+  offers,
+  notes,
+  providers: ['local', 'aws', 'slurm']
+});
+
+async function answer(...answered: Parameters<typeof found>): Promise<void> {
+  answers.at(-1)!(found(...answered));
   await settled();
 }
 
 test('offers are shown with their price, and the chosen one goes into the notebook', async () => {
-  await answer({ offers: [LOCAL, SPOT], notes: ['Use `--hosts` for ssh.'] });
+  await answer([LOCAL, SPOT], ['Use `--hosts` for ssh.']);
   assert.deepEqual(texts(host, '.jsky-offer'), ['this machinelocal', 'g6.xlarge, spotaws · $0.62 an hour']);
   assert.equal(textOf(host, '.jsky-form-notes'), 'Use --hosts for ssh.');
   assert.equal(textOf(host, '.jsky-form-line'), '%sky up --nodes 2');
@@ -82,7 +88,7 @@ test('offers are shown with their price, and the chosen one goes into the notebo
 });
 
 test('what is chosen is asked for, and of two answers the later question counts', async () => {
-  await answer({ offers: [LOCAL, SPOT], notes: [] });
+  await answer([LOCAL, SPOT]);
   const gpu = field<HTMLSelectElement>('GPU');
   assert.deepEqual([...gpu.options].map(({ value }) => value), ['', 'L4']);
   gpu.value = 'L4';
@@ -94,14 +100,14 @@ test('what is chosen is asked for, and of two answers the later question counts'
     { provider: '', nodes: 2, gpu: 'L4' },
     { provider: 'aws', nodes: 2, gpu: 'L4' }
   ]);
-  answers[2]!({ offers: [SPOT], notes: [] });
-  answers[1]!({ offers: [LOCAL], notes: [] });
+  answers[2]!(found([SPOT]));
+  answers[1]!(found([LOCAL]));
   await settled();
   assert.equal(textOf(host, '.jsky-form-line'), `%sky up ${SPOT.line}`);
 });
 
 test('what is typed is what starts, however soon the button follows', async () => {
-  await answer({ offers: [LOCAL, SPOT], notes: [] });
+  await answer([LOCAL, SPOT]);
   host.querySelectorAll<HTMLElement>('.jsky-offer')[1]!.click();
   type('3');
   assert.equal(button('Start').disabled, false);
@@ -110,7 +116,7 @@ test('what is typed is what starts, however soon the button follows', async () =
   assert.deepEqual(inserted, [], 'what is offered for three nodes is not known yet');
   assert.deepEqual(asked.at(-1), { provider: '', nodes: 3, gpu: '' });
   const three = { ...SPOT, price: 0.93, line: SPOT.line.replace('2', '3') };
-  await answer({ offers: [{ ...LOCAL, line: '--nodes 3' }, three], notes: [] });
+  await answer([{ ...LOCAL, line: '--nodes 3' }, three]);
   assert.deepEqual(inserted, [[three.line, 'start']], 'of the kind that was chosen');
 });
 
@@ -135,8 +141,32 @@ test('while a number is typed nothing is asked, and nothing can be started with 
   assert.deepEqual(inserted, []);
 });
 
+test('what is free of a partition changes, and it stays chosen', async () => {
+  const partition = (name: string, idle: number, nodes: number) => ({
+    provider: 'slurm',
+    description: `${name}: 64 CPUs, ${idle} of 8 nodes idle`,
+    gpu: null,
+    price: null,
+    line: `--nodes ${nodes} --provider slurm --partition ${name}`
+  });
+  await answer([LOCAL, partition('main', 4, 2), partition('long', 2, 2)]);
+  assert.equal(texts(host, '.jsky-offer')[2], 'long: 64 CPUs, 2 of 8 nodes idleslurm');
+  host.querySelectorAll<HTMLElement>('.jsky-offer')[2]!.click();
+  type('3');
+  submit();
+  const long = partition('long', 0, 3);
+  await answer([{ ...LOCAL, line: '--nodes 3' }, partition('main', 5, 3), long]);
+  assert.deepEqual(inserted, [[long.line, 'start']]);
+});
+
+test('a provider that has nothing now can be chosen', async () => {
+  await answer([LOCAL], ['slurm: no partition has 2 equal nodes with H100.']);
+  const provider = field<HTMLSelectElement>('Provider');
+  assert.deepEqual([...provider.options].map(({ value }) => value), ['', 'local', 'aws', 'slurm']);
+});
+
 test('where nothing is offered, nothing can be started', async () => {
-  await answer({ offers: [], notes: ['aws: no credentials.'] });
+  await answer([], ['aws: no credentials.']);
   assert.ok(button('Start').disabled);
   submit();
   await settled();

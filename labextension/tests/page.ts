@@ -47,6 +47,7 @@ export function sample(count = 4): Snapshot {
       gpu: 'A100',
       price: null,
       cost: null,
+      unit: 'dollars',
       pages: []
     },
     run: {
@@ -108,6 +109,7 @@ export function sampleEntry(changes: Partial<Entry> = {}): Entry {
     ],
     price: 16.4,
     cost: 2.05,
+    unit: 'dollars',
     stoppable: true,
     running_price: 16.4,
     idle: { timeout: 1800, left: 240, keeps_disks: false },

@@ -109,6 +109,10 @@ test('the words for times and money', () => {
   assert.equal(madeOf(english, { ...entry, nodes: 1, gpu: null }), '1 node · aws');
   assert.equal(upOf(english, { ...entry, created: NOW + 5 }, NOW), 'up 0 s', 'clocks differ');
   assert.equal(costOf(english, { ...entry, price: null }), '$2.05 so far');
+  assert.equal(
+    costOf(english, { ...entry, price: null, cost: 1.5, unit: 'GPU hours' }),
+    '1.50 GPU hours so far'
+  );
   assert.equal(endOf(english, entry), null, 'it does not end while it works');
   const idle = { timeout: 1800, left: null, keeps_disks: false };
   const end = (changes: Partial<IdleTimeout>) =>

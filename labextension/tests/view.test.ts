@@ -51,6 +51,9 @@ test('a cell shows the strip, and the ranks when it is opened', (t) => {
   assert.equal(toggle.getAttribute('aria-expanded'), 'false');
   assert.equal(textOf(host, '.jsky-head .jsky-progress'), 'epochs · 45/100 · 1:15 left');
   assert.equal(textOf(host, '.jsky-run-facts'), '4 ranks · 1.23 MB sent · $0.12');
+  snapshot.cluster.unit = 'node hours';
+  showInCell(snapshot, { open: false, hasSidebar: true });
+  assert.equal(textOf(host, '.jsky-run-facts'), '4 ranks · 1.23 MB sent · 0.12 node hours');
   assert.ok(host.querySelector<HTMLElement>('.jsky-title')!.hidden, 'the cell is the title');
   assert.equal(host.querySelectorAll('[role=option]').length, 0);
   toggle.click();

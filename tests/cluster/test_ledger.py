@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
 import pytest
 
+from jupyter_sky.cluster.cost_meter import Rate, Unit
 from jupyter_sky.cluster.inventory import ledger, registry
 from jupyter_sky.cluster.inventory.ledger import Spent
 from tests.notebook.conftest import Notebook, notebook
@@ -30,6 +32,20 @@ def rent(identity: str, name: str, price: float | None, hours_ago: float) -> Non
             "UPDATE clusters SET created = ? WHERE id = ?",
             (time.time() - 3600 * hours_ago, identity),
         )
+
+
+def queue(identity: str, name: str, gpus: Sequence[int], hours_ago: float) -> None:
+    """Have a row of a cluster that waited for a day, and has had its nodes for so many hours."""
+    spec = {"nodes": len(gpus), "place": "Slurm", "line": "", "counts_hours": True}
+    registry.record(identity, name, "slurm", spec)
+    with registry.opened() as database:
+        created = time.time() - 3600 * (hours_ago + 24)
+        database.execute("UPDATE clusters SET created = ? WHERE id = ?", (created, identity))
+    registry.record_machines(identity, machines(gpus), time.time() - 3600 * hours_ago)
+
+
+def machines(gpus: Sequence[int]) -> list[dict[str, Any]]:
+    return [{"nodes": [{"price": None, "accelerators": each, "ranks": []}]} for each in gpus]
 
 
 ABOUT = 0.02
@@ -61,18 +77,51 @@ def test_it_is_kept_through_changes_of_size_and_the_end() -> None:
     assert dollars("here") == 0
 
 
+def test_hours_are_counted_where_there_is_no_price() -> None:
+    queue("a", "train", [4, 4], hours_ago=2)
+    row = registry.find("train")
+    assert row is not None
+    assert (row.price, row.rate) == (None, Rate(8, Unit.GPU_HOURS))
+    assert row.cost(time.time()) == pytest.approx(16.0, rel=ABOUT)
+    registry.record_size("a", 1, machines([4]))
+    row = registry.find("train")
+    assert row is not None
+    assert row.cost(time.time() + 3600) == pytest.approx(20.0, rel=ABOUT)
+    registry.remove("a")
+    queue("b", "train", [0, 0, 0], hours_ago=1)
+    row = registry.find("train")
+    assert row is not None
+    assert row.rate.unit is Unit.NODE_HOURS
+    registry.remove("b")
+    # What ends in the queue has used nothing.
+    registry.record("c", "train", "slurm", {"nodes": 1, "counts_hours": True})
+    registry.remove("c")
+    spent = [each for each in registry.all_spent() if each.name == "train"]
+    assert sum(each.gpu_hours for each in spent) == pytest.approx(16.0, rel=ABOUT)
+    assert sum(each.node_hours for each in spent) == pytest.approx(3.0, rel=ABOUT)
+    assert dollars("train") == 0
+
+
+def test_what_an_earlier_version_has_written_is_read() -> None:
+    with registry.opened() as database:
+        database.execute("INSERT INTO spent VALUES ('old', 'us-east-1', 0, 3600, 2.0)")
+    [spent] = registry.all_spent()
+    assert spent == Spent("old", "us-east-1", 0, 3600, 2.0)
+    assert spent.dollars == 2.0
+
+
 def test_a_time_over_midnight_belongs_to_two_days() -> None:
     begin = datetime(2026, 11, 21, 22, 0).timestamp()
     spent = [
-        Spent("train", "us-east-1", begin, begin + 5 * 3600, 2.0),
-        Spent("train", "us-east-1", begin + 6 * 3600, begin + 7 * 3600, 1.0),
+        Spent("train", "us-east-1", begin, begin + 5 * 3600, 2.0, 2, 8),
+        Spent("train", "us-east-1", begin + 6 * 3600, begin + 7 * 3600, 1.0, 1),
         Spent("eval", "eu-west-1", begin - 10 * 86400, begin - 10 * 86400 + 3600, 9.0),
     ]
     now = begin + 10 * 3600
     first, second = date(2026, 11, 22), date(2026, 11, 21)
     assert ledger.by_day(spent, 2, now) == {
-        (first, "train", "us-east-1"): (pytest.approx(4.0), pytest.approx(7.0)),
-        (second, "train", "us-east-1"): (pytest.approx(2.0), pytest.approx(4.0)),
+        (first, "train", "us-east-1"): pytest.approx((4.0, 7.0, 24.0, 1.0)),
+        (second, "train", "us-east-1"): pytest.approx((2.0, 4.0, 16.0, 0.0)),
     }
     assert len(ledger.by_day(spent, 30, now)) == 3
     assert list(ledger.by_day(spent, 1, now)) == [(first, "train", "us-east-1")]
@@ -84,11 +133,24 @@ def test_the_command(notebook: Notebook) -> None:
     registry.record_end("a", time.time() - 49 * 3600)
     registry.remove("a")
     rent("b", "eval", 3.0, hours_ago=0.001)
-    head, *rows, total, note = notebook.run("%sky costs").splitlines()
-    assert head.split() == ["day", "cluster", "where", "up", "cost"]
+    head, *rows, total, used, note = notebook.run("%sky costs").splitlines()
+    assert head.split() == ["day", "cluster", "where", "up", "used", "cost"]
     assert any("train" in row and "us-east-1 as work" in row for row in rows)
     assert any("eval" in row for row in rows)
     assert total.split()[-1].startswith("$2.0")
+    assert used.startswith("used: hours of GPUs")
     assert "AWS's own bill" in note
     assert "train" not in notebook.run("%sky costs --days 1")
+    registry.remove("b")
+
+
+def test_the_command_where_hours_are_counted(notebook: Notebook) -> None:
+    queue("a", "shared", [2], hours_ago=50)
+    registry.record_end("a", time.time() - 49 * 3600)
+    registry.remove("a")
+    rent("b", "own", None, hours_ago=1)
+    _, *rows, total, used = notebook.run("%sky costs").splitlines()
+    assert [row.split()[1:3] for row in rows] in ([["shared", "Slurm"]], [["shared", "Slurm"]] * 2)
+    assert total.split() == ["in", "all", "2.00", "GPU", "hours"]
+    assert used.startswith("used: hours of GPUs")
     registry.remove("b")

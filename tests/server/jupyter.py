@@ -244,8 +244,11 @@ def serve(home: Path, *options: str, config: str = "") -> Iterator[Server]:
     try:
         address, token = said(process, r"(http://127\.0\.0\.1:\d+/\S*?/)(?:tree)?\?token=(\w+)")
         server = Server(address, token, folder, runtime)
-        yield server
-        for kernel in server.kernels:
-            kernel.close()
+        try:
+            yield server
+        finally:
+            # Its open sockets would keep the process of a failed test from ending.
+            for kernel in server.kernels:
+                kernel.close()
     finally:
         end(process)

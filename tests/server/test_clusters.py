@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import registry, stops
+from jupyter_sky.cluster.inventory import later, registry, stops
 from jupyter_sky.paths import home
 from jupyter_sky.server import actions, cluster_list
 from jupyter_sky.server.actions import ClusterActions
@@ -355,7 +355,7 @@ def test_a_stopped_cluster_is_shown_with_what_its_disks_cost(tmp_path: Path) -> 
 def test_a_cluster_whose_nodes_are_queued_for_says_how_that_gets_on(tmp_path: Path) -> None:
     spec = {"nodes": 1, "idle_timeout": None, "starter": registry.starter()}
     registry.record("0000000d", "queued", "slurm", spec)
-    registry.record_progress("0000000d", "job 12 is pending: 3 jobs of gpu are before it")
+    later.record_progress("0000000d", "job 12 is pending: 3 jobs of gpu are before it")
 
     def shown() -> tuple[str, str]:
         inventory = cluster_list.read_inventory(KernelReports(tmp_path))
@@ -369,6 +369,18 @@ def test_a_cluster_whose_nodes_are_queued_for_says_how_that_gets_on(tmp_path: Pa
     registry.remove("0000000d")
     assert state == "lost"
     assert note.startswith("Its notebook has ended while it waited (job 12 is pending: 3 jobs")
+
+
+def test_a_cluster_without_a_price_is_shown_with_its_hours(tmp_path: Path) -> None:
+    registry.record("0000000d", "queued", "slurm", {"nodes": 2, "counts_hours": True})
+    node = {"accelerators": 4, "gpu": "A100", "ranks": [0]}
+    registry.record_machines("0000000d", [{"nodes": [node]}] * 2, time.time() - 1800)
+    inventory = cluster_list.read_inventory(KernelReports(tmp_path))
+    shown = cluster_list.answer(inventory, {}, {}, {}, tmp_path)["clusters"]
+    registry.remove("0000000d")
+    [entry] = [each for each in shown if each["name"] == "queued"]
+    assert (entry["price"], entry["unit"]) == (None, "GPU hours")
+    assert entry["cost"] == pytest.approx(4.0, rel=0.02)
 
 
 def test_a_registry_that_is_none_is_said(server: Server, registry_file: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control.listener import ClusterListener
 from jupyter_sky.cluster.control.preemption import PreemptionMonitor
-from jupyter_sky.cluster.cost_meter import CostMeter, total_price
+from jupyter_sky.cluster.cost_meter import CostMeter, Rate, rate_of
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.metrics.usage import Usage
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
@@ -31,7 +31,7 @@ from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, red
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_count, format_ranks
-from jupyter_sky.providers.base import Machine, Provider
+from jupyter_sky.providers.base import Machine, Provider, counts_hours
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
@@ -72,7 +72,7 @@ class ClusterConfig:
     place
         Where its machines are rented, if they are.
     meter
-        What it had cost when its price changed last.
+        What it had cost when its rate changed last.
     """
 
     spec: ClusterSpec
@@ -181,14 +181,14 @@ class Controller(ConnectionListener):
         return tuple(rank.rank for rank in self.state.ranks)
 
     @property
-    def price(self) -> float | None:
-        """Dollars an hour; ``None`` if it costs nothing, or if that is not known."""
-        return total_price(node.price for node in self.state.nodes)
+    def rate(self) -> Rate:
+        """What it costs an hour."""
+        return rate_of([each.message() for each in self.state.nodes], counts_hours(self.provider))
 
     @property
     def cost(self) -> float | None:
-        """Dollars so far; ``None`` as with `price`."""
-        return self.meter.cost(self.price, time.time())
+        """What it has cost so far, in the unit of its rate; ``None`` if that is nothing."""
+        return self.meter.cost(self.rate.amount, time.time())
 
     @property
     def sent_bytes(self) -> int:
@@ -256,7 +256,7 @@ class Controller(ConnectionListener):
     def set_connections(self, connections: Sequence[Connection]) -> None:
         """Make these the connections of the cluster, and their nodes and ranks its own."""
         if (spent := self.cost) is not None:
-            # From now on its price is another.
+            # From now on its rate is another.
             self.meter = CostMeter(spent, time.time())
         self.connections = list(connections)
         machines = [connection.machine for connection in connections]

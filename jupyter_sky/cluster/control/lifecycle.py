@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,8 @@ from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
 from jupyter_sky.cluster.control.shutdown import end
-from jupyter_sky.cluster.inventory import owed_ends, probe, registry, stops
+from jupyter_sky.cluster.cost_meter import CostMeter
+from jupyter_sky.cluster.inventory import later, owed_ends, probe, registry, stops
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.network import health
@@ -23,7 +25,7 @@ from jupyter_sky.cluster.version_check import VersionMismatch
 from jupyter_sky.cluster.volumes import renewal
 from jupyter_sky.cluster.volumes.mount import mount
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider
+from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider, counts_hours
 from jupyter_sky.providers.buckets.looking import check_there
 from jupyter_sky.providers.cloud import CloudProvider, Queueing
 from jupyter_sky.providers.progress import Preparation
@@ -85,6 +87,7 @@ async def record(controller: Controller) -> None:
             await _release(controller, there.id, there.spec.get("place"))
         await blocking(registry.remove, there.id)
     row = registry.describe(spec, controller.runtime_env.plugins)
+    row["counts_hours"] = counts_hours(provider)
     if isinstance(provider, CloudProvider):
         controller.place = row["place"] = provider.location()
     try:
@@ -117,7 +120,9 @@ async def start(controller: Controller, progress: Progress) -> None:
     controller.launch = asyncio.get_running_loop().create_task(launch)
     machines = await asyncio.shield(controller.launch)
     rows = [machine.row() for machine in machines]
-    await blocking(registry.record_machines, controller.id, rows)
+    since = time.time() if counts_hours(controller.provider) else None  # not in the queue
+    await blocking(registry.record_machines, controller.id, rows, since)
+    controller.meter = controller.meter if since is None else CostMeter(0.0, since)
     if stops.are_possible(controller.provider, machines):
         await blocking(stops.record_possible, controller.id)
     await get_ready(controller, machines, progress)
@@ -132,7 +137,7 @@ def _recorded(controller: Controller, progress: Progress) -> Progress:
         progress(said)
         if (text := str(said)) != shown:
             shown = text
-            call(lambda: controller.spawn(blocking(registry.record_progress, controller.id, text)))
+            call(lambda: controller.spawn(blocking(later.record_progress, controller.id, text)))
 
     return say
 

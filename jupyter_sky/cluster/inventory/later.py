@@ -1,10 +1,15 @@
-"""What the registry keeps of what a cluster got after its start: packages and plugins."""
+"""What the registry keeps of a cluster later: how its start gets on, what it got after that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from jupyter_sky.cluster.inventory.registry import record_in_spec
+
+
+def record_progress(identity: str, text: str) -> None:
+    """Record how the start of a cluster gets on, in words."""
+    record_in_spec(identity, "progress", text)
 
 
 def record_packages(identity: str, added: Sequence[str]) -> None:

@@ -1,14 +1,27 @@
-"""What clusters have cost, kept when they are gone: how long they were up, and at which price."""
+"""What clusters have cost, kept when they are gone: how long they had what, and at which price."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import date, datetime, timedelta
+from typing import NamedTuple
 
 SCHEMA = """
+CREATE TABLE IF NOT EXISTS spent_at_rate (
+    name TEXT NOT NULL,
+    place TEXT NOT NULL,
+    since REAL NOT NULL,
+    until REAL NOT NULL,
+    price REAL NOT NULL,
+    nodes INTEGER NOT NULL,
+    gpus INTEGER NOT NULL
+)
+"""
+
+EARLIER_SCHEMA = """
 CREATE TABLE IF NOT EXISTS spent (
     name TEXT NOT NULL,
     place TEXT NOT NULL,
@@ -17,11 +30,12 @@ CREATE TABLE IF NOT EXISTS spent (
     price REAL NOT NULL
 )
 """
+"""What earlier versions write, and kernels go on to write that have them loaded."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """A time in which a cluster had the same price.
+    """A time in which a cluster had the same nodes at the same price.
 
     Attributes
     ----------
@@ -31,6 +45,8 @@ class Spent:
         Seconds since the epoch.
     price
         Dollars an hour.
+    nodes, gpus
+        How many it had whose hours count, and how many GPUs these had together.
     """
 
     name: str
@@ -38,6 +54,8 @@ class Spent:
     since: float
     until: float
     price: float
+    nodes: int = 0
+    gpus: int = 0
 
     @property
     def hours(self) -> float:
@@ -49,24 +67,58 @@ class Spent:
         """What it has cost."""
         return self.hours * self.price
 
+    @property
+    def gpu_hours(self) -> float:
+        """The hours of all GPUs."""
+        return self.hours * self.gpus
+
+    @property
+    def node_hours(self) -> float:
+        """The hours of all nodes, where these have no GPUs."""
+        return 0.0 if self.gpus else self.hours * self.nodes
+
+    @property
+    def is_something(self) -> bool:
+        """Whether something was spent."""
+        return bool(self.hours and (self.price or self.nodes))
+
+
+class Total(NamedTuple):
+    """What was spent in several times; fields as of `Spent`."""
+
+    hours: float = 0.0
+    dollars: float = 0.0
+    gpu_hours: float = 0.0
+    node_hours: float = 0.0
+
+    def plus(self, more: Spent | Total) -> Total:
+        """Return the total with more."""
+        return Total(
+            self.hours + more.hours,
+            self.dollars + more.dollars,
+            self.gpu_hours + more.gpu_hours,
+            self.node_hours + more.node_hours,
+        )
+
 
 def write(database: sqlite3.Connection, spent: Spent) -> None:
     """Write down a time that is over."""
-    if spent.hours and spent.price:
-        values = (spent.name, spent.place, spent.since, spent.until, spent.price)
-        database.execute("INSERT INTO spent VALUES (?, ?, ?, ?, ?)", values)
+    if spent.is_something:
+        database.execute("INSERT INTO spent_at_rate VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(spent))
 
 
 def read(database: sqlite3.Connection) -> list[Spent]:
     """Return all times that are over, oldest first."""
-    found = database.execute("SELECT name, place, since, until, price FROM spent ORDER BY since")
+    found = database.execute(
+        "SELECT * FROM spent_at_rate UNION ALL SELECT *, 0, 0 FROM spent ORDER BY since"
+    )
     return [Spent(*each) for each in found.fetchall()]
 
 
 def by_day(
     all_spent: Sequence[Spent], days: int, now: float | None = None
-) -> dict[tuple[date, str, str], tuple[float, float]]:
-    """Return hours and dollars by day, cluster and place, newest day first.
+) -> dict[tuple[date, str, str], Total]:
+    """Return what was spent by day, cluster and place, newest day first.
 
     Parameters
     ----------
@@ -77,13 +129,12 @@ def by_day(
     """
     first = datetime.fromtimestamp(time.time() if now is None else now).date()
     first -= timedelta(days=days - 1)
-    found: dict[tuple[date, str, str], tuple[float, float]] = {}
+    found: dict[tuple[date, str, str], Total] = {}
     for spent in all_spent:
         for day, part in _days(spent):
             if day >= first:
                 key = day, spent.name, spent.place
-                hours, dollars = found.get(key, (0.0, 0.0))
-                found[key] = hours + part.hours, dollars + part.dollars
+                found[key] = found.get(key, Total()).plus(part)
     return dict(sorted(found.items(), key=lambda each: (-each[0][0].toordinal(), *each[0][1:])))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from jupyter_sky.cluster.cost_meter import CostMeter, total_price
+from jupyter_sky.cluster.cost_meter import CostMeter, Rate, gpus_of, rate_of, total_price
 from jupyter_sky.cluster.inventory import asked_names, ledger, tables
 from jupyter_sky.cluster.inventory.ledger import Spent
 from jupyter_sky.errors import SkyError
@@ -83,21 +83,29 @@ class Row:
         return total_price(node.get("price") for node in self.nodes)
 
     @property
+    def rate(self) -> Rate:
+        """What it costs an hour, in dollars or other units."""
+        return rate_of(self.nodes, True) if self.spec.get("counts_hours") else Rate(self.price)
+
+    @property
     def meter(self) -> CostMeter:
-        """What it had cost when its price changed last."""
+        """What it had cost when its rate changed last."""
         spent, since = self.spec.get("meter") or (0.0, self.created)
         return CostMeter(float(spent), float(since))
 
     def cost(self, now: float) -> float | None:
-        """Return the dollars that it has cost so far; ``None`` as with `price`."""
-        return self.meter.cost(self.price, min(now, self.spec.get("ended") or now))
+        """Return what it has cost so far, in the unit of its rate; ``None`` if that is nothing."""
+        return self.meter.cost(self.rate.amount, min(now, self.spec.get("ended") or now))
 
     def spent(self, now: float) -> Spent:
-        """Return the time since its price changed last, up to now or to its end."""
+        """Return the time since its rate changed last, up to now or to its end."""
         until = min(now, self.spec.get("ended") or now)
         place = str(self.spec.get("place") or self.provider)
         place += ", disks of it stopped" * bool(self.spec.get("stopped"))
-        return Spent(self.name, place, self.meter.since, until, self.price or 0.0)
+        # Neither the user's own machines count, nor those that are off.
+        nodes = [] if self.rate.amount is None or self.spec.get("stopped") else self.nodes
+        size = len(nodes), gpus_of(nodes)
+        return Spent(self.name, place, self.meter.since, until, self.price or 0.0, *size)
 
     @property
     def leaving(self) -> list[dict[str, Any]]:
@@ -223,11 +231,16 @@ def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> Non
             raise KeyError(name) from None
 
 
-def record_machines(identity: str, machines: Sequence[dict[str, Any]]) -> None:
-    """Record the machines of a cluster."""
+def record_machines(
+    identity: str, machines: Sequence[dict[str, Any]], since: float | None = None
+) -> None:
+    """Record the machines of a cluster, that count from then on, or since they were asked for."""
+    meter = json.dumps(None if since is None else [0.0, since])
     with opened() as database:
         database.execute(
-            "UPDATE clusters SET machines = ? WHERE id = ?", (json.dumps(machines), identity)
+            "UPDATE clusters SET machines = ?, spec = json_set(spec, '$.meter', json(?)) "
+            "WHERE id = ?",
+            (json.dumps(machines), meter, identity),
         )
 
 
@@ -252,8 +265,8 @@ def record_size(
     """
     now = time.time()
     row = next((row for row in rows() if row.id == identity), None)
-    # From now on its price is another.
-    meter = None if row is None or row.price is None else [row.cost(now), now]
+    # From now on its rate is another.
+    meter = None if row is None or row.rate.amount is None else [row.cost(now), now]
     scaler = {**starter(), "since": now} if leaving else None
     changes = [nodes, *map(json.dumps, (leaving, meter, scaler))]
     with opened() as database:
@@ -269,11 +282,6 @@ def record_size(
 def record_growth(identity: str, goes_on: bool) -> None:
     """Record that machines are about to be started for a cluster, or that this is over."""
     record_in_spec(identity, "grower", {**starter(), "since": time.time()} if goes_on else None)
-
-
-def record_progress(identity: str, text: str) -> None:
-    """Record how the start of a cluster gets on, in words."""
-    record_in_spec(identity, "progress", text)
 
 
 def record_in_spec(identity: str, name: str, value: object) -> None:
@@ -334,7 +342,8 @@ def all_spent() -> list[Spent]:
     """Return what clusters have cost that are gone, and those that are up, up to now."""
     with opened() as database:
         gone = ledger.read(database)
-    return [*gone, *(row.spent(time.time()) for row in rows())]
+    here = (row.spent(time.time()) for row in rows())
+    return [*gone, *(each for each in here if each.is_something)]
 
 
 def read() -> list[Row | Broken]:
@@ -380,20 +389,9 @@ def opened() -> Iterator[sqlite3.Connection]:
                 database.execute(tables.CLUSTERS)
                 database.execute(tables.OWED_ENDS)
                 database.execute(ledger.SCHEMA)
+                database.execute(ledger.EARLIER_SCHEMA)
                 yield database
         finally:
             database.close()
     except sqlite3.Error as error:
-        raise RegistryError(f"{path} cannot be used ({error}): {_advice(error)}.") from None
-
-
-def _advice(error: sqlite3.Error) -> str:
-    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return "another program is using it, try again in a moment"
-        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
-            return "free some space on its disk, and try again"
-        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-            return "move it away, a new one is made, and `%sky gc` finds what clusters have left"
-        case _:
-            return "check that you may write to it, and that no newer jupyter_sky made it"
+        raise RegistryError(f"{path} cannot be used ({error}): {tables.advice(error)}.") from None

@@ -1,6 +1,8 @@
-"""The tables of the registry; `ledger` has its own."""
+"""The tables of the registry, and what to do where they cannot be used; `ledger` has its own."""
 
 from __future__ import annotations
+
+import sqlite3
 
 CLUSTERS = """
 CREATE TABLE IF NOT EXISTS clusters (
@@ -24,3 +26,16 @@ CREATE TABLE IF NOT EXISTS owed_ends (
     until REAL NOT NULL
 )
 """
+
+
+def advice(error: sqlite3.Error) -> str:
+    """Return what to do about an error of the database."""
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return "another program is using it, try again in a moment"
+        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
+            return "free some space on its disk, and try again"
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return "move it away, a new one is made, and `%sky gc` finds what clusters have left"
+        case _:
+            return "check that you may write to it, and that no newer jupyter_sky made it"

@@ -58,7 +58,7 @@ class Monitor:
     def add(self, run: Run) -> None:
         """Record a run from now on, which waits for its turn; also called in the user's thread."""
         self._recorders[run.id] = RunRecorder(
-            run, self._controller.price, self._controller.sent_bytes
+            run, self._controller.rate.amount, self._controller.sent_bytes
         )
 
     def begin(self, run: Run) -> None:
@@ -198,8 +198,9 @@ class Monitor:
             "generation": controller.state.generation,
             "nodes": len(controller.state.nodes),
             "gpu": gpus[0] if gpus else None,
-            "price": controller.price,
+            "price": controller.rate.price,
             "cost": controller.cost,
+            "unit": controller.rate.unit,
             "pages": controller.pages.views(),
         }
 

@@ -117,8 +117,8 @@ class RunRecorder:
     ----------
     run
         The run.
-    price
-        Dollars an hour of the cluster; ``None`` if it costs nothing, or if that is not known.
+    rate
+        What the cluster costs an hour; ``None`` if that is nothing, or not known.
     sent_before
         Bytes that had left for the cluster before the run.
     restarted
@@ -126,7 +126,7 @@ class RunRecorder:
     """
 
     run: Run
-    price: float | None = None
+    rate: float | None = None
     sent_before: int = 0
     restarted: set[int] = field(default_factory=set)
     started: float = field(default_factory=time.time)
@@ -242,7 +242,7 @@ class RunRecorder:
             "title": run.task.title,
             "cell": run.task.place.cell,
             "progress": progress,
-            "cost": None if self.price is None else self.price * seconds / 3600,
+            "cost": None if self.rate is None else self.rate * seconds / 3600,
             "trouble": str(run.trouble) if run.trouble else None,
             "where": run.where,
             "attempt": (attempt.number, attempt.limit) if attempt.number > 1 else None,

@@ -5,6 +5,7 @@ The form of the sidebar shows the same, from ``--json``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,7 +15,8 @@ from dataclasses import replace
 from typing import TypedDict
 
 from jupyter_sky.api import accelerators
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.cluster_factory import regions_of
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -22,7 +24,9 @@ from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.slurm import partitions
+from jupyter_sky.providers.slurm.allocation import Allocation
 from jupyter_sky.providers.slurm.login import login_node
+from jupyter_sky.providers.slurm.provider import Slurm
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 
@@ -52,10 +56,14 @@ class ListedOffer(TypedDict):
 
 
 class OfferList(TypedDict):
-    """The offers, cheapest first, and a sentence for each provider that has none."""
+    """The offers, cheapest first, and a sentence for each provider that has none.
+
+    ``providers`` are those that can be named here.
+    """
 
     offers: list[ListedOffer]
     notes: list[str]
+    providers: list[str]
 
 
 def offers(context: CommandContext, options: Namespace) -> None:
@@ -77,14 +85,15 @@ def _find(session: Session, wanted: CellOptions) -> OfferList:
     """Return offers for what ``wanted`` says, of one provider if it names one."""
     found: list[ListedOffer] = []
     notes = []
+    here = [name for name in _PROVIDERS if _may_have(session, name)]
     for name, provider_offers in _PROVIDERS.items():
-        if wanted.provider == name or (wanted.provider is None and _may_have(session, name)):
+        if wanted.provider == name or (wanted.provider is None and name in here):
             try:
                 found += provider_offers(session, replace(wanted, provider=name))
             except SkyError as why:
                 notes.append(f"{name}: {why}")
     found.sort(key=lambda offer: offer["price"] or 0.0)
-    return {"offers": found, "notes": notes}
+    return {"offers": found, "notes": notes, "providers": here}
 
 
 def _as_lines(found: OfferList) -> str:
@@ -152,18 +161,54 @@ def _may_have(session: Session, provider: str) -> bool:
 
 
 def _slurm(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
-    asked = _spec(wanted).wanted_gpus
-    login = session.settings.with_cluster_defaults(wanted).login
-    for kind in event_loop.wait(partitions.node_kinds(login_node(login))):
-        suits = asked is None or partitions.fits(asked, kind.gpu, kind.gpus)
-        if suits and kind.nodes >= (wanted.nodes or 1):
-            yield ListedOffer(
-                provider="slurm",
-                description=f"{kind}",
-                gpu=f"{kind.gpu.upper()}:{kind.gpus}" if kind.gpu else None,
-                price=None,
-                line=as_line(replace(wanted, partition=kind.partition)),
-            )
+    spec = _spec(wanted)
+    provider = session.factory.provider(session.settings.with_cluster_defaults(wanted))
+    if isinstance(provider, Slurm) and (has := provider.own_allocation()):
+        yield from _of_own_job(has, spec, wanted)
+    login = provider.login if isinstance(provider, Slurm) else None
+    there = event_loop.wait(partitions.node_kinds(login_node(login)))
+    kinds = [each for each in there if each.nodes >= spec.nodes]
+    asked = spec.wanted_gpus
+    if asked is not None:
+        kinds = [each for each in kinds if partitions.fits(asked, each.gpu, each.gpus)]
+    if not kinds:
+        gpus = f" with {asked}" if asked else ""
+        raise SkyError(
+            f"no partition has {format_count(spec.nodes, 'equal node')}{gpus}: "
+            "`%sky doctor --provider slurm` shows those that there are."
+        )
+    # The first one is what the form proposes.
+    for kind in sorted(kinds, key=lambda each: not each.is_default):
+        gpu = _gpu_word(kind.gpu, kind.gpus)
+        line = replace(wanted, partition=kind.partition)
+        if asked is None and kind.gpus:
+            # A job has the GPUs that it asks for, and none if it asks for none.
+            yield _slurm_offer(f"{replace(kind, gpus=0)}", None, line)
+            line = replace(line, gpu=gpu)
+        if line.gpu or not kind.gpus:
+            yield _slurm_offer(f"{kind}", gpu, line)
+
+
+def _of_own_job(has: Allocation, spec: ClusterSpec, wanted: CellOptions) -> Iterator[ListedOffer]:
+    """Yield the nodes of the job that the notebook runs in, if they suit: nobody waits for them."""
+    with contextlib.suppress(UsageError):
+        has.check(spec)
+        gpus = f", {has.gpus} × {(has.gpu or 'GPU').upper()} each" if has.gpus else ""
+        size = f"{format_count(has.nodes, 'node')}{gpus}"
+        description = f"job {has.job}, in which this notebook runs: {size}"
+        yield _slurm_offer(description, _gpu_word(has.gpu, has.gpus), wanted)
+
+
+def _slurm_offer(description: str, gpu: str | None, line: CellOptions) -> ListedOffer:
+    return ListedOffer(
+        provider="slurm", description=description, gpu=gpu, price=None, line=as_line(line)
+    )
+
+
+def _gpu_word(device: str | None, count: int) -> str | None:
+    """Return GPUs as ``--gpu`` takes them; ``None`` for those that it has no name for."""
+    known = [each for each in accelerators.names() if accelerators.parse(each).fits(device or "")]
+    return f"{min(known, key=len)}:{count}" if known else None
 
 
 _PROVIDERS = {"local": _local, "ssh": _ssh, "aws": _aws, "slurm": _slurm}

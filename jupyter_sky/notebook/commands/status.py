@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.cost_meter import Unit
 from jupyter_sky.cluster.inventory import ledger, owed_ends, registry, stops
 from jupyter_sky.cluster.inventory.probe import ProbePhase, ProbeResult, probe
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
@@ -19,6 +20,7 @@ from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import (
     aligned,
+    format_cost,
     format_count,
     format_dollars,
     format_duration,
@@ -72,23 +74,26 @@ def status(context: CommandContext, options: Namespace) -> None:
 
 
 def costs(context: CommandContext, options: Namespace) -> None:
-    """Print what rented clusters have cost, by day and cluster."""
+    """Print what clusters have cost, in hours and dollars, by day and cluster."""
     days = options.days or _DAYS
     found = ledger.by_day(registry.all_spent(), days)
     if not found:
         print(f"no cluster has cost anything in the last {format_count(days, 'day')}")
         return
-    rows = [("day", "cluster", "where", "up", "cost")]
-    for (day, name, place), (hours, dollars) in found.items():
-        rows.append((f"{day}", name, place, format_duration(3600 * hours), format_dollars(dollars)))
-    total = sum(dollars for _, dollars in found.values())
-    rows.append(("in all", "", "", "", format_dollars(total)))
+    rows = [("day", "cluster", "where", "up", "used", "cost")]
+    in_all = ledger.Total()
+    for (day, name, place), total in found.items():
+        in_all = in_all.plus(total)
+        rows.append((f"{day}", name, place, format_duration(3600 * total.hours), *_spent(total)))
+    rows.append(("in all", "", "", "", *_spent(in_all)))
     print("\n".join(aligned(rows)))
-    print(
-        "instances, from when they were asked for, at the price that was shown then, and disks "
-        "while these were stopped; spot may have cost less, and traffic and disks of instances "
-        "that ran cost more: AWS's own bill has them"
-    )
+    print("used: hours of GPUs, or of nodes without; not those in a queue")
+    if in_all.dollars:
+        print(
+            "cost: instances, from when they were asked for, at the price that was shown then, and "
+            "disks while these were stopped; spot may have cost less, and traffic and disks of "
+            "instances that ran cost more: AWS's own bill has them"
+        )
 
 
 def panel(context: CommandContext, options: Namespace) -> None:
@@ -178,10 +183,19 @@ def _size(row: registry.Row) -> str:
     return f"{row.spec['nodes']} × {each}"
 
 
+def _spent(total: ledger.Total) -> tuple[str, str]:
+    """Return the hours that were used, and the dollars; empty where there are none."""
+    used = ((total.gpu_hours, Unit.GPU_HOURS), (total.node_hours, Unit.NODE_HOURS))
+    hours = ", ".join(format_cost(amount, unit) for amount, unit in used if amount)
+    return hours, format_dollars(total.dollars) if total.dollars else ""
+
+
 def _cost(row: registry.Row, now: float) -> str:
     cost = row.cost(now)
     if cost is None:
         return ""
+    if row.price is None:
+        return format_cost(cost, row.rate.unit)
     if row.spec.get("stopped"):
         return f"{format_dollars(cost)}; {disks_cost(stops.disk_cost(row, now))}"
     return f"{format_dollars(cost)}, {format_dollars(row.price or 0.0)} an hour"

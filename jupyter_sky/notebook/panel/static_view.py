@@ -17,8 +17,8 @@ from jupyter_sky.cluster.snapshot import (
 from jupyter_sky.formatting import (
     aligned,
     format_bytes,
+    format_cost,
     format_count,
-    format_dollars,
     format_elapsed,
     format_ranks,
     format_share,
@@ -70,7 +70,7 @@ def headline(snapshot: Snapshot) -> str:
     if snapshot["sent_bytes"] >= _WORTH_SAYING:
         parts.append(f"{format_bytes(snapshot['sent_bytes'])} sent")
     if run["cost"] is not None:
-        parts.append(format_dollars(run["cost"]))
+        parts.append(format_cost(run["cost"], cluster["unit"]))
     if run["trouble"]:
         parts.append(run["trouble"])
     return plain(" · ".join(parts))

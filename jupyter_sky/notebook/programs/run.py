@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -24,7 +25,7 @@ from traitlets.config import Config
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
-from jupyter_sky.formatting import format_count, format_dollars, format_elapsed
+from jupyter_sky.formatting import format_cost, format_count, format_elapsed
 from jupyter_sky.notebook import extension
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output import background_run
@@ -156,7 +157,7 @@ class _Program:
         self._shell = shell
         self._session = session
         self._clusters: dict[str, Cluster] = {}
-        self._spent = 0.0
+        self._spent: dict[str, float] = defaultdict(float)
         self._began = time.monotonic()
         self._ran = 0
         self.signal: int | None = None
@@ -173,7 +174,7 @@ class _Program:
     def ending(self, cluster: Cluster) -> None:
         """Count what it has cost."""
         if self._clusters.pop(cluster.name, None):
-            self._spent += _cost(cluster)
+            self._count(cluster)
 
     def disconnected(self, cluster: Cluster) -> None:
         """Nothing: one that was lost is started again by the cell that needs it."""
@@ -230,7 +231,7 @@ class _Program:
         for name, cluster in list(self._clusters.items()):
             if keep and self.signal is None:
                 self._say(f"{name} stays up: `jupyter sky down {name}` ends it")
-                self._spent += _cost(cluster)
+                self._count(cluster)
                 continue
             try:
                 self._say(self._session.down(name))
@@ -238,10 +239,14 @@ class _Program:
                 self._say(str(error))
                 self.status = self.status or _FAILED
         took = format_elapsed(time.monotonic() - self._began)
-        cost = f", {format_dollars(self._spent)}" if self._spent else ""
+        cost = "".join(f", {format_cost(each, unit)}" for unit, each in self._spent.items() if each)
         how = "finished" if not self.status else f"ended with status {self.status}"
         self._say(f"{how} after {format_count(self._ran, 'cell')} and {took}{cost}")
         self._session.close()
+
+    def _count(self, cluster: Cluster) -> None:
+        view = cluster.snapshot()["cluster"]
+        self._spent[view["unit"]] += view["cost"] or 0.0
 
     def _say(self, text: str) -> None:
         sys.stdout.flush()
@@ -263,10 +268,6 @@ def _heard_signals(program: _Program) -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-def _cost(cluster: Cluster) -> float:
-    return cluster.snapshot()["cluster"]["cost"] or 0.0
 
 
 def _exit_of(error: BaseException | None) -> SystemExit | None:

@@ -18,7 +18,7 @@ from jupyter_sky.providers.base import AddedNodes, Machine, Node, Progress, Runn
 from jupyter_sky.providers.cloud import CloudResources
 from jupyter_sky.providers.local.requirements import differences
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
-from jupyter_sky.providers.slurm.allocation import allocation, own_job, own_nodes
+from jupyter_sky.providers.slurm.allocation import Allocation, allocation, own_job, own_nodes
 from jupyter_sky.providers.slurm.environment import environment
 from jupyter_sky.providers.slurm.jobs import cancel, hosts_of, job_state, number_of
 from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, login_node, missing
@@ -82,6 +82,7 @@ class Slurm:
     grace: float = 600.0
     idle_timeout: float | None = 3600.0
 
+    counts_hours = True
     name = "slurm"
     cloud = "Slurm"
 
@@ -143,6 +144,11 @@ class Slurm:
         for machine in map(_node, machines):
             leaving[machine.id].append(machine)
         await asyncio.gather(*(_release(job, each) for job, each in leaving.items()))
+
+    def own_allocation(self) -> Allocation | None:
+        """Return what the notebook's own job has, if nodes are those of that."""
+        job = self._own_job()
+        return event_loop.wait(allocation(job)) if job else None
 
     # What Slurm knows of clusters
 

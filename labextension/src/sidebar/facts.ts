@@ -2,7 +2,7 @@
 
 import type { Entry } from '../api.ts';
 import { plain } from '../text.ts';
-import { money, type Translation } from '../words.ts';
+import { amount, money, type Translation } from '../words.ts';
 
 /** Seconds before a cluster ends itself, from which on there is a warning. */
 const SOON = 300;
@@ -18,13 +18,14 @@ export function madeOf(trans: Translation, { provider, nodes, gpu }: Entry): str
   return parts.join(' · ');
 }
 
-/** What it costs: "$131.08 an hour · $42.17 so far"; empty where nothing is known. */
-export function costOf(trans: Translation, { price, cost, state }: Entry): string {
+/** What it costs: "$131.08 an hour · $42.17 so far", "1.25 GPU hours so far"; empty where nothing is
+    known. */
+export function costOf(trans: Translation, { price, cost, unit, state }: Entry): string {
   const isOff = state === 'stopped';
   const parts = [
     price !== null && isOff && trans.__('its disks %1 an hour', money(price)),
     price !== null && !isOff && trans.__('%1 an hour', money(price)),
-    cost !== null && trans.__('%1 so far', money(cost))
+    cost !== null && trans.__('%1 so far', amount(trans, cost, unit))
   ];
   return parts.filter(Boolean).join(' · ');
 }

@@ -136,7 +136,7 @@ export class NewCluster {
     this.#asking = null;
     if (!this.#wanted) {
       const note = this.#tools.trans.__('Nodes must be a whole number of 1 or more.');
-      this.#show({ offers: [], notes: [note] });
+      this.#show({ offers: [], notes: [note], providers: [] });
     } else if (pause) {
       // What is shown is for what was typed before; a button waits for what is right.
       this.#setBusy();
@@ -154,7 +154,7 @@ export class NewCluster {
       this.#setBusy();
       const asking = this.#desk
         .offers(wanted)
-        .catch(({ message }: Error): Offers => ({ offers: [], notes: [message] }))
+        .catch(({ message }: Error): Offers => ({ offers: [], notes: [message], providers: [] }))
         .then((found) => {
           if (this.#asking === asking) {
             this.#show(found);
@@ -170,8 +170,8 @@ export class NewCluster {
     setAttribute(this.element, 'aria-busy', 'true');
   }
 
-  #show({ offers, notes }: Offers): void {
-    this.#provider.offer(offers.map(({ provider }) => provider));
+  #show({ offers, notes, providers }: Offers): void {
+    this.#provider.offer(providers);
     this.#gpu.offer(offers.flatMap(({ gpu }) => gpu ?? []));
     this.#offers.show(offers);
     this.#notes.replaceChildren(

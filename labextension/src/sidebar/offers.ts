@@ -35,7 +35,7 @@ export class OfferList {
     // The kind that was chosen stays chosen, for another number of nodes too.
     const before = this.chosen;
     this.#offers = offers.slice(0, MOST);
-    this.#chosen = Math.max(0, this.#offers.findIndex((offer) => before && isSame(offer, before)));
+    this.#chosen = placeOf(before, this.#offers);
     this.element.replaceChildren(...this.#offers.map((offer, at) => this.#row(offer, at)));
     setShown(this.element, this.#offers.length > 0);
   }
@@ -56,6 +56,13 @@ export class OfferList {
   }
 }
 
-function isSame(one: Offer, other: Offer): boolean {
-  return one.provider === other.provider && one.description === other.description;
+/** Where the same kind of nodes is among offers, else 0. */
+function placeOf(before: Offer | null, offers: readonly Offer[]): number {
+  // In a description it may be said what is free, which changes; in a line what is asked for.
+  const kind = ({ line }: Offer) => line.replace(/--nodes \S+/, '');
+  const same = offers.filter(({ provider }) => provider === before?.provider);
+  const found =
+    same.find(({ description }) => description === before!.description) ??
+    same.find((offer) => kind(offer) === kind(before!));
+  return found ? offers.indexOf(found) : 0;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from jupyter_sky.cluster.cost_meter import Unit
 from jupyter_sky.cluster.snapshot import RankView, Snapshot
 
 GB = 10**9
@@ -31,6 +32,7 @@ def snapshot(nodes: int = 4, ranks_a_node: int = 1, gpu: str | None = None) -> S
             "gpu": gpu,
             "price": 4.1 * len(ranks) if gpu else None,
             "cost": 1.37 if gpu else None,
+            "unit": Unit.DOLLARS,
             "pages": [],
         },
         "run": {

@@ -35,7 +35,10 @@ def test_a_cell_goes_through_the_queue_and_its_ranks_meet(notebook: LiveNotebook
     )
     assert cell.stdout.startswith("met in sky-queue")
     assert notebook.succeed("print(total.item())").stdout == "2.0\n"
-    assert "slurm" in notebook.succeed("%sky status").stdout
+    head, shown, *_ = notebook.succeed("%sky status").stdout.splitlines()
+    assert "slurm" in shown
+    # The nodes are there for seconds.
+    assert shown[head.index("cost") :].startswith("< 0.01 node hours")
     # A kernel that starts again finds the job again.
     notebook.restart()
     notebook.succeed("%load_ext jupyter_sky")
@@ -48,6 +51,9 @@ def test_a_cell_goes_through_the_queue_and_its_ranks_meet(notebook: LiveNotebook
     notebook.succeed("%sky down")
     until(lambda: not queue())
     assert not without_owner()
+    costs = notebook.succeed("%sky costs").stdout
+    assert "  Slurm  " in costs and "< 0.01 node hours" in costs
+    assert "$" not in costs
     refused = notebook.run("%%sky --provider slurm --time 100-0\npass")
     assert "its partition allows less time: type a shorter `--time`" in refused.sentence
     assert not queue()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -103,8 +104,18 @@ def test_stop_takes_a_pending_job_back(slurm: Path) -> None:
 
 
 def test_each_rank_has_a_gpu_of_those_that_slurm_gave(slurm: Path) -> None:
+    began = time.time()
     cluster = start("gpus", accelerator=Accelerator("A100", 2))
     try:
+        # Where others show dollars, Slurm shows GPU hours: of two GPUs, since they came.
+        time_there = 2 * (time.time() - cluster._controller.meter.since) / 3600
+        view = cluster.snapshot()["cluster"]
+        assert (view["price"], view["unit"]) == (None, "GPU hours")
+        assert time_there <= (view["cost"] or 0.0) < 2 * (time.time() - began) / 3600
+        row = registry.find("gpus")
+        assert row is not None
+        assert (row.meter, row.rate) == (cluster._controller.meter, cluster._controller.rate)
+        assert row.created < row.meter.since, "the time in the queue is counted"
         cells = Cells(cluster)
         cells.run("import os")
         assert cells.ask("os.environ['CUDA_VISIBLE_DEVICES']") == ["0", "1"]
