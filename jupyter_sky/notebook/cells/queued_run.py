@@ -14,9 +14,12 @@ from IPython.display import DisplayHandle
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart
+from jupyter_sky.notebook.kernel import running_loop
+from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.background_run import BackgroundRun
+from jupyter_sky.notebook.session import Session
 
-Begin = Callable[[Cluster, DisplayHandle | None], BackgroundRun]
+Begin = Callable[[Cluster, DisplayHandle | None], BackgroundRun | None]
 
 
 class QueuedRun:
@@ -127,6 +130,7 @@ class QueuedRun:
                     raise Interrupted(f"{self._title}: stopped before it began.")
                 strip, lines = self._places or (None, None)
                 run = self._begin(cluster, strip)
+                assert run is not None, "it was asked for in the background"
                 with self._lock:
                     self._run = run
             except TimeoutError:
@@ -156,6 +160,26 @@ class QueuedRun:
         if self._trouble:
             return f"failed: {str(self._trouble).rstrip('.')}"
         return self._start.text
+
+
+def when_up(
+    session: Session, options: CellOptions, title: str, begin: Callable[..., BackgroundRun | None]
+) -> BackgroundRun | QueuedRun | None:
+    """Begin a run on the cluster that options mean: now, or when it is there.
+
+    Parameters
+    ----------
+    title
+        What the run is called.
+    begin
+        Called with the cluster, and a display that the run's strip takes the place of, if any.
+    """
+    # Without a loop nobody would begin what waits for its cluster.
+    loop = running_loop() if options.background else None
+    start = session.start_behind(options) if loop else None
+    if start and loop:
+        return QueuedRun(start, f"{start.name} · {title}", begin, loop)
+    return begin(session.cluster(options), None)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

@@ -9,8 +9,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from IPython.display import DisplayHandle
+
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.cells.queued_run import QueuedRun, when_up
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.kernel import notebook_path
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -30,16 +33,20 @@ from jupyter_sky.notebook.scripts.torchrun import find_script, torchrun_script
 _NO_OPTIONS = CellOptions()
 
 
-def torchrun(context: CommandContext, line: Namespace) -> BackgroundRun | None:
+def torchrun(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRun | None:
     """Run a script under torchrun."""
     folder, script = find_script(line)
-    session, options = context.session, line.options
-    cluster = session.cluster(options)
-    # Which node has torchrun's rank 0 is for torchrun to say, so that no node's output is left out.
-    ranks = choose_nodes(cluster, "--nnodes", line.nnodes)
-    options = replace(options, ranks=ranks, stdout=options.stdout or "all")
-    made = inside(folder, cluster, session, options, torchrun_script(line, script))
-    return run_script(context.shell, session, cluster, options, made)
+    session, made = context.session, torchrun_script(line, script)
+
+    def begin(cluster: Cluster, handle: DisplayHandle | None) -> BackgroundRun | None:
+        # Which node has torchrun's rank 0 is for torchrun to say, so that no node's output is left
+        # out.
+        ranks = choose_nodes(cluster, "--nnodes", line.nnodes)
+        options = replace(line.options, ranks=ranks, stdout=line.options.stdout or "all")
+        placed = inside(folder, cluster, session, options, made)
+        return run_script(context.shell, session, cluster, options, placed, handle)
+
+    return when_up(session, line.options, made.title, begin)
 
 
 def shell(context: CommandContext, line: Namespace) -> None:

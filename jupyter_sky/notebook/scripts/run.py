@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import DisplayHandle
 
 from jupyter_sky.analysis.cell_title import shell_title
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count, without_secrets
+from jupyter_sky.notebook.cells.queued_run import QueuedRun, when_up
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
@@ -55,7 +57,7 @@ class NodeScript:
 
 def run_shell_cell(
     shell: InteractiveShell, session: Session, options: CellOptions, cell: str
-) -> BackgroundRun | None:
+) -> BackgroundRun | QueuedRun | None:
     """Run the cell below a ``%%sky --sh``.
 
     Raises
@@ -78,11 +80,13 @@ def run_shell_cell(
             "--max-restarts."
         )
     folder = find_folder(options.workdir) if options.workdir is not None else None
-    cluster = session.cluster(options)
     script = NodeScript(cell, shell_title(cell))
-    if folder is not None:
-        script = inside(folder, cluster, session, options, script)
-    return run_script(shell, session, cluster, options, script)
+
+    def begin(cluster: Cluster, handle: DisplayHandle | None) -> BackgroundRun | None:
+        placed = inside(folder, cluster, session, options, script) if folder else script
+        return run_script(shell, session, cluster, options, placed, handle)
+
+    return when_up(session, options, without_secrets(script.title), begin)
 
 
 def find_folder(name: str) -> Path:
@@ -187,6 +191,7 @@ def run_script(
     cluster: Cluster,
     options: CellOptions,
     script: NodeScript,
+    handle: DisplayHandle | None = None,
 ) -> BackgroundRun | None:
     """Run a script on the nodes of a cluster.
 
@@ -202,6 +207,8 @@ def run_script(
         Which ranks, whose output is shown, whether in the background, and for how long.
     script
         The script.
+    handle
+        A display that its strip takes the place of, in the background.
 
     Returns
     -------
@@ -233,7 +240,7 @@ def run_script(
         )
     )
     if options.background:
-        strip = session.panels.strip(cluster, run.id)
+        strip = session.panels.strip(cluster, run.id, handle)
         name = f"{cluster.name} · {title}"
         return BackgroundRun(run, name, strip, lambda run, values: {}, options.timeout)
     is_safe = options.display == "safe"
