@@ -1,7 +1,8 @@
-"""Start the agent of a node: ``python -m jupyter_sky.node FOLDER``.
+"""Start the agent of a node: ``python -m jupyter_sky.node FOLDER [--stay]``.
 
-The folder holds ``spec.json``. The command returns when the agent listens, prints one line of JSON
-about it, and leaves it behind as a daemon with a session of its own.
+The folder holds ``spec.json``. When the agent listens, the command prints one line of JSON about
+it, and leaves it behind as a daemon with a session of its own; or it stays until the agent ends,
+where the agent needs what ends with the command, like the file system of a container.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from jupyter_sky.node.forking.start import start_fork_server
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, stays: bool) -> None:
     """Start the agent as a daemon, and print what it says when it is ready."""
     read, write = os.pipe()
     pid = os.fork()
@@ -29,6 +30,9 @@ def main(folder: Path) -> None:
     if not line:
         sys.exit(f"the agent did not start; {folder / 'agent.log'} says why")
     sys.stdout.write(line.decode() + "\n")
+    sys.stdout.flush()
+    if stays:
+        os.waitpid(pid, 0)
 
 
 def _become_agent(folder: Path, ready_fd: int) -> None:
@@ -82,4 +86,4 @@ def _redirect(log: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), stays="--stay" in sys.argv)

@@ -46,7 +46,7 @@ _AWS_OPTIONS = (
 
 _ONLY_AWS = (*_AWS_OPTIONS, "aws_profile", "spot_or_on_demand", "autostop")
 _JOB_OPTIONS = ("partition", "account", "qos", "time", "constraint", "sbatch")
-_SLURM_OPTIONS = (*_JOB_OPTIONS, "login", "modules")
+_SLURM_OPTIONS = (*_JOB_OPTIONS, "login", "modules", "conda", "container")
 _MEANINGLESS = {
     "local": ("hosts", "include", *_ONLY_AWS, *_SLURM_OPTIONS),
     "ssh": (*_ONLY_AWS, *_SLURM_OPTIONS),
@@ -152,6 +152,8 @@ class ClusterFactory:
             return Slurm(
                 **{each: getattr(options, each) for each in _JOB_OPTIONS},
                 login=options.login,
+                conda=options.conda,
+                container=options.container,
                 modules=options.modules,
                 python=self._settings.python,
             )

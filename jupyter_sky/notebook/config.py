@@ -123,6 +123,8 @@ class Sky(Configurable):
     sbatch = _option("--sbatch")
     login = _option("--login")
     modules = _option("--modules")
+    conda = _option("--conda")
+    container = _option("--container")
     spot = _option("--spot")
     spot_or_on_demand = _option("--spot-or-on-demand")
     ssm = _option("--ssm")

@@ -35,6 +35,8 @@ _FIXED = frozenset(
         "sbatch",
         "login",
         "modules",
+        "conda",
+        "container",
         "spot",
         "spot_or_on_demand",
         "ssm",

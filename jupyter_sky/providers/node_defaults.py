@@ -1,8 +1,18 @@
-"""What every provider decides for a node in the same way: where blobs lie, and threads of ranks."""
+"""What is the same for nodes of every provider: their libraries, blobs, and threads of ranks."""
 
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
+
+NEEDED = {
+    "IPython": "ipython>=8.20",
+    "blake3": "blake3>=1.0",
+    "cloudpickle": "cloudpickle>=3.0",
+    "msgpack": "msgpack>=1.0.5",
+    "psutil": "psutil>=5.9.5",
+    "pynvml": "nvidia-ml-py>=12.535",
+}
+"""What our part of a node imports, and the requirement that pip installs for it."""
 
 SHARED_MEMORY = Path("/dev/shm")
 

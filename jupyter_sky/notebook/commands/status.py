@@ -209,6 +209,10 @@ def _running(row: registry.Row, cluster: Cluster | None, now: ProbeResult) -> st
             f"its start was cut off: machines that run stop within 15 minutes, or "
             f"`%sky start {row.name}` takes them up"
         )
+    if now.phase is ProbePhase.STARTING:
+        return row.progress
+    if now.phase is ProbePhase.GONE and row.progress and not row.machines:
+        return f"{row.progress}; its cell goes on with it, `%sky gc` removes it"
     if not now.busy:
         return "`%sky gc` removes what is left" if now.phase is ProbePhase.GONE else ""
     run = cluster.snapshot()["run"] if cluster else None

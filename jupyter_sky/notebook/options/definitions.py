@@ -77,6 +77,8 @@ CLUSTER_OPTIONS = tuple(
         (("--sbatch",), "OPTIONS", types.SBATCH, "'-x n7'", "further options of sbatch, quoted"),
         (("--login",), "HOST", types.HOST, "me@login1", "Slurm login node (this computer)"),
         (("--modules",), "NAME", types.MODULES, "cuda/12.4", "modules that Slurm nodes load"),
+        (("--conda",), "NAME", types.PLACE, "train", "conda environment of Slurm nodes"),
+        (("--container",), "IMAGE", types.PLACE, "torch.sif", "Apptainer image for Slurm nodes"),
         (("--spot", "--use-spot"), "", None, "", "cheaper instances that AWS may take back"),
         (
             ("--spot-or-on-demand",),
@@ -310,6 +312,8 @@ class CellOptions:
     sbatch: str | None = None
     login: str | None = None
     modules: tuple[str, ...] = ()
+    conda: str | None = None
+    container: str | None = None
     spot: bool = False
     spot_or_on_demand: bool = False
     ssm: bool = False

@@ -125,6 +125,10 @@ def _host(text: str) -> str:
     return _matching(r"(?:[^@\s]+@)?[\w.:\[\]-]+", text)[0]
 
 
+def _place(text: str) -> str:
+    return _matching(r"[\w./~][\w./:@~+-]*", text)[0]
+
+
 def _module(text: str) -> str:
     return _matching(r"[\w.+][\w.+/-]*", text)[0]
 
@@ -274,6 +278,7 @@ REGIONS = replace(
     many=True,
     combine=lambda names: ",".join(_distinct(names)),
 )
+PLACE = OptionType("a name, a path or an address of the nodes", _place)
 FILE = OptionType("the name of a file", lambda text: text)
 FOLDER = OptionType("the name of a folder", lambda text: text)
 ENVIRONMENT = OptionType(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jupyter_sky
 from jupyter_sky.errors import SkyError
@@ -16,7 +17,11 @@ from jupyter_sky.paths import home
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.local.variables import image_variables
 from jupyter_sky.providers.slurm.login import LoginNode
-from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.spec import ClusterSpec, Image
+
+if TYPE_CHECKING:
+    from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+    from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class NodeEnvironment:
 
 
 async def environment(
-    at: LoginNode, spec: ClusterSpec, python: str | None, progress: Progress
+    at: LoginNode, spec: ClusterSpec, python: str | None, is_bare: bool, progress: Progress
 ) -> NodeEnvironment:
     """Return the notebook's own environment, or make one on a login node that SSH leads to.
 
@@ -56,23 +61,39 @@ async def environment(
     ----------
     python
         The interpreter to use, in place of these.
+    is_bare
+        Whether ranks bring their own: this one starts and reaches agents alone.
 
     Raises
     ------
     SkyError
         When it cannot be made.
     """
+    if is_bare:
+        image = Image(like=None, env=spec.image.env, includes=spec.image.includes)
+        spec = replace(spec, image=replace(image, shell_vars=spec.image.shell_vars))
     if not at.host:
-        return await asyncio.to_thread(_own, spec, python)
-    from jupyter_sky.providers.ssh.machine import in_thread
+        return await asyncio.to_thread(_own, spec, python, is_bare)
+    from jupyter_sky.providers.ssh.connection.connection import pool
+    from jupyter_sky.providers.ssh.connection.targets import parse_one
+    from jupyter_sky.providers.ssh.machine import in_thread, submit
+    from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 
+    connection = pool.get(parse_one(at.host))
+    steps = HostProgress([str(connection.target)], progress)
+    preparing = submit(_prepared, connection, spec, python, steps)
     try:
-        return await in_thread(_prepared, at.host, spec, python, progress)
+        return await asyncio.wrap_future(preparing)
+    except asyncio.CancelledError:
+        # What it does there ends now, and it begins nothing more.
+        steps.stop()
+        await in_thread(connection.abort)
+        raise
     except SkyError as error:
         raise SkyError(f"{at.host}: {error}") from None
 
 
-def _own(spec: ClusterSpec, python: str | None) -> NodeEnvironment:
+def _own(spec: ClusterSpec, python: str | None, is_bare: bool) -> NodeEnvironment:
     here = str(Path.cwd())
     return NodeEnvironment(
         starts=str(home() / "slurm"),
@@ -80,30 +101,35 @@ def _own(spec: ClusterSpec, python: str | None) -> NodeEnvironment:
         code=str(Path(jupyter_sky.__file__).parents[1]),
         cwd=here,
         env=image_variables(spec.image),
-        # Another interpreter has packages of its own.
-        sys_path=() if python else tuple(path or here for path in sys.path),
+        sys_path=_import_path(here, has_own=bool(python) or is_bare),
         python_path=os.environ.get("PYTHONPATH"),
     )
 
 
+def _import_path(here: str, has_own: bool) -> tuple[str, ...]:
+    """Return where nodes import from; an interpreter of their own has packages of its own."""
+    paths = [path or here for path in sys.path]
+    prefixes = sys.prefix, sys.base_prefix
+    if has_own:
+        paths = [each for each in paths if not any(map(Path(each).is_relative_to, prefixes))]
+    return tuple(paths)
+
+
 def _prepared(
-    host: str, spec: ClusterSpec, python: str | None, progress: Progress
+    connection: SSHConnection, spec: ClusterSpec, python: str | None, steps: HostProgress
 ) -> NodeEnvironment:
-    from jupyter_sky.providers.ssh.connection.connection import pool
-    from jupyter_sky.providers.ssh.connection.targets import parse_one
     from jupyter_sky.providers.ssh.relay import Relay
     from jupyter_sky.providers.ssh.setup.files import archive
-    from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
     from jupyter_sky.providers.ssh.setup.prepare import prepare_host
 
-    steps = HostProgress([host], progress)
+    host = str(connection.target)
     relay = Relay(1)
     files = archive(spec.image.includes, spec.image.excludes)
     # How large a node is, is for Slurm to know; CUDA is wanted where GPUs are.
     anywhere = replace(spec, cpus=None, memory=None, accelerator=None)
     try:
         prepared = prepare_host(
-            pool.get(parse_one(host)),
+            connection,
             anywhere,
             python,
             files,

@@ -21,6 +21,8 @@ from jupyter_sky.transport.bridge import MARK, NO_AGENT
 # Sites with Slurm in a folder of its own say so to login shells alone.
 _FIND = "command -v {0} >/dev/null || . /etc/profile >/dev/null 2>&1"
 _NOT_THERE = "is not there"
+_IS_FULL = "No space left on device"
+_NOT_OF_SLURM = ("sh", "rm")
 
 _NODES_EACH = 6  # connections to them are sessions of one SSH connection, which takes ten
 
@@ -110,7 +112,7 @@ class _Here:
         communicating = asyncio.ensure_future(process.communicate(data))
         said, wrong = await asyncio.shield(communicating)
         if process.returncode:
-            raise SlurmError(f"Slurm says: {_own_words(command[0], wrong.decode())}")
+            raise _failure(command[0], wrong.decode(errors="replace"), "Slurm")
         return said.decode(errors="replace").strip()
 
     def open_bridge(self, command: Sequence[str], code: str, node: int) -> socket.socket:
@@ -166,8 +168,7 @@ class _OverSSH:
                     f"{name} is not at {self.host}: name a login node of the Slurm cluster with "
                     "`--login HOST`."
                 ) from None
-            said = _own_words(name, str(error))
-            raise SlurmError(f"Slurm at {self.host} says: {said}") from None
+            raise _failure(name, str(error), f"Slurm at {self.host}") from None
         except UsageError:
             raise
         except SkyError as error:
@@ -194,6 +195,10 @@ def missing(command: str) -> str:
     )
 
 
-def _own_words(command: str, said: str) -> str:
+def _failure(command: str, said: str, slurm: str) -> SlurmError:
+    """Return the error for a command that has failed, with what it has said."""
+    if _IS_FULL in said:
+        return SlurmError("the home that nodes share is full: make room in it, and run this again.")
     lines = [line.removeprefix(f"{command}: ") for line in said.splitlines()]
-    return "; ".join(line.removeprefix("error: ") for line in lines)
+    words = "; ".join(line.removeprefix("error: ") for line in lines)
+    return SlurmError(words if command in _NOT_OF_SLURM else f"{slurm} says: {words}")

@@ -1,8 +1,10 @@
-"""What srun runs on each node of a job: ``python -m jupyter_sky.providers.slurm.on_node FOLDER``.
+"""What srun runs on each node of a job.
 
-It starts the agent and stays as long as that: what a task of Slurm's leaves behind is killed when
-the task ends. Slurm sends it SIGTERM when the job ends, and before that if the job is preempted and
-gets time; both ways it asks how long the job goes on, and has the agent say so to everybody.
+``python -m jupyter_sky.providers.slurm.on_node FOLDER [IMAGE]`` starts the agent, in a container of
+an image if there is one, and stays as long as that: what a task of Slurm's leaves behind is killed
+when the task ends. Slurm sends it SIGTERM when the job ends, and before that if the job is
+preempted and gets time; both ways it asks how long the job goes on, and has the agent say so to
+everybody.
 """
 
 from __future__ import annotations
@@ -23,8 +25,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import of_the_user
 from jupyter_sky.providers.agent import start_agent
@@ -42,13 +42,15 @@ _NOTICE = 120.0  # seconds before the end of the job: what EC2 gives, too
 _LOOK_EVERY = 60.0  # seconds, at most, until the clock is looked at again
 
 
-def main(job: Path, umask: int) -> None:
+def main(job: Path, image: str, umask: int) -> None:
     """Start the agent of this node, and wait until it has ended.
 
     Parameters
     ----------
     job
         The folder of the start.
+    image
+        What the agent runs in, as Apptainer takes it; empty for nothing.
     umask
         What the user's programs make files with.
     """
@@ -71,11 +73,12 @@ def main(job: Path, umask: int) -> None:
                 socket=str(folder / "agent.sock"),
                 blobs=str(blobs),
                 ranks=tuple(_with_gpus(spec.ranks)),
-                env=_variables(spec),
+                env=_variables(spec, bool(image)),
                 peer=_another_node(number, spec.peer),
                 umask=umask,
             )
-            started: dict[str, Any] = {**start_agent(folder, here)}
+            within = _container(image, here) if image else ()
+            started: dict[str, Any] = {**start_agent(folder, here, within)}
         except SkyError as error:
             _write(answer, json.dumps({"task": number, "failed": str(error)}))
             raise
@@ -147,6 +150,8 @@ def _end_of_job() -> float:
 
 
 def _ends_within(pid: int, seconds: float) -> bool:
+    import psutil
+
     try:
         psutil.Process(pid).wait(seconds)
     except psutil.NoSuchProcess:
@@ -158,6 +163,8 @@ def _ends_within(pid: int, seconds: float) -> bool:
 
 def _end(pid: int) -> None:
     """Kill the agent if it is left; its ranks end with it."""
+    import psutil
+
     with contextlib.suppress(psutil.NoSuchProcess):
         agent = psutil.Process(pid)
         agent.kill()
@@ -175,7 +182,21 @@ def _with_gpus(ranks: tuple[RankSpec, ...]) -> list[RankSpec]:
     ]
 
 
-def _variables(spec: AgentSpec) -> dict[str, str]:
+def _container(image: str, spec: AgentSpec) -> list[str]:
+    """Return the command before what is to run in a container; Apptainer was called Singularity.
+
+    It has the user's home, ``/tmp`` and ``/dev/shm`` by itself, where sites have not changed that.
+    """
+    program = next(filter(shutil.which, ("apptainer", "singularity")), None)
+    if program is None:
+        raise SkyError("neither apptainer nor singularity is on this node: load a module of it.")
+    code = os.environ["PYTHONPATH"].partition(os.pathsep)[0]
+    places = dict.fromkeys([str(Path(spec.socket).parent), spec.blobs, code, spec.cwd])
+    gpus = ["--nv"] if os.environ.get("CUDA_VISIBLE_DEVICES") else []
+    return [program, "--silent", "exec", *gpus, "--bind", ",".join(places), image]
+
+
+def _variables(spec: AgentSpec, is_contained: bool) -> dict[str, str]:
     """Return the variables of all ranks: what the interpreter brings, and their processors."""
     scripts, here = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
     chosen = spec.env if "OMP_NUM_THREADS" not in os.environ else os.environ
@@ -183,7 +204,8 @@ def _variables(spec: AgentSpec) -> dict[str, str]:
     # Where Slurm binds nothing, it says only how many processors the job has.
     cpus = min(cpus, int(os.environ.get("SLURM_CPUS_ON_NODE", cpus)))
     threads = {} if "OMP_NUM_THREADS" in chosen else thread_variables(len(spec.ranks), cpus)
-    return {"PATH": f"{scripts}:{here}", **threads, **spec.env}
+    path = {} if is_contained else {"PATH": f"{scripts}:{here}"}
+    return {**path, **threads, **spec.env}
 
 
 def _another_node(number: int, there: str | None) -> str | None:
@@ -212,4 +234,4 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), os.umask(0o077))
+    main(Path(sys.argv[1]), "".join(sys.argv[2:]), os.umask(0o077))

@@ -60,6 +60,10 @@ class Slurm:
         get an environment there, in the home that they share.
     modules
         Environment modules that nodes load, as in ``("cuda/12.4", "gcc")``.
+    conda
+        A conda environment of the nodes, by its name or folder, that ranks run in.
+    container
+        An image that they run in, as Apptainer takes it: a file of the nodes, or an address.
     python
         An interpreter on the nodes that has what ranks need, in place of the notebook's own or of
         an environment that is made.
@@ -78,6 +82,8 @@ class Slurm:
     sbatch: str | None = None
     login: str | None = None
     modules: tuple[str, ...] = ()
+    conda: str | None = None
+    container: str | None = None
     python: str | None = None
     grace: float = 600.0
     idle_timeout: float | None = 3600.0
@@ -94,7 +100,7 @@ class Slurm:
     @property
     def makes_environments(self) -> bool:
         """Whether nodes get an environment: a notebook elsewhere has none to share."""
-        return bool(self.login) and self.python is None
+        return bool(self.login) and self.python is None and not self._request().has_python
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse what is not here: Slurm's commands, or as much as is asked of the own job."""
@@ -112,7 +118,7 @@ class Slurm:
             raise UsageError("nodes have the files of this computer: leave `--include` out.")
         if job := self._own_job():
             event_loop.wait(allocation(job)).check(spec)
-        return differences(spec.image)
+        return () if self._request().has_python else differences(spec.image)
 
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
@@ -217,7 +223,13 @@ class Slurm:
         named = [(name, getattr(self, name)) for name in _JOB_OPTIONS]
         options = [shlex.quote(f"--{name}={value}") for name, value in named if value]
         own = (self.sbatch,) if self.sbatch else ()
-        return JobRequest((*options, *own), tuple(self.modules), self.partition)
+        return JobRequest(
+            options=(*options, *own),
+            modules=tuple(self.modules),
+            partition=self.partition,
+            conda=self.conda,
+            container=self.container,
+        )
 
     async def _start(
         self,
@@ -237,7 +249,7 @@ class Slurm:
             at=at,
             cluster=cluster,
             nodes=list(zip(nodes, shown, strict=True)),
-            environment=await environment(at, spec, self.python, progress),
+            environment=await environment(at, spec, self.python, request.has_python, progress),
             grace=self.grace,
             request=request,
             size=size_options(spec, len(nodes), gpus),

@@ -13,6 +13,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.slurm.login import LoginNode
 
@@ -56,18 +57,34 @@ def mark(cluster: str, name: str, start: str) -> str:
 def owner() -> str:
     """Return the id of this registry: another one may belong to the same user."""
     path = home() / "slurm" / "owner"
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    with contextlib.suppress(FileExistsError), open(path, "x", opener=_private) as file:
-        file.write(uuid.uuid4().hex[:12])
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        # Whole or not at all: the disk may be full.
+        part = path.with_name(f"owner-{os.getpid()}")
+        part.unlink(missing_ok=True)
+        with open(part, "x", opener=_private) as file:
+            file.write(uuid.uuid4().hex[:12])
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(part)
+        part.unlink()
     return path.read_text()
 
 
 def remember_login(host: str) -> None:
-    """Record that clusters were asked for at a login node; empty for this computer."""
-    owner()
-    if host not in known_logins():
-        with open(_logins(), "a", opener=_private) as file:
-            file.write(f"{host}\n")
+    """Record that clusters were asked for at a login node; empty for this computer.
+
+    Raises
+    ------
+    SkyError
+        When it cannot be recorded.
+    """
+    try:
+        owner()
+        if host not in known_logins():
+            with open(_logins(), "a", opener=_private) as file:
+                file.write(f"{host}\n")
+    except OSError as error:
+        raise SkyError(f"{home()} cannot be written to: {error.strerror}.") from None
 
 
 def known_logins() -> list[str]:

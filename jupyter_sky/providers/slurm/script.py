@@ -22,6 +22,10 @@ _MODULES = """\
 command -v module >/dev/null || . /etc/profile
 module load {names} || exit
 """
+_CONDA = """\
+command -v conda >/dev/null || . /etc/profile
+eval "$(conda shell.bash hook)" && conda activate {name} || exit
+"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,10 @@ class JobRequest:
         Of sbatch, quoted.
     modules
         Environment modules that its nodes load.
+    conda
+        The conda environment that runs there, by its name or folder.
+    container
+        The image that it runs in, as Apptainer takes it.
     partition
         Where its nodes are, if the user has named one.
     """
@@ -41,16 +49,25 @@ class JobRequest:
     options: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     partition: str | None = None
+    conda: str | None = None
+    container: str | None = None
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> JobRequest:
         """Return what `dataclasses.asdict` has made a row of."""
-        return cls(tuple(row["options"]), tuple(row["modules"]), row["partition"])
+        listed = {name: tuple(row[name]) for name in ("options", "modules")}
+        return cls(**{**row, **listed})
+
+    @property
+    def has_python(self) -> bool:
+        """Whether it brings the Python that ranks run in."""
+        return bool(self.conda or self.container)
 
     @property
     def loading(self) -> str:
-        """The lines of a shell script that load its modules."""
-        return _MODULES.format(names=shlex.join(self.modules)) if self.modules else ""
+        """The lines of a shell script that load its modules, and its conda environment."""
+        modules = _MODULES.format(names=shlex.join(self.modules)) if self.modules else ""
+        return modules + (_CONDA.format(name=shlex.quote(self.conda)) if self.conda else "")
 
 
 def size_options(spec: ClusterSpec, nodes: int, gpus: str | None) -> list[str]:
@@ -99,7 +116,7 @@ def batch_script(
 # Nodes of jupyter_sky: each agent goes on until its cluster ends.
 {request.loading}export PYTHONPATH={shlex.quote(nodes.code)}${{PYTHONPATH:+:$PYTHONPATH}}
 srun {shlex.join(_EACH)} ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
-    {shlex.join(_agent(folder, nodes))}
+    {shlex.join(_agent(folder, request, nodes))}
 """
 
 
@@ -109,12 +126,14 @@ def step_command(
     """Return the command that starts an agent on each of so many nodes of a job."""
     size = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mem=0"]
     step = ["srun", f"--jobid={job}", "--overlap", f"--job-name={name}"]
-    command = [*step, *size, *_EACH, *_agent(folder, nodes)]
+    command = [*step, *size, *_EACH, *_agent(folder, request, nodes)]
     return ["bash", "-c", f'{request.loading}exec "$@"', "bash", *command]
 
 
-def _agent(folder: str, nodes: NodeEnvironment) -> list[str]:
-    return [nodes.python, "-P", "-m", "jupyter_sky.providers.slurm.on_node", folder]
+def _agent(folder: str, request: JobRequest, nodes: NodeEnvironment) -> list[str]:
+    python = "python" if request.conda else nodes.python
+    image = [request.container] if request.container else []
+    return [python, "-P", "-m", "jupyter_sky.providers.slurm.on_node", folder, *image]
 
 
 def _whole(name: str, amount: object) -> int:

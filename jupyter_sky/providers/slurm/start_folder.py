@@ -76,7 +76,10 @@ class StartFolder:
         *lines, there = (await self.at.ask(["sh", "-c", _LAST_LINES, "sh", path])).split("\n")
         if there != "there":
             return f" (it wrote nothing into {self.path}: homes have to be shared with the nodes)"
-        last = next((line for line in reversed(lines) if line.strip()), "")
+        # Of a task that fails srun says at the end how, and before that the task says why.
+        said = [line for line in lines if line.strip()]
+        own = [line for line in said if not line.startswith("srun: ")]
+        last = (own or said or [""])[-1]
         return f", {last}" if last else ""
 
     async def remove(self) -> None:

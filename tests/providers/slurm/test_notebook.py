@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,8 +38,8 @@ def test_a_cell_goes_through_the_queue_and_its_ranks_meet(notebook: LiveNotebook
     assert notebook.succeed("print(total.item())").stdout == "2.0\n"
     head, shown, *_ = notebook.succeed("%sky status").stdout.splitlines()
     assert "slurm" in shown
-    # The nodes are there for seconds.
-    assert shown[head.index("cost") :].startswith("< 0.01 node hours")
+    # The nodes are there for seconds, or for a minute where much else runs.
+    assert re.match(r"(< )?0\.\d+ node hours", shown[head.index("cost") :])
     # A kernel that starts again finds the job again.
     notebook.restart()
     notebook.succeed("%load_ext jupyter_sky")
@@ -88,6 +89,8 @@ def test_a_cell_in_the_background_waits_in_the_queue_and_the_notebook_does_not(
         cell = notebook.succeed(IN_THE_QUEUE)
         notebook.watch(cell, lambda cell: "is pending: it waits for nodes" in cell.shown[0])
         meanwhile(notebook, "word = 'as it is now'", cell)
+        said = notebook.finish(notebook.start("%sky status"), cell).stdout
+        assert re.search(r"queue-\w+ +slurm .* starting .*job \d+ is pending: it waits", said)
         # Another cell for the same cluster waits with it; Stop lets go of that cell alone.
         waiting = notebook.start("%%sky\npass")
         notebook.until(waiting, lambda cell: "is pending" in str(cell.shown))

@@ -83,6 +83,24 @@ def test_what_slurm_refuses_is_said_in_its_words(slurm: Path) -> None:
     assert not queue()
 
 
+def test_a_home_that_is_full_is_said(slurm: Path) -> None:
+    starts = home() / "slurm"
+    starts.mkdir(mode=0o700, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(starts)], check=True)
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            (starts / "large").write_bytes(bytes(2**16))
+        with pytest.raises(SkyError, match="cannot be written to: No space left on device"):
+            start("crowded")
+        os.truncate(starts / "large", 8 * 1024)
+        with pytest.raises(SkyError, match="the home that nodes share is full"):
+            start("crowded")
+        assert not queue()
+        assert registry.find("crowded") is None
+    finally:
+        subprocess.run(["umount", str(starts)], check=True)
+
+
 def test_stop_takes_a_pending_job_back(slurm: Path) -> None:
     said: list[str] = []
     other = submit_other("--nodes=2", "--exclusive")
@@ -149,24 +167,6 @@ def test_the_user_sees_what_there_is(slurm: Path) -> None:
         [found] = diagnose(login_node(None))
     assert found.found == "cannot be used"
     assert "run the notebook on a login node of the Slurm cluster" in found.fix
-
-
-def test_nodes_load_modules(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not Path("/etc/profile.d/modules.sh").exists():
-        pytest.skip("environment-modules is not installed")
-    (tmp_path / "tool").mkdir()
-    (tmp_path / "tool" / "1.2").write_text("#%Module\nsetenv TOOL_ROOT /opt/tool-1.2\n")
-    monkeypatch.setenv("MODULEPATH", str(tmp_path))
-    cluster = start("tools", provider=Slurm(modules=("tool/1.2",)))
-    try:
-        cells = Cells(cluster)
-        cells.run("import os")
-        assert cells.ask("os.environ['TOOL_ROOT']") == ["/opt/tool-1.2"]
-    finally:
-        cluster.down()
-    with pytest.raises(SkyError, match=r"FAILED, .*Unable to locate a modulefile for 'moon'"):
-        start("lost", provider=Slurm(modules=("moon",)))
-    until(lambda: not queue())
 
 
 HOOK = """\

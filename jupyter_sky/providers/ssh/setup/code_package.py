@@ -13,21 +13,12 @@ from pathlib import Path
 import blake3
 
 import jupyter_sky
+from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 
 _LEFT_OUT = {"__pycache__", "static"}
-
-NEEDED = {
-    "IPython": "ipython>=8.20",
-    "blake3": "blake3>=1.0",
-    "cloudpickle": "cloudpickle>=3.0",
-    "msgpack": "msgpack>=1.0.5",
-    "psutil": "psutil>=5.9.5",
-    "pynvml": "nvidia-ml-py>=12.535",
-}
-"""What our part of a node imports, and the requirement that pip installs for it."""
 
 
 def check_python(connection: SSHConnection, python: str) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, without_secrets
+from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.providers.packages import (
     base_requirements,
     check_secrets,
@@ -31,7 +32,6 @@ from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.relay import Relay, RelayedFile
 from jupyter_sky.providers.ssh.setup import git_logins
-from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 from jupyter_sky.providers.ssh.setup.failures import explain
 from jupyter_sky.providers.ssh.setup.uv import find_uv

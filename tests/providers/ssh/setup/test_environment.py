@@ -18,9 +18,9 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh.setup.code_package import NEEDED
 from jupyter_sky.providers.ssh.setup.environment import recipe_for
 from tests.lab import Lab, wheels
 from tests.lab.host import USERS, command
