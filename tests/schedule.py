@@ -23,6 +23,7 @@ LONG = (
     "providers/ssh/test_broken_links.py",
     "providers/ssh/test_unreachable.py",
     "guides/test_frameworks.py",
+    "providers/slurm/test_life.py",
     "notebook/panel/test_jupyterlab.py",
     "providers/aws/test_spot.py",
     "providers/aws/stops/test_power.py",
@@ -79,6 +80,9 @@ LONG = (
     "notebook/test_headless.py",
     "notebook/commands/test_shell.py",
     "gpu/nvml/test_stand_in.py",
+    "providers/slurm/test_environments.py",
+    "providers/slurm/test_notebook.py",
+    "providers/slurm/test_login.py",
 )
 """The files that take more than half a minute, the longest first: none is left alone at the end."""
 

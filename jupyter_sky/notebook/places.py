@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -60,6 +61,12 @@ def start_at_one(
             print(f"not {refused[-1]}")
     reasons = "; ".join(reason.rstrip(".") for reason in refused)
     raise SkyError(f"no nodes at any of {len(places)} places: {reasons}.")
+
+
+def say_left_out(name: str, places: Sequence[Place]) -> None:
+    """Say what nodes of a cluster do without at these places, each thing once."""
+    for each in dict.fromkeys(each for place in places for each in place.left_out):
+        print(f"{name}: {each}", file=sys.stderr)
 
 
 def usual_selection(places: Sequence[Place]) -> Selection:

@@ -29,7 +29,7 @@ from jupyter_sky.notebook.kernel import cluster_name
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.panel.manager import PanelManager
-from jupyter_sky.notebook.places import start_at_one, without_nodes
+from jupyter_sky.notebook.places import say_left_out, start_at_one, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import (
     has_given_environment,
@@ -146,6 +146,7 @@ class Session:
         places = self._places(name, [self._start_options(name, options)])
         if len(places) > 1 or not isinstance(places[0].provider, Queueing):
             return None
+        say_left_out(name, places)
         self.panels.prepare()
         start = partial(start_at_one, places, None, self.settings.timeouts())
         begun = self._starting[name] = ClusterStart(name, start, lambda one: self._take_up(*one))
@@ -319,8 +320,7 @@ class Session:
 
     def _start(self, name: str, choices: Sequence[CellOptions]) -> Cluster:
         places = self._places(name, choices)
-        for each in dict.fromkeys(each for place in places for each in place.left_out):
-            print(f"{name}: {each}", file=sys.stderr)
+        say_left_out(name, places)
         self.panels.prepare()
         timeouts = self.settings.timeouts()
         with ProgressLine(self._shell, name) as progress:

@@ -28,6 +28,7 @@ from jupyter_sky.providers.slurm.start_folder import StartFolder
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 
 _LOOK_EVERY = 0.3  # seconds
+_ANY = -1  # answers that are known: there is nothing to wait for
 _PLACE_EVERY = 10  # looks at the job, of about 3 seconds: the list of all jobs may be long
 
 
@@ -196,7 +197,7 @@ async def _await_agents(
             reason = there.reason
             ended = there if there.has_ended else None
             # After the queue was asked: what a job has said before it ended is not missed.
-            answers = await folder.answers(known)
+            answers = await folder.answers(_ANY if ended else known)
         except SlurmError as error:
             progress(f"job {job}: {error}, asking again")
             await asyncio.sleep(_LOOK_EVERY)
