@@ -16,6 +16,7 @@ from typing import Any
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import mfa, retries
 from jupyter_sky.providers.aws.local_store import cached
+from jupyter_sky.providers.boto_session import make_session
 
 _CONNECT_WITHIN = 10
 _ANSWER_WITHIN = 60
@@ -69,11 +70,10 @@ class Clients:
 
     def __init__(self, region: str | None = None, profile: str | None = None) -> None:
         check_installed()
-        import boto3
         import botocore.exceptions
 
         with explain_errors():
-            self._session = boto3.Session(profile_name=profile, region_name=region)
+            self._session = make_session(profile, region)
         mfa.prepare(self._session)
         if self._session.region_name is None:
             raise UsageError(

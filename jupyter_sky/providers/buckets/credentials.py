@@ -12,6 +12,7 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.boto_session import make_session
 from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.transport.volumes.requests import SessionToken, VolumeOrder
 
@@ -52,7 +53,7 @@ def _of_s3(
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     options: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
     try:
-        import boto3
+        import boto3  # noqa: F401 - not everybody has it
         import botocore.exceptions
     except ImportError:
         options["region"] = os.environ.get("AWS_REGION") or os.environ.get(
@@ -60,7 +61,7 @@ def _of_s3(
         )
         return options, None
     try:
-        session = boto3.Session(profile_name=getattr(provider, "profile", None))
+        session = make_session(getattr(provider, "profile", None))
         found = session.get_credentials()
         frozen = found.get_frozen_credentials() if found else None
     except botocore.exceptions.BotoCoreError as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.boto_session import make_session
 from jupyter_sky.providers.buckets.credentials import order_of
 from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.transport.volumes import words
@@ -37,7 +38,7 @@ def check_there(volumes: Iterable[Volume], provider: Provider) -> None:
 def _of_s3(order: VolumeOrder) -> str:
     """Return why a list of files cannot be had; empty if it can, or that is not known."""
     try:
-        import boto3
+        import boto3  # noqa: F401 - not everybody has it
         import botocore
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
@@ -53,7 +54,7 @@ def _of_s3(order: VolumeOrder) -> str:
             "aws_secret_access_key": fields["secret_access_key"],
             "aws_session_token": fields.get("token"),
         }
-    client = boto3.session.Session(**keys).client(
+    client = make_session(**keys).client(
         "s3",
         region_name=options["region"],
         endpoint_url=options.get("endpoint"),
