@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -45,6 +46,9 @@ class Notebook:
             if row.machines:
                 self.run(f"%sky down {row.name}")
         self.run("%unload_ext jupyter_sky")
+        # Or the shells of all tests stay until the process ends, which then takes each of them
+        # apart and looks for garbage each time.
+        atexit.unregister(self.shell.atexit_operations)
 
 
 @pytest.fixture
