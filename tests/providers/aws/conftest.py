@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws import AWS, local_store
 from jupyter_sky.providers.aws import clients as aws_clients
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.teardown.resources import find_resources
@@ -31,8 +33,30 @@ def server() -> Iterator[Account]:
     account.close()
 
 
+@pytest.fixture(scope="session")
+def catalogs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the registries of all files find what each of them would ask the account for first."""
+    return tmp_path_factory.mktemp("catalogs")
+
+
+@pytest.fixture(scope="module")
+def with_catalogs(home: Path, catalogs: Path) -> Iterator[None]:
+    """Have this file's registry know the instance types that others have asked for.
+
+    They never change, and to ask for them takes most of a second of processor time.
+    """
+    ours = local_store.folder()
+    for path in catalogs.iterdir():
+        shutil.copy2(path, ours)
+    yield
+    for path in ours.glob("types-*.json"):
+        shutil.copy2(path, catalogs)
+
+
 @pytest.fixture
-def account(server: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+def account(
+    server: Account, with_catalogs: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Account]:
     """An account with nothing of ours in it, as a test has to leave it too."""
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
