@@ -5,6 +5,7 @@ Several processes may run tests at a time; what is said here for a session holds
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -46,6 +47,13 @@ ENDED_WITHIN = 30.0
 _numbers = itertools.count()
 _folders: dict[str, str] = {}
 """The test file of each folder, which is short for the sake of the sockets in it."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure() -> None:
+    """Keep pytest from looking five times for garbage among all that the tests have imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

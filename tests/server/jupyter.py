@@ -222,7 +222,6 @@ def serve(home: Path, *options: str, config: str = "") -> Iterator[Server]:
     (home / "config" / "jupyter_server_config.py").write_text(config)
     environment = {
         **os.environ,
-        "HOME": str(home),
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTER_DATA_DIR": str(home / "data"),
         "JUPYTER_RUNTIME_DIR": str(runtime),

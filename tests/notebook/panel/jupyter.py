@@ -72,7 +72,6 @@ def serve(home: Path) -> Iterator[Server]:
     (settings / "notification.jupyterlab-settings").write_text(_NO_NEWS)
     environment = {
         **os.environ,
-        "HOME": str(home),
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTER_DATA_DIR": str(home / "data"),
         "JUPYTER_PREFER_ENV_PATH": "0",  # the views of this checkout, not those of the environment
