@@ -115,7 +115,7 @@ async def start(controller: Controller, progress: Progress) -> None:
         await blocking(check_there, volumes, controller.provider)
     # Stop may come while machines start: `down` ends the launch, which this task does not wait for.
     launch = controller.provider.launch(
-        controller.spec, controller.id, runtime_env.preload, progress
+        controller.spec, controller.id, runtime_env.imports, progress
     )
     controller.launch = asyncio.get_running_loop().create_task(launch)
     machines = await asyncio.shield(controller.launch)

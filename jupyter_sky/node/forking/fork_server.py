@@ -21,8 +21,9 @@ import signal
 import socket
 import sys
 import traceback
+import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import psutil
@@ -34,7 +35,7 @@ from jupyter_sky.serialization import imported_versions
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from jupyter_sky.node.rank.ipython.shell import RankShell
     from jupyter_sky.transport.protocol.rank_messages import (
@@ -115,18 +116,34 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
             importlib.import_module(name)
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"
-    from jupyter_sky.node.rank import worker  # noqa: F401 - every rank needs them
+    # Every rank needs these; the second one is what looking up a host brings.
+    from encodings import idna  # noqa: F401
+
+    from jupyter_sky.node.rank import module_reloader, worker  # noqa: F401
     from jupyter_sky.node.rank.ipython import shell
     from jupyter_sky.transport.protocol.versions import versions
 
     made = shell.make_shell()
     imported_versions.remember()
+    module_reloader.look_ahead()
+    _keep_finalizers()
     # All objects that exist now stay: without this, the first collection in every rank would touch,
     # and so copy, every page.
     gc.collect()
     gc.freeze()
     gc.enable()
     return made, {"prepared": versions(), "missing": missing}
+
+
+def _keep_finalizers() -> None:
+    """Let ranks end without what this process would finalize at its own end.
+
+    torch would take back thousands of operators, for which a rank copies half of its memory; and a
+    temporary folder that a module has made while it was imported belongs to all ranks.
+    """
+    registry: Mapping[Any, object] = getattr(weakref.finalize, "_registry", {})
+    for finalizer in list(registry):
+        finalizer.atexit = False
 
 
 class ForkServer:
