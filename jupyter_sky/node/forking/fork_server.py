@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import psutil
 
-from jupyter_sky.node.forking.import_path import import_path, own_entries
-from jupyter_sky.node.forking.template import leave_template
+from jupyter_sky.node.forking.template import leave_template, write_command
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.serialization import imported_versions
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
+from jupyter_sky.transport.templates.import_path import import_path, own_entries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,8 +75,13 @@ def main(agent_fd: int, folder: Path, place: str) -> None:
     shell, imported = _import_all(spec)
     _libc.prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
     # What could not be imported may be there next time.
-    if place and not imported["missing"] and (order := leave_template(place, agent, own)):
-        agent, folder = order.sock, order.folder
+    if (
+        place
+        and not imported["missing"]
+        and (wanted := leave_template(place, agent.close, own, users="ranks"))
+    ):
+        agent, folder = socket.socket(fileno=wanted.fd), wanted.folder
+        write_command(str(wanted.fd), str(folder))
         spec = AgentSpec.from_json((folder / "spec.json").read_text())
         _set_up_imports(spec, own)
         shell.find_profile()
