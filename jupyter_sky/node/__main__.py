@@ -1,9 +1,9 @@
-"""Start the agent of a node: ``python -m jupyter_sky.node FOLDER [PLACE | --stay]``.
+"""Start the agent of a node: ``python -m jupyter_sky.node FOLDER [--stay]``.
 
 The folder holds ``spec.json``. When the agent listens, the command prints one line of JSON about
 it, and leaves it behind as a daemon with a session of its own; or it stays until the agent ends,
 where the agent needs what ends with the command, like the file system of a container. It leaves a
-template for other agents at the place, if there is one.
+template for other agents where `asking.PLACE` says, if it is set.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import sys
 from pathlib import Path
 
 from jupyter_sky.node.forking.start import start_fork_server
+from jupyter_sky.transport.templates import asking
 
 
-def main(folder: Path, place: str, stays: bool) -> None:
+def main(folder: Path, stays: bool) -> None:
     """Start the agent as a daemon, and print what it says when it is ready."""
+    place = os.environ.pop(asking.PLACE, "")
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -68,7 +70,7 @@ def _become_agent(folder: Path, ready_fd: int, place: str) -> None:
 
     if place and (wanted := leave_template(place, let_go, own_entries(), users="agents")):
         folder, ready_fd = wanted.folder, wanted.fd
-        write_command(str(folder))
+        write_command(str(folder), fill="/")
         _redirect(folder / "agent.log")
         text = (folder / "spec.json").read_text()
         sock, fork_server = start_fork_server(folder, json.loads(text))
@@ -101,5 +103,4 @@ def _redirect(log: Path) -> None:
 
 
 if __name__ == "__main__":
-    word = sys.argv[2] if sys.argv[2:] else ""
-    main(Path(sys.argv[1]), "" if word == "--stay" else word, stays=word == "--stay")
+    main(Path(sys.argv[1]), stays="--stay" in sys.argv)

@@ -46,7 +46,8 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
         line = _fork_of_template(place, folder, env, spec.cwd)
         if line is not None:
             return _ready(line, folder)
-        words = [str(folder), place, *[""] * asking.ROOM]
+        # Room for the folder of a fork; what looks for agents counts the words.
+        words, env[asking.PLACE] = [str(folder) + "/" * asking.ROOM], place
     with tempfile.TemporaryFile() as wrong:
         process = subprocess.Popen(
             # Without the current folder in its path: a `types.py` of the user's is not the

@@ -193,7 +193,7 @@ def _processes() -> Iterator[tuple[str, psutil.Process, bool]]:
             if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
             match process.cmdline():
-                case [_, "-P", "-m", "jupyter_sky.node", folder, *_]:
+                case [_, "-P", "-m", "jupyter_sky.node", folder]:
                     identity, is_agent = _FOLDER.fullmatch(Path(folder).name), True
                 case [_, "-P", "-m", "jupyter_sky.node.forking.fork_server", _, folder, *_]:
                     identity, is_agent = _FOLDER.fullmatch(Path(folder).name), False

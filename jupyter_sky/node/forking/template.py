@@ -244,22 +244,24 @@ class Template:
             os.close(fd)
 
 
-def write_command(*words: str) -> None:
+def write_command(*words: str, fill: str = "\0") -> None:
     """Have the system show the module of this process with other words behind it.
 
-    A fork has those of its parent; by the folder in it, what belongs to a cluster is found.
+    A fork has those of its parent; by the folder in it, what belongs to a cluster is found. What
+    the words leave of the room is filled.
     """
-    write_title("\0".join([*sys.orig_argv[:4], *words]))
+    write_title("\0".join([*sys.orig_argv[:4], *words]), fill)
 
 
-def write_title(text: str) -> None:
+def write_title(text: str, fill: str = "\0") -> None:
     """Have the system show another command line for this process, where there is room for it."""
     title = os.fsencode(text)
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         start, end = int(fields[45]), int(fields[46])
         if 0 < len(title) < end - start:
-            ctypes.memmove(start, title.ljust(end - start, b"\0"), end - start)
+            shown = title.ljust(end - start - 1, os.fsencode(fill)) + b"\0"
+            ctypes.memmove(start, shown, end - start)
 
 
 def _listen(place: Path) -> socket.socket:

@@ -13,6 +13,9 @@ _ANSWERS_WITHIN = 5.0  # seconds for what takes milliseconds
 ROOM = 256
 """Bytes of the command line in which a fork of the template can write its own folder."""
 
+PLACE = "JUPYTER_SKY_TEMPLATE"
+"""The variable that tells an agent where to leave a template."""
+
 
 class Order(TypedDict):
     """What a fork of a template becomes.
