@@ -36,7 +36,10 @@ UNUSED_FOR = 60.0
 _SETTLED = 5.0  # seconds after an order in which the cluster needs the processors itself
 
 _LATER = {"torch": "torch._dynamo"}
-"""What the first optimizer of a rank imports: a second, for which a template has time."""
+"""What the first optimizer of a rank imports: a second, for which a template has time.
+
+But only where nothing else needs the processors, like the training that the cluster is there for.
+"""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ class Template:
                     self._remove_user(key.fd)
                 elif order := self._answer():
                     return order
-            if self._later and not ready:
+            if self._later and not ready and _is_quiet():
                 self._import_later()
         return None
 
@@ -242,6 +245,13 @@ class Template:
         self._listener.close()
         for fd in self._users:
             os.close(fd)
+
+
+def _is_quiet() -> bool:
+    """Return whether half of the processors have had nothing to do in the last minute."""
+    with contextlib.suppress(OSError):
+        return os.getloadavg()[0] < (os.cpu_count() or 1) / 2
+    return False
 
 
 def write_command(*words: str, fill: str = "\0") -> None:
