@@ -35,7 +35,7 @@ from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from jupyter_sky.transport.templates.import_path import import_path, own_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from jupyter_sky.node.rank.ipython.shell import RankShell
     from jupyter_sky.transport.protocol.rank_messages import (
@@ -280,17 +280,21 @@ class ForkServer:
         ).serve()
 
     def _reap(self) -> None:
+        ended: dict[int, int] = {}
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
-                    return
+                    break
                 # As the reaper of this subtree the fork server also gets what ranks left behind.
                 if pid in self._ranks:
                     self._ranks.discard(pid)
                     kill_group(pid)
-                    kill_descendants(of=pid)
-                    self._send({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+                    ended[pid] = os.waitstatus_to_exitcode(status)
+        if ended:
+            kill_descendants(of=ended)
+        for pid, code in ended.items():
+            self._send({"exited": pid, "status": code})
 
     def _send(self, message: ForkServerMessage) -> None:
         with contextlib.suppress(OSError):
@@ -315,14 +319,19 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def kill_descendants(of: int | None = None) -> None:
-    """Kill what the ranks, or one of them, started in sessions of their own."""
+def kill_descendants(of: Collection[int] | None = None) -> None:
+    """Kill what the ranks, or some of them, started in sessions of their own."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return  # to look at all processes of a machine takes longer than all else here
+    ranks = {str(pid) for pid in of or ()}
     # Where no descriptor is left to look into the system with, they live as long as the node.
     with contextlib.suppress(psutil.Error, OSError):
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):
                 # A process that a rank left is our child now; its variables tell whose it was.
-                if of is None or process.environ().get(_RANK_PID) == str(of):
+                if of is None or process.environ().get(_RANK_PID) in ranks:
                     process.kill()
 
 
