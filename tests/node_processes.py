@@ -41,4 +41,4 @@ def _is_forked_for(agent: psutil.Process, process: psutil.Process) -> bool:
         command = process.cmdline()
     except psutil.Error:
         return False
-    return fork_server.__name__ in command and agent.cmdline()[-1] in command
+    return fork_server.__name__ in command and agent.cmdline()[4].rstrip("/") in command

@@ -31,7 +31,8 @@ Bootstrap = Callable[[Any], Iterable[str]]
 Around = Callable[[InstanceInfo], AbstractContextManager[Any] | Generator[Any, None, None]]
 AroundClient = Callable[[Any, Any], AbstractContextManager[Any] | Generator[Any, None, None]]
 
-_HOOKS = ("transform", "bootstrap", "around_process", "around_app", "around_client", "decorate")
+HOOKS = ("transform", "bootstrap", "around_process", "around_app", "around_client", "decorate")
+"""What a plugin can have functions for."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Plugin:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise UsageError('a plugin needs a name: write Plugin("wandb", around_app=...).')
-        for hook in _HOOKS:
+        for hook in HOOKS:
             value = getattr(self, hook)
             if value is not None and not callable(value):
                 raise UsageError(f"plugin {self.name!r}: {hook}={value!r} is not a function.")

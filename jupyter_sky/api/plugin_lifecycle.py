@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from jupyter_sky.api.instance import InstanceInfo, instance_info
-from jupyter_sky.api.plugin import Plugin, check_plugins
+from jupyter_sky.api.plugin import HOOKS, Plugin, check_plugins
 from jupyter_sky.errors import SkyError, UsageError
 
 T = TypeVar("T")
+
+_PACKAGE = "jupyter_sky."
 
 
 class PluginLifecycle:
@@ -44,6 +47,17 @@ class PluginLifecycle:
     def preload(self) -> tuple[str, ...]:
         """Modules that a node imports once, before it forks its ranks."""
         return tuple(dict.fromkeys(name for plugin in self.plugins for name in plugin.preload))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Modules of ours that a rank imports to read the pickle: a node can do that once, too."""
+        hooks = (getattr(plugin, hook) for plugin in self.plugins for hook in HOOKS)
+        rooms = {
+            ".".join(_module(hook).split(".")[:2])  # all plugins at once: they are small
+            for hook in hooks
+            if _module(hook).startswith(_PACKAGE)
+        }
+        return (__name__, *sorted(rooms))
 
     def process(self, info: InstanceInfo) -> AbstractContextManager[None]:
         """Return the context of all plugins around the process of a rank."""
@@ -181,6 +195,12 @@ class _Hook(AbstractContextManager[Any]):
             if error is not but:
                 error.add_note(f"in {self._where}")
             raise
+
+
+def _module(hook: Callable[..., Any] | None) -> str:
+    while isinstance(hook, partial):
+        hook = hook.func
+    return getattr(hook, "__module__", None) or ""
 
 
 def _here() -> InstanceInfo:

@@ -50,7 +50,9 @@ class RuntimeEnv:
     plugins
         Names of the plugins behind it.
     preload
-        Modules that each node imports once, before ranks are forked.
+        Frameworks that each node imports once, before ranks are forked.
+    modules
+        What it imports then as well, for ``life``.
     together
         Whether ranks form a process group, so that one of them alone cannot go on.
     reforms
@@ -70,11 +72,17 @@ class RuntimeEnv:
     needs: frozenset[str] = frozenset()
     plugins: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     together: bool = False
     reforms: bool = True
     client: ClientHooks | None = None
     added: tuple[str, ...] = ()
     renew_at: float | None = None
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """All that each node imports once, frameworks first."""
+        return (*self.preload, *self.modules)
 
 
 @dataclass(frozen=True)

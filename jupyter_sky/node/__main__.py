@@ -2,7 +2,8 @@
 
 The folder holds ``spec.json``. When the agent listens, the command prints one line of JSON about
 it, and leaves it behind as a daemon with a session of its own; or it stays until the agent ends,
-where the agent needs what ends with the command, like the file system of a container.
+where the agent needs what ends with the command, like the file system of a container. It leaves a
+template for other agents where `asking.PLACE` says, if it is set.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ import sys
 from pathlib import Path
 
 from jupyter_sky.node.forking.start import start_fork_server
+from jupyter_sky.transport.templates import asking
 
 
 def main(folder: Path, stays: bool) -> None:
     """Start the agent as a daemon, and print what it says when it is ready."""
+    place = os.environ.pop(asking.PLACE, "")
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.setsid()
         os.close(read)
-        _become_agent(folder, write)
-        return
+        _become_agent(folder, write, place)
+        # At once: a fork of a template would copy all that it takes down.
+        os._exit(0)
     os.close(write)
     with open(read, "rb") as pipe:  # noqa: PTH123
         line = pipe.read()
@@ -35,7 +39,7 @@ def main(folder: Path, stays: bool) -> None:
         os.waitpid(pid, 0)
 
 
-def _become_agent(folder: Path, ready_fd: int) -> None:
+def _become_agent(folder: Path, ready_fd: int, place: str) -> None:
     _redirect(folder / "agent.log")
     text = (folder / "spec.json").read_text()
     # The fork server's imports take longest, so it starts before anything else is imported here,
@@ -51,12 +55,25 @@ def _become_agent(folder: Path, ready_fd: int) -> None:
 
     from jupyter_sky.node.agent import server, stale_files
     from jupyter_sky.node.agent.agent_log import AgentLog
+    from jupyter_sky.node.forking.template import leave_template, write_command
     from jupyter_sky.node.network import interfaces
     from jupyter_sky.transport.certificates import fingerprint
     from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
+    from jupyter_sky.transport.templates.import_path import own_entries
 
     gc.freeze()
     gc.enable()
+
+    def let_go() -> None:
+        sock.close()
+        os.close(ready_fd)
+
+    if place and (wanted := leave_template(place, let_go, own_entries(), users="agents")):
+        folder, ready_fd = wanted.folder, wanted.fd
+        write_command(str(folder), fill="/")
+        _redirect(folder / "agent.log")
+        text = (folder / "spec.json").read_text()
+        sock, fork_server = start_fork_server(folder, json.loads(text))
     logging.basicConfig(handlers=[AgentLog(folder / "agent.log")])
     # For itself alone: what ranks may open is for the system to say, and for their code to know.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jupyter_sky
@@ -16,6 +16,9 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
+from jupyter_sky.transport.templates import asking
+
+_MODULE = "jupyter_sky.node"
 
 
 def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> AgentStarted:
@@ -35,14 +38,22 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
     """
     with open(folder / "spec.json", "w", opener=_private) as file:
         file.write(spec.to_json())
-    python = [*within, "python3"] if within else [sys.executable]
-    stay = ["--stay"] if within else []
+    env = {**os.environ, "PYTHONPATH": _import_path()}
+    python, words = [sys.executable], [str(folder)]
+    if within:
+        python, words = [*within, "python3"], [str(folder), "--stay"]
+    elif place := asking.place(spec.templates, {"preload": [_MODULE], "sys_path": []}, env):
+        line = _fork_of_template(place, folder, env, spec.cwd)
+        if line is not None:
+            return _ready(line, folder)
+        # Room for the folder of a fork; what looks for agents counts the words.
+        words, env[asking.PLACE] = [str(folder) + "/" * asking.ROOM], place
     with tempfile.TemporaryFile() as wrong:
         process = subprocess.Popen(
             # Without the current folder in its path: a `types.py` of the user's is not the
             # library's.
-            [*python, "-P", "-m", "jupyter_sky.node", str(folder), *stay],
-            env={**os.environ, "PYTHONPATH": _import_path()},
+            [*python, "-P", "-m", _MODULE, *words],
+            env=env,
             cwd=spec.cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -50,15 +61,30 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
         )
         assert process.stdout
         line = process.stdout.readline()
-        if not line or not stay:
+        if not line or not within:
             process.stdout.close()
             process.wait()
-        if line:
-            ready: AgentStarted = json.loads(line)
-            return ready
-        log = folder / "agent.log"
         wrong.seek(0)
-        said = log.read_text() if log.exists() else wrong.read().decode(errors="replace")
+        return _ready(line, folder, wrong.read().decode(errors="replace"))
+
+
+def _fork_of_template(place: str, folder: Path, env: Mapping[str, str], cwd: str) -> bytes | None:
+    """Return what an agent says of itself that a template has forked; ``None`` without one."""
+    order: asking.Order = {"folder": str(folder), "path": [], "env": env, "cwd": cwd}
+    read, write = os.pipe()
+    with open(read, "rb") as pipe:  # noqa: PTH123
+        is_there = asking.ask(place, [write], order)
+        os.close(write)
+        return pipe.read() if is_there else None
+
+
+def _ready(line: bytes, folder: Path, wrong: str = "") -> AgentStarted:
+    """Return what an agent says of itself; raise what kept it from that, if it says nothing."""
+    if line:
+        ready: AgentStarted = json.loads(line)
+        return ready
+    log = folder / "agent.log"
+    said = log.read_text() if log.exists() else wrong
     raise SkyError(f"the agent did not start: {last_line(said)}{_advice(said)}")
 
 

@@ -115,17 +115,25 @@ async def start(controller: Controller, progress: Progress) -> None:
         await blocking(check_there, volumes, controller.provider)
     # Stop may come while machines start: `down` ends the launch, which this task does not wait for.
     launch = controller.provider.launch(
-        controller.spec, controller.id, runtime_env.preload, progress
+        controller.spec, controller.id, runtime_env.imports, progress
     )
     controller.launch = asyncio.get_running_loop().create_task(launch)
     machines = await asyncio.shield(controller.launch)
     rows = [machine.row() for machine in machines]
     since = time.time() if counts_hours(controller.provider) else None  # not in the queue
-    await blocking(registry.record_machines, controller.id, rows, since)
     controller.meter = controller.meter if since is None else CostMeter(0.0, since)
-    if stops.are_possible(controller.provider, machines):
-        await blocking(stops.record_possible, controller.id)
-    await get_ready(controller, machines, progress)
+
+    def record_machines() -> None:
+        registry.record_machines(controller.id, rows, since)
+        if stops.are_possible(controller.provider, machines):
+            stops.record_possible(controller.id)
+
+    # The disk takes as long as a rank to start, and neither needs the other.
+    recorded = asyncio.get_running_loop().create_task(blocking(record_machines))
+    try:
+        await get_ready(controller, machines, progress)
+    finally:
+        await recorded
 
 
 def _recorded(controller: Controller, progress: Progress) -> Progress:
@@ -269,10 +277,11 @@ async def down(
         with contextlib.suppress(Exception, asyncio.CancelledError):
             machines = [*machines, *await controller.launch]
     untold = await end(controller, controller.connections, machines, progress)
-    # The provider is told whatever becomes of the registry: its machines cost money.
-    with contextlib.suppress(registry.RegistryError):
-        await blocking(registry.clear_starter, controller.id)
-    await _release(controller, controller.id, controller.place)
+    if isinstance(controller.provider, CloudProvider):
+        # It is told whatever becomes of the registry: its machines cost money.
+        with contextlib.suppress(registry.RegistryError):
+            await blocking(registry.clear_starter, controller.id)
+        await _release(controller, controller.id, controller.place)
     controller.wake()
     try:
         await blocking(registry.remove, controller.id)

@@ -96,7 +96,7 @@ async def grow(
     running = RunningCluster(
         spec,
         controller.id,
-        controller.runtime_env.preload,
+        controller.runtime_env.imports,
         [connection.machine for connection in there],
         [node for connection in lost for node in connection.machine.nodes],
         (await there[0].request("authority"))["authority"],

@@ -155,7 +155,7 @@ async def _start(
     controller.meter = await blocking(stops.record_begin, row, money)
     spec = controller.spec
     launch = provider.start_machines(
-        spec, row.id, machines, controller.runtime_env.preload, progress, left
+        spec, row.id, machines, controller.runtime_env.imports, progress, left
     )
     controller.launch = asyncio.ensure_future(launch)
     try:

@@ -17,8 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 import jupyter_sky
 from jupyter_sky.node.agent.client_session import ClientSession, ClientSessions
 from jupyter_sky.node.agent.event_publisher import EventPublisher
@@ -31,6 +29,7 @@ from jupyter_sky.node.agent.usage.metrics import Metrics
 from jupyter_sky.node.agent.usage.recorder import UsageRecorder
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.store import STALLED, BlobStore, default_disk, default_limit
+from jupyter_sky.node.forking.ending import end_of
 from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, Peers, Stream
 from jupyter_sky.node.packages.installer import PackageInstaller
 from jupyter_sky.node.shells.shells import Shells
@@ -193,8 +192,9 @@ class Agent:
         self._installer.stop()
         await asyncio.gather(self._shells.end(), self._supervisor.end())
         await self._volumes.end()
+        asyncio.get_running_loop().remove_reader(self._fork_server)
         self._fork_server.close()
-        await asyncio.to_thread(_wait_for_end, self._fork_server_pid)
+        await end_of(self._fork_server_pid)
         self.store.remove()
         shutil.rmtree(self._folder, ignore_errors=True)
         # The answer to the client that asked for the end still has to leave.
@@ -389,12 +389,3 @@ def _blob_store(folder: Path, spec: AgentSpec) -> BlobStore:
         default_disk(blobs, folder / "spilled"),
         default_limit(folder),
     )
-
-
-def _wait_for_end(pid: int) -> None:
-    """Wait until a process has ended, which need not be a child."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
-        return
-    with contextlib.suppress(psutil.Error):
-        psutil.Process(pid).wait()

@@ -21,20 +21,21 @@ import signal
 import socket
 import sys
 import traceback
+import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import psutil
 
-from jupyter_sky.node.forking.import_path import import_path, own_entries
-from jupyter_sky.node.forking.template import leave_template
+from jupyter_sky.node.forking.template import leave_template, write_command
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.serialization import imported_versions
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
+from jupyter_sky.transport.templates.import_path import import_path, own_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from jupyter_sky.node.rank.ipython.shell import RankShell
     from jupyter_sky.transport.protocol.rank_messages import (
@@ -74,8 +75,13 @@ def main(agent_fd: int, folder: Path, place: str) -> None:
     shell, imported = _import_all(spec)
     _libc.prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
     # What could not be imported may be there next time.
-    if place and not imported["missing"] and (order := leave_template(place, agent, own)):
-        agent, folder = order.sock, order.folder
+    if (
+        place
+        and not imported["missing"]
+        and (wanted := leave_template(place, agent.close, own, users="ranks"))
+    ):
+        agent, folder = socket.socket(fileno=wanted.fd), wanted.folder
+        write_command(str(wanted.fd), str(folder))
         spec = AgentSpec.from_json((folder / "spec.json").read_text())
         _set_up_imports(spec, own)
         shell.find_profile()
@@ -115,18 +121,34 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
             importlib.import_module(name)
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"
-    from jupyter_sky.node.rank import worker  # noqa: F401 - every rank needs them
+    # Every rank needs these; the second one is what looking up a host brings.
+    from encodings import idna  # noqa: F401
+
+    from jupyter_sky.node.rank import module_reloader, worker  # noqa: F401
     from jupyter_sky.node.rank.ipython import shell
     from jupyter_sky.transport.protocol.versions import versions
 
     made = shell.make_shell()
     imported_versions.remember()
+    module_reloader.look_ahead()
+    _keep_finalizers()
     # All objects that exist now stay: without this, the first collection in every rank would touch,
     # and so copy, every page.
     gc.collect()
     gc.freeze()
     gc.enable()
     return made, {"prepared": versions(), "missing": missing}
+
+
+def _keep_finalizers() -> None:
+    """Let ranks end without what this process would finalize at its own end.
+
+    torch would take back thousands of operators, for which a rank copies half of its memory; and a
+    temporary folder that a module has made while it was imported belongs to all ranks.
+    """
+    registry: Mapping[Any, object] = getattr(weakref.finalize, "_registry", {})
+    for finalizer in list(registry):
+        finalizer.atexit = False
 
 
 class ForkServer:
@@ -258,17 +280,21 @@ class ForkServer:
         ).serve()
 
     def _reap(self) -> None:
+        ended: dict[int, int] = {}
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
-                    return
+                    break
                 # As the reaper of this subtree the fork server also gets what ranks left behind.
                 if pid in self._ranks:
                     self._ranks.discard(pid)
                     kill_group(pid)
-                    kill_descendants(of=pid)
-                    self._send({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+                    ended[pid] = os.waitstatus_to_exitcode(status)
+        if ended:
+            kill_descendants(of=ended)
+        for pid, code in ended.items():
+            self._send({"exited": pid, "status": code})
 
     def _send(self, message: ForkServerMessage) -> None:
         with contextlib.suppress(OSError):
@@ -293,14 +319,19 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def kill_descendants(of: int | None = None) -> None:
-    """Kill what the ranks, or one of them, started in sessions of their own."""
+def kill_descendants(of: Collection[int] | None = None) -> None:
+    """Kill what the ranks, or some of them, started in sessions of their own."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return  # to look at all processes of a machine takes longer than all else here
+    ranks = {str(pid) for pid in of or ()}
     # Where no descriptor is left to look into the system with, they live as long as the node.
     with contextlib.suppress(psutil.Error, OSError):
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):
                 # A process that a rank left is our child now; its variables tell whose it was.
-                if of is None or process.environ().get(_RANK_PID) == str(of):
+                if of is None or process.environ().get(_RANK_PID) in ranks:
                     process.kill()
 
 

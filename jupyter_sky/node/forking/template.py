@@ -1,4 +1,4 @@
-"""A process with everything imported is left behind for the agents that start next.
+"""A process with everything imported is left behind for the clusters that start next.
 
 What is wanted: the second cluster on a machine does not wait for `import torch` again. A fork
 server could be handed on when its cluster ends, but it would have that cluster's history, and a
@@ -6,7 +6,8 @@ cluster beside the first one would wait all the same. So a fork server, before i
 a *template*: it has one thread, no descriptor but the socket that it listens to, and forks a fork
 server for each agent that asks. An agent finds it by its name, which says what both have in common
 (`likeness`). It ends a minute after the last fork server of its own; it costs hardly any memory
-until then, as it shares that of its forks.
+until then, as it shares that of its forks. An agent of this computer leaves one for agents in the
+same way, since most of what it does in its life is to import what it needs.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from jupyter_sky.node.forking.import_path import import_path, locations
+from jupyter_sky.transport.templates import asking
+from jupyter_sky.transport.templates.import_path import import_path, locations
 
 UNUSED_FOR = 60.0
 """Seconds after which a template ends from which no fork server is left."""
@@ -35,35 +36,40 @@ UNUSED_FOR = 60.0
 _SETTLED = 5.0  # seconds after an order in which the cluster needs the processors itself
 
 _LATER = {"torch": "torch._dynamo"}
-"""What the first optimizer of a rank imports: a second, for which a template has time."""
+"""What the first optimizer of a rank imports: a second, for which a template has time.
 
-_TITLE = b"jupyter-sky template: has imported what ranks need, for the next cluster"
+But only where nothing else needs the processors, like the training that the cluster is there for.
+"""
 
 
 @dataclass(frozen=True)
-class Order:
-    """What an agent wants: a fork server at the other end of ``sock`` for ``folder``."""
+class Wanted:
+    """What a fork of a template becomes: one that answers at ``fd`` and works for ``folder``."""
 
-    sock: socket.socket
+    fd: int
     folder: Path
 
 
-def leave_template(place: str, agent: socket.socket, own: Sequence[str]) -> Order | None:
+def leave_template(
+    place: str, let_go: Callable[[], object], own: Sequence[str], users: str
+) -> Wanted | None:
     """Leave a template behind; this returns once here, and once in each of its forks.
 
     Parameters
     ----------
     place
         Where it listens.
-    agent
-        The socket to the agent of this process, of which a template knows nothing.
+    let_go
+        Closes the sockets and pipes of this process, of which a template knows nothing.
     own
         The import path that the interpreter has by itself.
+    users
+        What it forks, in words.
 
     Returns
     -------
-    Order or None
-        ``None`` here; in a fork of the template what the agent wants that asked for it.
+    Wanted or None
+        ``None`` here; in a fork of the template what it becomes.
     """
     user = os.getpid()
     try:
@@ -80,11 +86,11 @@ def leave_template(place: str, agent: socket.socket, own: Sequence[str]) -> Orde
     try:
         # Nobody has to wait for a process whose parent has ended.
         if not os.fork():
-            agent.close()
+            let_go()
             os.setsid()
             for fd in (0, 1, 2):
                 os.dup2(os.open(os.devnull, os.O_RDWR), fd)
-            order = Template(listener, user, own).serve()
+            order = Template(listener, user, own, users).serve()
     except BaseException:
         traceback.print_exc()
     if order is None:
@@ -93,20 +99,22 @@ def leave_template(place: str, agent: socket.socket, own: Sequence[str]) -> Orde
 
 
 class Template:
-    """Forks fork servers for agents, until none of them is left.
+    """Forks what it is asked for, until none of that is left.
 
     Parameters
     ----------
     listener
-        The socket that agents come to.
+        The socket that it is asked at.
     user
-        Process id of the fork server that it was forked from.
+        Process id of what it was forked from.
     own
         The import path that the interpreter has by itself.
+    users
+        What it forks, in words.
     """
 
-    def __init__(self, listener: socket.socket, user: int, own: Sequence[str]) -> None:
-        write_title(_TITLE)
+    def __init__(self, listener: socket.socket, user: int, own: Sequence[str], users: str) -> None:
+        write_title(f"jupyter-sky template: has imported what {users} need, for the next cluster")
         self._own = own
         self._files: dict[str, tuple[int, int]] = {}
         self._found: dict[str, str] = {}
@@ -122,8 +130,8 @@ class Template:
         self._later = [name for parent, name in _LATER.items() if parent in sys.modules]
         self._used = time.monotonic()
 
-    def serve(self) -> Order | None:
-        """Fork what agents order; return the order in each fork, and ``None`` at the end."""
+    def serve(self) -> Wanted | None:
+        """Fork what is ordered; return the order in each fork, and ``None`` at the end."""
         while self._is_found():
             ends_in = self._used + UNUSED_FOR - time.monotonic()
             if not self._users and ends_in <= 0:
@@ -136,7 +144,7 @@ class Template:
                     self._remove_user(key.fd)
                 elif order := self._answer():
                     return order
-            if self._later and not ready:
+            if self._later and not ready and _is_quiet():
                 self._import_later()
         return None
 
@@ -146,32 +154,52 @@ class Template:
             return self._place.stat().st_ino == self._inode
         return False
 
-    def _answer(self) -> Order | None:
-        """Fork for an agent; return its order in the fork."""
-        agent, _ = self._listener.accept()
+    def _answer(self) -> Wanted | None:
+        """Fork for somebody; return what is wanted in the fork."""
+        asker, _ = self._listener.accept()
         descriptors: list[int] = []
-        with agent:
+        with asker:
             try:
-                agent.settimeout(1)
-                _, descriptors, _, _ = socket.recv_fds(agent, 1, 2)
-                wanted = json.loads(b"".join(iter(lambda: agent.recv(64 * 1024), b"")))
+                asker.settimeout(1)
+                _, descriptors, _, _ = socket.recv_fds(asker, 1, 2)
+                order = json.loads(b"".join(iter(lambda: asker.recv(64 * 1024), b"")))
                 if not self._is_like_new():
                     self._place.unlink()
                     return None
-                if not self._is_found_from(import_path(wanted["path"], wanted["env"], self._own)):
+                if not self._is_found_from(import_path(order["path"], order["env"], self._own)):
                     return None
                 self._used = time.monotonic()
-                pid = os.fork()
-                if not pid:
-                    self._close()
-                    return _become_fork_server(wanted, descriptors)
+                if not (pid := os.fork()):
+                    return self._become(order, descriptors, asker)
                 self._add_user(pid)
-                agent.sendall(str(pid).encode())
             except (OSError, ValueError, LookupError):
-                pass  # the agent starts a fork server of its own
+                pass  # the asker does without a template
         for fd in descriptors:
             os.close(fd)
         return None
+
+    def _become(
+        self, order: asking.Order, descriptors: Sequence[int], asker: socket.socket
+    ) -> Wanted:
+        """Become what is ordered, in a fork, unless nobody waits for it any more."""
+        try:
+            self._close()
+            answers_at, *logs = descriptors
+            os.set_inheritable(answers_at, False)
+            os.setsid()
+            for log in logs:
+                os.dup2(log, 1)
+                os.dup2(log, 2)
+                os.close(log)
+            os.environ.clear()
+            os.environ.update(order["env"])
+            time.tzset()
+            if order["cwd"]:
+                os.chdir(order["cwd"])
+            asker.sendall(str(os.getpid()).encode())
+        except BaseException:
+            os._exit(1)
+        return Wanted(answers_at, Path(order["folder"]))
 
     def _is_like_new(self) -> bool:
         """Return whether an agent that imported the same now would have the same."""
@@ -219,30 +247,31 @@ class Template:
             os.close(fd)
 
 
-def write_title(title: bytes) -> None:
-    """Have the system show another command line for this process, as far as there is room for it.
+def _is_quiet() -> bool:
+    """Return whether half of the processors have had nothing to do in the last minute."""
+    with contextlib.suppress(OSError):
+        return os.getloadavg()[0] < (os.cpu_count() or 1) / 2
+    return False
 
-    A fork has that of its parent; by the folder in it, what belongs to a cluster is found.
+
+def write_command(*words: str, fill: str = "\0") -> None:
+    """Have the system show the module of this process with other words behind it.
+
+    A fork has those of its parent; by the folder in it, what belongs to a cluster is found. What
+    the words leave of the room is filled.
     """
+    write_title("\0".join([*sys.orig_argv[:4], *words]), fill)
+
+
+def write_title(text: str, fill: str = "\0") -> None:
+    """Have the system show another command line for this process, where there is room for it."""
+    title = os.fsencode(text)
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         start, end = int(fields[45]), int(fields[46])
         if 0 < len(title) < end - start:
-            ctypes.memmove(start, title.ljust(end - start, b"\0"), end - start)
-
-
-def _become_fork_server(wanted: dict[str, Any], descriptors: list[int]) -> Order:
-    fork_server, log = descriptors
-    os.setsid()
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    os.environ.clear()
-    os.environ.update(wanted["env"])
-    time.tzset()
-    words = [*sys.orig_argv[:4], str(fork_server), wanted["folder"]]
-    write_title(b"\0".join(os.fsencode(word) for word in words))
-    return Order(socket.socket(fileno=fork_server), Path(wanted["folder"]))
+            shown = title.ljust(end - start - 1, os.fsencode(fill)) + b"\0"
+            ctypes.memmove(start, shown, end - start)
 
 
 def _listen(place: Path) -> socket.socket:

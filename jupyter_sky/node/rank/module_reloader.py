@@ -47,8 +47,8 @@ class ModuleReloader:
     """Reloads the user's modules in a process when their files were edited."""
 
     def __init__(self) -> None:
-        self._sources: dict[str, _SourceFile] = {}
-        self._seen: set[str] = {"__main__", "__mp_main__"}
+        self._sources: dict[str, _SourceFile] = dict(_sources_before)
+        self._seen: set[str] = {"__main__", "__mp_main__", *_seen_before}
         self._count = 0
         self._folders: list[str] = []
         self._folder_count = 0
@@ -125,6 +125,22 @@ class ModuleReloader:
 
     def _namespaces(self) -> list[dict[str, Any]]:
         return [vars(sys.modules[name]) for name in self._sources if name in sys.modules]
+
+
+_sources_before: dict[str, _SourceFile] = {}
+_seen_before: set[str] = set()
+"""What this process had looked at before it was forked."""
+
+
+def look_ahead() -> None:
+    """Look at the modules that are imported now, for the ranks that this process will fork.
+
+    A rank that looked at thousands of modules would copy the memory that they lie in.
+    """
+    reloader = ModuleReloader()
+    reloader.record_imports(since=0)
+    _sources_before.update(reloader._sources)
+    _seen_before.update(reloader._seen)
 
 
 def _source(path: Path, known: _SourceFile | None = None) -> _SourceFile | None:

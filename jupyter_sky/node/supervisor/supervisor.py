@@ -37,7 +37,7 @@ _MOST_FAILED_STARTS = 3
 _FORK_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Seconds before a process is asked for again; after the last, the rank is said not to come."""
 
-_POLL_EVERY = 0.005
+_KILL_EVERY = 0.1  # seconds, those that are removed and have not ended: some are forked late
 
 
 class Supervisor:
@@ -101,6 +101,7 @@ class Supervisor:
         self._reserved: asyncio.Future[int] | None = None
         self._nodes: list[list[int]] = []
         self._is_ending = False
+        self._has_ended = asyncio.Event()
         for spec in specs:
             self._add(spec)
 
@@ -136,13 +137,11 @@ class Supervisor:
         self._removed += removed
         for process in removed:
             process.send({"op": "end"})
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + END_WITHIN
-        while any(process in self._removed for process in removed):
-            if loop.time() > deadline:
-                for process in removed:
-                    process.signal(signal.SIGKILL)
-            await asyncio.sleep(_POLL_EVERY)
+        patience = END_WITHIN
+        while not await self._until(lambda: not any(p in self._removed for p in removed), patience):
+            patience = _KILL_EVERY
+            for process in removed:
+                process.signal(signal.SIGKILL)
 
     def kill(self, ranks: Sequence[int]) -> None:
         """End the processes of ranks at once; fresh ones take their place."""
@@ -158,10 +157,19 @@ class Supervisor:
             if process.run:
                 process.signal(signal.SIGINT)
             process.send({"op": "end"})
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + END_WITHIN
-        while any(each.pid for each in self.ranks.values()) and loop.time() < deadline:
-            await asyncio.sleep(_POLL_EVERY)
+        await self._until(lambda: not any(each.pid for each in self.ranks.values()), END_WITHIN)
+
+    async def _until(self, condition: Callable[[], bool], within: float) -> bool:
+        """Wait until a condition holds that the end of processes brings; return whether it does."""
+        deadline = asyncio.get_running_loop().time() + within
+        while not condition():
+            self._has_ended.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._has_ended.wait()
+            except TimeoutError:
+                return False
+        return True
 
     def _add(self, spec: RankSpec) -> None:
         rank = spec.rank
@@ -327,6 +335,7 @@ class Supervisor:
     def on_not_forked(self, process: RankProcess, reason: str) -> None:
         """Say that there is no process for a rank, and ask again: it may be so for a moment."""
         process.close()
+        self._has_ended.set()
         if process in self._removed:
             self._removed.remove(process)
             return
@@ -345,6 +354,7 @@ class Supervisor:
         process = next((each for each in processes if each.pid == pid), None)
         if process is None:
             return
+        self._has_ended.set()
         if process in self._removed:
             self._removed.remove(process)
             process.close()
@@ -359,6 +369,7 @@ class Supervisor:
 
     def on_fork_server_lost(self) -> None:
         """Give up all ranks: there is nothing to fork others from."""
+        self._has_ended.set()
         for process in self.ranks.values():
             if process.pid:
                 process.signal(signal.SIGKILL)

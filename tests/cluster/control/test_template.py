@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import stat
 import uuid
 from collections.abc import Iterator
@@ -15,11 +16,14 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.inventory import orphans, registry
 from jupyter_sky.paths import of_the_user
+from jupyter_sky.providers.agent import start_agent
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests import waiting
 from tests.cluster.conftest import Cells
 from tests.node_processes import fork_server_of, processes_of_node
 
 TITLE = "jupyter-sky template: has imported what ranks need, for the next cluster"
+OF_AGENTS = "jupyter-sky template: has imported what agents need, for the next cluster"
 
 
 @pytest.fixture(autouse=True)
@@ -27,16 +31,16 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have templates that no other test uses, and end them."""
     monkeypatch.setenv("TESTED", uuid.uuid4().hex)
     yield
-    for process in own_templates():
+    for process in [*own_templates(), *own_templates(OF_AGENTS)]:
         process.kill()
 
 
-def own_templates() -> list[psutil.Process]:
+def own_templates(title: str = TITLE) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             ours = process.environ().get("TESTED") == os.environ["TESTED"]
-            if ours and process.cmdline()[0] == TITLE:
+            if ours and process.cmdline()[0] == title:
                 found.append(process)
     return found
 
@@ -74,6 +78,72 @@ def test_a_second_cluster_is_forked_and_has_its_own_environment(new, monkeypatch
     assert second.ask("6 * 7") == [42, 42]
     second.cluster.down()
     assert psutil.wait_procs(processes, timeout=30)[1] == []
+
+
+def test_a_second_agent_is_forked_and_is_an_agent_of_its_own(new, monkeypatch) -> None:
+    monkeypatch.setenv("SSH_TTY", "first")
+    first = new(nodes=1, framework=False)
+    monkeypatch.setenv("SSH_TTY", "second")
+    second = new(nodes=1, framework=False)
+    template = agent_of(second).parent()
+    assert template is not None
+    assert template.cmdline()[0] == OF_AGENTS
+    assert agent_of(second).ppid() != agent_of(first).ppid()
+    assert second.ask("__import__('os').environ['SSH_TTY']") == ["second"]
+    # As what looks for agents expects it, also that of an earlier version.
+    for cells in (first, second):
+        *command, folder = agent_of(cells).cmdline()
+        assert command[1:] == ["-P", "-m", "jupyter_sky.node"]
+        row = registry.find(cells.cluster.name)
+        assert row is not None
+        assert Path(folder) == Path(row.machines[0]["folder"])
+    # Neither has to do with how the other ends, or the template.
+    agent_of(first).kill()
+    template.kill()
+    assert second.ask("6 * 7") == [42]
+    processes = processes_of_node(agent_of(second))
+    second.cluster.down()
+    assert psutil.wait_procs(processes, timeout=30)[1] == []
+    third = new(nodes=1, framework=False)
+    assert third.ask("6 * 7") == [42]
+
+
+def test_nothing_is_forked_for_somebody_who_has_given_up(new) -> None:
+    new(nodes=1, framework=False)
+    [template] = waiting.until(lambda: own_templates(OF_AGENTS))
+    [place] = [each.laddr for each in template.net_connections("unix") if each.laddr]
+    template.suspend()
+    with socket.socket(socket.AF_UNIX) as sock, Path(os.devnull).open() as nothing:
+        sock.connect(place)
+        socket.send_fds(sock, [b" "], [nothing.fileno(), nothing.fileno()])
+        sock.sendall(b'{"folder": "/", "path": [], "env": {}, "cwd": ""}')
+    template.resume()
+    second = new(nodes=1, framework=False)
+    assert agent_of(second).parent() == template
+    assert [child.pid for child in template.children()] == [agent_of(second).pid]
+
+
+def test_an_agent_that_cannot_start_says_why_from_a_template_too(tmp_path) -> None:
+    said = []
+    for name in ("first", "second"):
+        folder, blobs = tmp_path / name, tmp_path / f"blobs of {name}"
+        folder.mkdir()
+        blobs.mkdir()
+        spec = AgentSpec(
+            cluster="broken",
+            id="broken",
+            socket=str(folder / ("x" * 200)),
+            blobs=str(blobs),
+            ranks=(),
+            grace=1.0,
+            cwd=str(tmp_path),
+            templates=str(of_the_user()),
+        )
+        with pytest.raises(sky.SkyError) as caught:
+            start_agent(folder, spec)
+        said.append(str(caught.value))
+        assert not waiting.until(lambda: own_templates(OF_AGENTS))[0].children()
+    assert said == ["the agent did not start: OSError: AF_UNIX path too long"] * 2
 
 
 def test_a_changed_variable_or_module_is_imported_again(new_with, tmp_path, monkeypatch) -> None:

@@ -1,9 +1,7 @@
-"""When a fork server can stand in for another, and how long what is left behind stays."""
+"""When a process can stand in for another."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,21 +9,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.node.forking.likeness import likeness
+from jupyter_sky.transport.templates.likeness import likeness
 
 SPEC: dict[str, Any] = {"preload": ["json"], "sys_path": ["/a"], "python_path": None}
 ENV = {"PATH": "/bin", "JPY_SESSION_NAME": "one", "TERM_SESSION_ID": "1"}
-
-SHORT_LIVED = """
-import os, socket, sys
-from jupyter_sky.node.forking import template
-template.UNUSED_FOR = template._SETTLED = 0.5
-agent, fork_server = socket.socketpair()
-assert template.leave_template(sys.argv[1], fork_server, []) is None
-fork_server.close()
-os.write(1, b"left")
-agent.recv(1)  # until its end, unless something else has the other end still
-"""
 
 
 @pytest.mark.parametrize(
@@ -66,20 +53,10 @@ def test_a_folder_makes_a_difference_where_packages_are_installed(tmp_path: Path
 )
 def test_what_a_process_inherits_makes_a_difference(inherited: str) -> None:
     def of_a_child(before: str) -> str:
-        imports = "import os, resource\nfrom jupyter_sky.node.forking.likeness import likeness"
+        imports = (
+            "import os, resource\nfrom jupyter_sky.transport.templates.likeness import likeness"
+        )
         code = f"{imports}\n{before}\nprint(likeness({SPEC}, {ENV}))"
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
 
     assert of_a_child(inherited) != of_a_child("pass") == of_a_child("pass") != ""
-
-
-def test_a_template_ends_by_itself_and_holds_nothing_of_its_maker(tmp_path) -> None:
-    place = tmp_path / "a.template"
-    command = [sys.executable, "-c", SHORT_LIVED, str(place)]
-    # The template has neither the pipe nor the socket: both are at their end with their maker.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert (done.stdout, done.stderr, done.returncode) == ("left", "", 0)
-    # Others that look whether it is still alive do not keep it so.
-    while place.exists():
-        with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
-            sock.connect(str(place))

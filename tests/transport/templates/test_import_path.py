@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgpack
 
-from jupyter_sky.node.forking.import_path import import_path, locations
+from jupyter_sky.transport.templates.import_path import import_path, locations
 
 
 def test_modules_are_found_where_python_finds_them(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What two fork servers have to have in common for one of them to stand in for the other."""
+"""What two processes have to have in common for a fork of one to stand in for the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jupyter_sky.node.forking.import_path import with_packages
+from jupyter_sky.transport.templates.import_path import with_packages
 
 _OF_THE_SESSION = re.compile(
     r"(JPY|JUPYTER|IPYTHON|PYTEST|SSH|VSCODE|XDG_SESSION|DBUS|TERM|SYSTEMD|WINDOW)_?.*"
@@ -31,7 +31,7 @@ _OF_THE_PROCESS = (
 
 
 def likeness(spec: Mapping[str, Any], env: Mapping[str, str]) -> str:
-    """Return a word that is the same for fork servers of which each could be the other.
+    """Return a word that is the same for processes of which each could be the other.
 
     That is: the same interpreter, packages and variables while it imports, and the same rights,
     limits and namespaces, all of which a process has from its parent. Whether its modules are found
@@ -41,9 +41,9 @@ def likeness(spec: Mapping[str, Any], env: Mapping[str, str]) -> str:
     Parameters
     ----------
     spec
-        The agent's specification, as ``spec.json`` has it.
+        What is imported (``preload``), and from where first (``sys_path``), as in ``spec.json``.
     env
-        The variables that the fork server starts with.
+        The variables that the process starts with.
     """
     parts = {
         "python": [sys.executable, sys.version, __file__],
