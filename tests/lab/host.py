@@ -270,6 +270,15 @@ class Host:
         runtime = self.folder / "tmp" / f"jupyter-sky-{os.getuid()}"
         return [path for path in runtime.glob("*") if path.suffix != ".template"]
 
+    def carried(self) -> tuple[int, int]:
+        """Return how many bytes have come over its cable, and how many it has sent."""
+        [line] = [
+            line
+            for line in self.run("cat", "/proc/net/dev").splitlines()
+            if line.strip().startswith("eth0:")
+        ]
+        return int(line.split()[1]), int(line.split()[9])
+
     def clients(self) -> int:
         """Return how many connections there are to the sockets of agents."""
         lines = self.run("ss", "-Hx", "state", "connected").splitlines()
