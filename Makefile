@@ -29,7 +29,7 @@ SYSTEM_PACKAGES := iproute2 iptables openssh-server tcpdump chromium-headless-sh
 # What `make check` runs of the tests: quick ones of each room, and a cell on a real cluster.
 QUICK := $(wildcard tests/test_*.py) tests/analysis tests/transport tests/serialization/test_user_modules.py \
     tests/node/agent tests/node/supervisor tests/node/blobs tests/api/test_instance.py tests/plugins/test_images.py \
-    tests/cluster/test_state.py tests/cluster/runs/test_record.py tests/providers/ssh/test_targets.py \
+    tests/cluster/test_state.py tests/cluster/runs/test_record.py tests/providers/ssh/connection/test_targets.py \
     tests/notebook/options/test_options.py \
     tests/notebook/output/test_safe_display.py tests/notebook/panel/test_panel.py tests/notebook/commands/test_commands.py \
     tests/server/test_schema.py tests/guides/test_contributing.py

@@ -17,7 +17,8 @@ from jupyter_sky.transport.frames import Message, ProtocolError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_LEVEL = 1  # the fastest; higher ones take twice as long for some percent
+_QUICK, _THOROUGH = 1, 4  # levels of zlib: a sixth less is left for one and a half times the work
+_SLOW = 12.5e6  # bytes per second; there the processor has time for the work
 _FASTEST = 100e6  # bytes per second; a link that takes more is faster than compression
 _SAMPLE = 32 * 1024  # bytes
 _WORTHWHILE = 0.9  # of the time without compression, at most
@@ -109,7 +110,8 @@ class Compressor:
     async def _compress(self, piece: memoryview) -> bytes:
         began = time.perf_counter()
         # In a thread: the loop has other links, and this one is sending meanwhile.
-        compressed = await asyncio.to_thread(zlib.compress, piece, _LEVEL)
+        level = _THOROUGH if (self._rate.value or 0) <= _SLOW else _QUICK
+        compressed = await asyncio.to_thread(zlib.compress, piece, level)
         speed = piece.nbytes / max(time.perf_counter() - began, 1e-6)
         ratio = len(compressed) / piece.nbytes
         weight = _WEIGHT if self._pays else 1.0

@@ -22,7 +22,6 @@ from tests.benchmarks import long_life, picture, table
 from tests.benchmarks.cases import (
     contest,
     faults,
-    files,
     history,
     imports,
     machines,
@@ -34,6 +33,7 @@ from tests.benchmarks.cases import (
     start,
     volumes,
 )
+from tests.benchmarks.cases.ssh import files, links
 from tests.benchmarks.cases.workloads import (
     calls,
     models,
@@ -66,6 +66,7 @@ THEMES = {
     "long-life": long_life.long_life,
     "machines": machines.machines,
     "files": files.files,
+    "links": links.links,
     "scale": scale.scale,
     "volumes": volumes.volumes,
     "rented": rented.rented,

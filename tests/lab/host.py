@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -268,6 +269,33 @@ class Host:
         """Return the folders of agents; a template of fork servers may lie beside them."""
         runtime = self.folder / "tmp" / f"jupyter-sky-{os.getuid()}"
         return [path for path in runtime.glob("*") if path.suffix != ".template"]
+
+    def carried(self) -> tuple[int, int]:
+        """Return how many bytes have come over its cable, and how many it has sent."""
+        [line] = [
+            line
+            for line in self.run("cat", "/proc/net/dev").splitlines()
+            if line.strip().startswith("eth0:")
+        ]
+        return int(line.split()[1]), int(line.split()[9])
+
+    def clients(self) -> int:
+        """Return how many connections there are to the sockets of agents."""
+        lines = self.run("ss", "-Hx", "state", "connected").splitlines()
+        return sum("/agent.sock" in line for line in lines)
+
+    @contextlib.contextmanager
+    def configured(self, line: str) -> Iterator[None]:
+        """Have a line more in the configuration of its SSH server for a while."""
+        config = self.folder / "etc" / "sshd_config"
+        usual = config.read_text()
+        config.write_text(f"{line}\n{usual}")
+        self.restart_sshd()
+        try:
+            yield
+        finally:
+            config.write_text(usual)
+            self.restart_sshd()
 
     def listening(self) -> set[tuple[str, int]]:
         """Return address and port of every TCP socket that listens on the host."""

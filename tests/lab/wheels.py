@@ -65,7 +65,8 @@ def _pack(distribution: importlib.metadata.Distribution, folder: Path) -> Path:
             # What an installer has put elsewhere, or made itself, is in no wheel.
             if ".." in file.parts or "__pycache__" in file.parts:
                 continue
-            if file.name == "RECORD" and file.parent.suffix == ".dist-info":
+            # What it brings along of others has one too.
+            if len(file.parts) == 2 and file.match("*.dist-info/RECORD"):
                 record = file
             elif Path(str(file.locate())).is_file():
                 wheel.write(str(file.locate()), str(file))

@@ -27,7 +27,7 @@ PART = 512 * 1024
 MOST = 100_000
 """Files that are brought at once."""
 
-_AT_ONCE = 8  # requests
+_AT_ONCE = 16  # requests; the node sends no faster than the link takes it
 _MOST_IN_ONE = 256  # small files
 
 
@@ -156,7 +156,7 @@ async def _bring_large(
         if offset > file["size"]:
             target.truncate(offset := 0)
         arrived(offset)
-        asked: list[tuple[int, asyncio.Task[list[bytes | None]]]] = []
+        asked: list[tuple[int, asyncio.Task[list[memoryview | None]]]] = []
         try:
             next_offset = offset
             while offset < file["size"]:
@@ -177,7 +177,7 @@ async def _bring_large(
 
 async def _read(
     connection: Connection, parts: Sequence[tuple[str, int, int]]
-) -> list[bytes | None]:
+) -> list[memoryview | None]:
     answer = await connection.request("read", parts=parts, within=None, link_within=None)
     data = incoming.read_parts(answer)
     if data is None or len(data) != len(parts):
@@ -185,7 +185,7 @@ async def _read(
     return data
 
 
-def _whole(connection: Connection, place: Place, data: bytes | None, size: int) -> bytes:
+def _whole(connection: Connection, place: Place, data: memoryview | None, size: int) -> memoryview:
     if data is None or len(data) != size:
         raise SkyError(
             f"{place.file['name']} was removed or changed on {connection.name} while it was "

@@ -346,14 +346,17 @@ class Connection:
     # Received messages
 
     def _receive(self, message: Message, payload: memoryview) -> None:
+        if isinstance(count := message.get("ack"), int) and self._link:
+            self._link.send({"op": "got", "size": count})
         if "welcome" in message:
             said = incoming.welcome(message)
             if self._welcome and not self._welcome.done():
                 self._welcome.set_result(said)
         elif "re" in message:
-            self._requests.on_answer(message)
+            self._requests.on_answer({**message, "payload": payload} if payload else message)
         elif "piece" in message:
-            self._downloads.on_piece(message, payload.nbytes)
+            if not self._downloads.on_piece(message, payload) and self._link:
+                self._link.send({"op": "unwanted", "id": message["piece"]})
         elif "report" in message:
             self._receive_report(incoming.report(message))
         elif "event" in message and incoming.is_next(message, self.last):

@@ -5,12 +5,15 @@ Each function raises a `ProtocolError` for what is none; the link is closed then
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, cast
 
 import jupyter_sky
+from jupyter_sky.serialization.blobs import PIECE
+from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.metrics.usage_history import KEPT
 from jupyter_sky.transport.protocol.agent_requests import (
@@ -163,9 +166,19 @@ def found_files(answer: Message) -> FindAnswer | None:
     return cast(FindAnswer, answer) if _is_found(answer) else None
 
 
-def read_parts(answer: Message) -> list[bytes | None] | None:
-    """Return parts of files; ``None`` where they cannot be read."""
-    return cast(ReadAnswer, answer)["data"] if _is_read(answer) else None
+def read_parts(answer: Message) -> list[memoryview | None] | None:
+    """Return parts of files, each ``None`` that the node cannot read; ``None`` for no answer."""
+    if not _is_read(answer):
+        return None
+    sizes = cast(ReadAnswer, answer)["sizes"]
+    data = expand(answer, answer.get("payload", memoryview(b"")), PIECE)
+    ends = list(itertools.accumulate(size or 0 for size in sizes))
+    if any((size or 0) < 0 for size in sizes) or data.nbytes != (ends or [0])[-1]:
+        return None
+    return [
+        None if size is None else data[end - size : end]
+        for size, end in zip(sizes, ends, strict=True)
+    ]
 
 
 def read_shell(answer: Message) -> ReadShellAnswer | None:

@@ -1,8 +1,7 @@
 """Flow-controlled upload of blobs: no faster than the link takes them, compressed where that pays.
 
-The agent acknowledges every now and then what has arrived, so that there is never more in flight
-than the link carries in a moment: a request that comes meanwhile, as Stop does, need not wait
-behind megabytes.
+There is never more in flight than the link carries in a moment: a request that comes meanwhile, as
+Stop does, need not wait behind megabytes.
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ from jupyter_sky.cluster.network.blobs.shared_memory import Request, SharedMemor
 from jupyter_sky.cluster.network.transfer import HostTransfer
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.blobs import PIECE
-from jupyter_sky.transport.compression import Compressor, Rate
+from jupyter_sky.transport.compression import Compressor
+from jupyter_sky.transport.flow import Flow
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.tasks import BackgroundTasks
-
-_MOMENT = 0.5  # seconds of what a link carries that are in flight at most
-_LEAST, _MOST = 2 * PIECE, 32 * PIECE
-
 
 SMALL = 32 * 1024
 """Bytes up to which blobs go together: a message for each would take longer than they do."""
@@ -57,11 +53,7 @@ class Uploads:
         self.shared = SharedMemory(folder, request)
         self._known: set[str] = set()
         self._begun: set[str] = set()
-        self._rate = Rate()
-        self._in_flight = self._unacknowledged = 0
-        self._since = 0.0
-        self._was_idle = True
-        self._acknowledged = asyncio.Event()
+        self._flow = Flow()
         self._tasks = BackgroundTasks()
 
     @property
@@ -119,9 +111,8 @@ class Uploads:
         if link is not None:
             data = memoryview(b"".join(blobs.values()))
             header = {"op": "pieces", "blobs": [(key, blobs[key].nbytes) for key in blobs]}
-            await self._send_piece(
-                link, header, data, Compressor(self._rate), list(blobs), transfer
-            )
+            compressor = Compressor(self._flow.rate)
+            await self._send_piece(link, header, data, compressor, list(blobs), transfer)
             self._ask_for_acknowledgement(list(blobs), transfer)
         if link is None or link is not self._link():
             for key, data in blobs.items():
@@ -151,7 +142,7 @@ class Uploads:
         transfer: HostTransfer,
     ) -> int:
         """Send a blob from an offset on, until all has left or the link breaks; return how far."""
-        compressor = Compressor(self._rate)
+        compressor = Compressor(self._flow.rate)
         while not link.closed and offset < data.nbytes:
             piece = data[offset : offset + PIECE]
             header = {"op": "piece", "blob": key, "offset": offset, "size": data.nbytes}
@@ -173,32 +164,20 @@ class Uploads:
         """Send a piece as soon as the link has room for it; return whether there was a link."""
         about, packed = await compressor.pack(piece)
         size = memoryview(packed).nbytes
-        while self._in_flight and self._in_flight + size > self._room and not link.closed:
-            # Where the link got slower, no acknowledgement would come otherwise.
-            self._ask_for_acknowledgement(keys, transfer)
-            self._acknowledged.clear()
-            await self._acknowledged.wait()
-        if link.closed:
+        ask = partial(self._ask_for_acknowledgement, keys, transfer)
+        if not await self._flow.wait_for_room(size, link, ask):
             return False
-        if not self._in_flight:
-            self._since, self._was_idle = asyncio.get_running_loop().time(), True
+        asks = self._flow.on_leaving(size)
         link.send({**header, **about}, packed)
         await link.drain()
-        self._in_flight += size
-        self._unacknowledged += size
-        transfer.on_left(piece.nbytes, size, self._rate.value)
-        if self._unacknowledged >= self._room // 2:
-            self._ask_for_acknowledgement(keys, transfer)
+        transfer.on_left(piece.nbytes, size, self._flow.rate.value)
+        if asks:
+            ask()
             await asyncio.sleep(0)  # so that it leaves now, and not behind the next piece
         return True
 
-    @property
-    def _room(self) -> int:
-        return int(min(max(_LEAST, _MOMENT * (self._rate.value or 0)), _MOST))
-
     def _ask_for_acknowledgement(self, keys: Sequence[str], transfer: HostTransfer) -> None:
-        count, self._unacknowledged = self._unacknowledged, 0
-        if count:
+        if count := self._flow.take_unasked():
             self._tasks.spawn(self._wait_for_acknowledgement(keys, count, transfer))
 
     async def _wait_for_acknowledgement(
@@ -212,14 +191,12 @@ class Uploads:
                 transfer.on_arrived(key)
             transfer.on_arrived(last, answer["size"])
         except SkyError:
-            return  # whoever sends the blob is told too
-        finally:
-            self._in_flight -= count
-            self._acknowledged.set()
-        now = asyncio.get_running_loop().time()
-        # For what began on an idle link, the time includes the way there and back.
-        self._rate.measured(count, now - self._since, full=not self._was_idle)
-        self._since, self._was_idle = now, False
+            self._flow.on_lost(count)  # whoever sends the blob is told too
+        except BaseException:
+            self._flow.on_lost(count)
+            raise
+        else:
+            self._flow.on_arrived(count)
 
 
 def _batches(blobs: Mapping[str, memoryview]) -> Iterator[list[str]]:

@@ -11,13 +11,15 @@ from typing import Protocol, cast
 import jupyter_sky
 from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.node.agent.request_cache import Answer
+from jupyter_sky.node.blobs.bulk_sender import BulkSender
 from jupyter_sky.node.blobs.store import BlobStore
-from jupyter_sky.serialization.blobs import PIECE, file_name, map_privately, pieces
+from jupyter_sky.node.files import reader
+from jupyter_sky.serialization.blobs import PIECE, file_name, map_privately
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import HIGH_WATER, Link
 from jupyter_sky.transport.metrics.usage_history import Samples
-from jupyter_sky.transport.protocol.agent_requests import FetchRequest
+from jupyter_sky.transport.protocol.agent_requests import FetchRequest, ReadRequest
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
 
 SILENCE = 30.0
@@ -104,6 +106,8 @@ class ClientSession:
             SILENCE,
             on_drained=self.pump,
         )
+        self._bulk = BulkSender(self._link)
+        self._fetches: dict[int, asyncio.Task[None]] = {}
 
     @property
     def silent_for(self) -> float:
@@ -177,9 +181,16 @@ class ClientSession:
             case "seen":
                 self._note_seen(message["n"])
             case "fetch":
-                self._start(self._fetch(cast(FetchRequest, message)))
+                self._fetches[message["id"]] = self._start(self._fetch(cast(FetchRequest, message)))
+            case "got":
+                self._bulk.on_arrived(message["size"])
+            case "unwanted":
+                if fetch := self._fetches.get(message["id"]):
+                    fetch.cancel()
             case op if op not in ANY_VERSION and self._version != jupyter_sky.__version__:
                 self._send_answer(message["id"], {"error": self._refusal()})
+            case "read":
+                self._start(self._read(cast(ReadRequest, message), message["id"]))
             case _:
                 self._send_answer(message["id"], self._host.answer(self._token, message))
 
@@ -221,25 +232,31 @@ class ClientSession:
         self._send_answer(number, await asyncio.shield(answer))
 
     async def _fetch(self, request: FetchRequest) -> None:
-        path = self._host.store.folder / file_name(request["blob"])
+        number = request["id"]
         try:
+            path = self._host.store.folder / file_name(request["blob"])
             mapped = map_privately(path, request["size"])
         except (OSError, ValueError):
-            self._link.send({"re": request["id"], "error": "this value is no longer kept"})
-            return
-        start = request["offset"]
-        for offset, piece in pieces(memoryview(mapped)[start:]):
-            self._link.send({"piece": request["id"], "offset": start + offset}, piece)
-            await self._link.drain()
-        self._link.send({"re": request["id"]})
+            self._link.send({"re": number, "error": "this value is no longer kept"})
+        else:
+            await self._bulk.send_blob(number, memoryview(mapped), request["offset"])
+            self._link.send({"re": number})
+        finally:
+            self._fetches.pop(number, None)
 
-    def _start(self, coroutine: Coroutine[None, None, None]) -> None:
+    async def _read(self, request: ReadRequest, number: int) -> None:
+        parts = await asyncio.to_thread(reader.read, request["parts"])
+        await self._bulk.send_parts(number, parts)
+
+    def _start(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _on_close(self) -> None:
         self._piece = memoryview(b"")
+        self._bulk.close()
         self._host.on_session_closed(self)
 
 

@@ -40,7 +40,6 @@ from jupyter_sky.transport.protocol.agent_requests import (
     PassOnRequest,
     RanksRequest,
     ReachRequest,
-    ReadRequest,
 )
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
@@ -156,7 +155,6 @@ class RequestHandlers:
             "stop_install": self._on_stop_install,
             # files
             "find": self._on_find,
-            "read": self._on_read,
             "written": self._on_written,
             **shells.handlers,
             **volumes.handlers,
@@ -325,9 +323,6 @@ class RequestHandlers:
     async def _on_find(self, request: FindRequest) -> Message:
         asked = Path(self._spec.cwd), request["patterns"], request["most"]
         return cast(Message, await asyncio.to_thread(reader.find, *asked))
-
-    async def _on_read(self, request: ReadRequest) -> Message:
-        return {"data": await asyncio.to_thread(reader.read, request["parts"])}
 
     async def _on_written(self, request: Message) -> Message:
         place = Path(self._spec.cwd), self._began

@@ -48,18 +48,19 @@ class SSHMachine:
     blobs_here = None
 
     async def open(self) -> socket.socket:
-        """Connect to the agent over a bridge."""
-        return await self._bridge(f"{self.folder}/agent.sock")
+        """Connect to the agent."""
+        path = f"{self.folder}/agent.sock"
+        return await self._connect(path, stream=path)
 
     async def connect(self, addr: str, port: int) -> socket.socket:
         """Connect to an address over a bridge: many servers forward no ports themselves."""
-        return await self._bridge(addr, str(port))
+        return await self._connect(addr, str(port))
 
-    async def _bridge(self, *words: str) -> socket.socket:
+    async def _connect(self, *words: str, stream: str | None = None) -> socket.socket:
         python, code, *to = map(shlex.quote, (self.python, self.code, *words))
         bridge = f"env PYTHONPATH={code} {python} -P -m jupyter_sky.node.bridge {' '.join(to)}"
         try:
-            return await in_thread(self._connection.open_bridge, bridge)
+            return await in_thread(self._connection.open_bridge, bridge, stream)
         except SkyError as error:
             raise OSError(f"{self.host}: {error}") from None
 

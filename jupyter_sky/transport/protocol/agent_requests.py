@@ -99,7 +99,11 @@ class LogAnswer(TypedDict):
 
 
 class FetchRequest(TypedDict):
-    """``fetch``: send a blob of ``size`` bytes in pieces, from ``offset`` on."""
+    """``fetch``: send a blob of ``size`` bytes in pieces, from ``offset`` on.
+
+    A piece that has a field ``ack`` asks for a ``got`` with that ``size``; who wants no more of a
+    blob says ``unwanted`` with the request's ``id``.
+    """
 
     id: int
     blob: str
@@ -265,9 +269,12 @@ class ReadRequest(TypedDict):
 
 
 class ReadAnswer(TypedDict):
-    """The bytes of each part; ``None`` where they cannot be read."""
+    """How many bytes of each part are in the payload; ``None`` for parts that cannot be read.
 
-    data: list[bytes | None]
+    The payload may be compressed, and asks for a ``got`` as pieces of blobs do.
+    """
+
+    sizes: list[int | None]
 
 
 class WrittenAnswer(TypedDict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import threading
@@ -13,10 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jupyter_sky.cluster.files.bring import Place
 from jupyter_sky.cluster.network.transfer import TransferProgress
-from jupyter_sky.serialization.blobs import PIECE
+from jupyter_sky.serialization.blobs import PIECE, digest
 from jupyter_sky.transport.compression import expand
+from jupyter_sky.transport.event_loop import wait
 from jupyter_sky.transport.frames import ProtocolError
+from jupyter_sky.transport.tasks import cancel_all
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
@@ -112,12 +116,62 @@ def test_between_nodes_it_is_the_link_between_them_that_counts(lab: Lab, start) 
 
 
 def received(lab: Lab, number: int) -> int:
-    [line] = [
-        line
-        for line in lab.hosts[number].run("cat", "/proc/net/dev").splitlines()
-        if line.strip().startswith("eth0:")
-    ]
-    return int(line.split()[1])
+    return lab.hosts[number].carried()[0]
+
+
+def returned(lab: Lab) -> int:
+    """Return how many bytes the first host has sent."""
+    return lab.hosts[0].carried()[1]
+
+
+@pytest.mark.parametrize("way", ["value", "file"])
+def test_what_comes_back_is_compressed_on_a_slow_link_where_it_helps(
+    lab: Lab, slow: Cells, tmp_path: Path, way: str
+) -> None:
+    slow.run("import numpy")
+    slow.run("easy = b'step 12, loss 0.4711, learning rate 0.001\\n' * 400_000")
+    slow.run("hard = numpy.random.default_rng(0).integers(0, 255, 8_000_000, numpy.uint8)")
+    slow.run(
+        "hard = hard.tobytes()\nfor name in ('easy', 'hard'):\n"
+        "    with open(name, 'wb') as file: file.write(globals()[name])"
+    )
+
+    def bring(name: str) -> bytes:
+        if way == "value":
+            return slow.run("pass", values={0: [name]})[0][name]
+        [found] = slow.cluster.files.find(0, [name])["files"]
+        slow.cluster.files.bring(0, [Place(found, tmp_path / name)], lambda count: None)
+        return (tmp_path / name).read_bytes()
+
+    before = returned(lab)
+    assert bring("easy") == 2 * EASY
+    assert returned(lab) - before < 0.4 * len(2 * EASY)
+    before = returned(lab)
+    assert bring("hard") == HARD
+    assert len(HARD) < returned(lab) - before < 1.1 * len(HARD)
+
+
+def test_a_value_that_nobody_waits_for_any_longer_leaves_the_link_to_others(
+    lab: Lab, slow: Cells
+) -> None:
+    slow.namespace["data"] = np.frombuffer(HARD, np.uint8)  # it is a blob as it is
+    slow.run("pass", names=["data"])
+    connection = slow.cluster._controller.connection(0)
+
+    async def fetch() -> memoryview:
+        return await connection.fetch(digest(HARD), len(HARD))
+
+    async def begin() -> None:
+        fetching = asyncio.ensure_future(fetch())
+        before = await asyncio.to_thread(returned, lab)
+        while await asyncio.to_thread(returned, lab) < before + 500_000:
+            assert not fetching.done()
+        await cancel_all([fetching])
+
+    before = returned(lab)
+    wait(begin())
+    assert wait(fetch()) == HARD
+    assert returned(lab) - before < 1.6 * len(HARD)
 
 
 def test_a_blob_goes_on_where_the_link_broke(lab: Lab, slow: Cells) -> None:

@@ -78,7 +78,7 @@ def test_a_kernel_that_slept(lab: Lab, notebook: LiveNotebook, tmp_path: Path) -
     kernel = psutil.Process(notebook.pid)
     kernel.suspend()
     # Agents let go of a client that gives no sign of life.
-    while any(host.processes("node.bridge") for host in lab.hosts):
+    while any(host.clients() for host in lab.hosts):
         time.sleep(0.1)
     kernel.resume()
     stop.touch()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.serialization.blobs import PIECE
+from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 
 
@@ -17,9 +18,17 @@ class _Download:
     whole: memoryview
     received: int = 0
 
-    def expects(self, offset: int, size: int) -> bool:
-        """Return whether this is where the next piece belongs."""
-        return offset == self.received and offset + size <= len(self.whole)
+    def place(self, offset: int, size: int) -> memoryview:
+        """Return where the next piece belongs.
+
+        Raises
+        ------
+        ProtocolError
+            When it is not the next one.
+        """
+        if offset != self.received or offset + size > len(self.whole):
+            raise ProtocolError(f"a payload of {size} bytes was not asked for")
+        return self.whole[offset : offset + size]
 
 
 class Downloads:
@@ -47,17 +56,31 @@ class Downloads:
         ProtocolError
             When it was not asked for.
         """
-        download = self._downloads.get(message.get("piece", 0))
-        if size > PIECE or (download and not download.expects(message["offset"], size)):
+        if size > PIECE or not {"piece", "re"} & message.keys():
             raise ProtocolError(f"a payload of {size} bytes was not asked for")
-        if download is None:  # it was given up meanwhile
+        download = self._downloads.get(message.get("piece", 0))
+        # An answer, what is compressed, and what was given up meanwhile is nobody's yet.
+        if download is None or "whole" in message:
             return memoryview(bytearray(size))
-        return download.whole[message["offset"] : message["offset"] + size]
+        return download.place(message["offset"], size)
 
-    def on_piece(self, message: Message, size: int) -> None:
-        """Count a piece that has arrived."""
-        if download := self._downloads.get(message["piece"]):
-            download.received += size
+    def on_piece(self, message: Message, payload: memoryview) -> bool:
+        """Count a piece that has arrived; return whether its blob is still wanted.
+
+        Raises
+        ------
+        ProtocolError
+            When it was not asked for, or is damaged.
+        """
+        download = self._downloads.get(message["piece"])
+        if download is None:
+            return False
+        if "whole" in message:
+            piece = expand(message, payload, PIECE)
+            download.place(message["offset"], piece.nbytes)[:] = piece
+            payload = piece
+        download.received += payload.nbytes
+        return True
 
     def end(self, number: int) -> memoryview:
         """Return a blob as memory that can be written to, and forget it.

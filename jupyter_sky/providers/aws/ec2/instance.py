@@ -56,7 +56,7 @@ class Instance(SSHMachine):
         return cls(**{**machine.row(), **about})
 
     async def open(self) -> socket.socket:
-        """Connect to the agent over a bridge."""
+        """Connect to the agent."""
         try:
             return await super().open()
         except AgentGone:

@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import format_bytes, last_line
+from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import AgentGone
+from jupyter_sky.providers.ssh.connection.agent_channel import WINDOW, await_bridge, open_stream
 from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read, write
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
@@ -29,16 +30,16 @@ from jupyter_sky.providers.ssh.connection.ssh_config import (
     read_login,
 )
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
-from jupyter_sky.transport.bridge import MARK, NO_AGENT, NO_ANSWER
+from jupyter_sky.transport.bridge import MARK
 
 if TYPE_CHECKING:
     import paramiko
 
+    from jupyter_sky.providers.ssh.connection.transport import Transport
+
 ANSWER_WITHIN = 60.0
 """Seconds in which a command has to print something, unless it is known to take longer."""
 
-_MOST_GREETED = 64 * 1024  # bytes that login scripts may print
-_WINDOW = 8 * 1024 * 1024
 _TEST_WITHIN = 2.0
 
 _DISK_IS_FULL = "No space left on device"
@@ -126,8 +127,9 @@ class SSHConnection:
         self.login = login
         self._via = via
         self._lock = threading.Lock()
-        self._transport: paramiko.Transport | None = None
+        self._transport: Transport | None = None
         self._suspect = False
+        self._has_streams = True
         self._bridges: set[paramiko.Channel] = set()
         self._commands: set[paramiko.Channel] = set()
         self._users: set[object] = set()
@@ -135,7 +137,7 @@ class SSHConnection:
         self._opening: socket.socket | ProxyCommand | None = None
         self._idle = IdleTimer(self._hang_up_if_unused)
 
-    def connect(self) -> paramiko.Transport:
+    def connect(self) -> Transport:
         """Return the connection, as one that works.
 
         Raises
@@ -197,7 +199,7 @@ class SSHConnection:
             return True
         return False
 
-    def _open(self, login: Login) -> paramiko.Transport:
+    def _open(self, login: Login) -> Transport:
         if login.proxy_command or not login.jumps:
             self._opening = open_socket(login)
             try:
@@ -331,7 +333,7 @@ class SSHConnection:
         import paramiko
 
         try:
-            channel = self.connect().open_session(window_size=_WINDOW, timeout=CONNECT_WITHIN)
+            channel = self.connect().open_session(window_size=WINDOW, timeout=CONNECT_WITHIN)
             channel.settimeout(CONNECT_WITHIN)
             channel.exec_command(command)
         except paramiko.SSHException as error:
@@ -339,15 +341,18 @@ class SSHConnection:
             raise HostError(f"it takes no more commands ({error})") from None
         return channel
 
-    # Bridges
+    # Agents
 
-    def open_bridge(self, command: str) -> socket.socket:
+    def open_bridge(self, command: str, path: str | None = None) -> socket.socket:
         """Return a socket that leads to an agent, or to a port of the host's network.
 
         Parameters
         ----------
         command
             Runs ``jupyter_sky.node.bridge`` on the host.
+        path
+            The socket that the bridge leads to, if it is one: it is connected to without a bridge
+            where the server does that.
 
         Raises
         ------
@@ -357,12 +362,11 @@ class SSHConnection:
             When the host cannot be reached.
         """
         with self._in_use():
-            channel = self._start(command)
-            try:
-                self._await_agent(channel)
-            except BaseException:
-                channel.close()
-                raise
+            channel = self._open_stream(path) if path and self._has_streams else None
+            if channel is None:
+                channel = self._start_bridge(command)
+                # What the one cannot reach and the other can is what the server does not allow.
+                self._has_streams = self._has_streams and path is None
             self._bridges.add(channel)
 
         def closed() -> None:
@@ -372,28 +376,22 @@ class SSHConnection:
 
         return as_socket(channel, closed)
 
-    def _await_agent(self, channel: paramiko.Channel) -> None:
-        """Read what the bridge prints until it says that the agent is there."""
-        channel.settimeout(CONNECT_WITHIN)
-        seen = b""
+    def _open_stream(self, path: str) -> paramiko.Channel | None:
         try:
-            while not seen.endswith(MARK):
-                if not (byte := channel.recv(1)):
-                    break
-                seen += byte
-                if len(seen) > _MOST_GREETED:
-                    much = format_bytes(_MOST_GREETED)
-                    raise HostError(f"its login scripts printed more than {much}")
-            else:
-                channel.settimeout(None)
-                return
-            status = channel.recv_exit_status()
-            said = read(channel.recv_stderr).decode(errors="replace").strip()
-        except OSError:
+            return open_stream(self.connect(), path)
+        except HostError:
             self._suspect = True
-            raise HostError("its agent did not answer") from None
-        if status == NO_AGENT:
-            raise AgentGone(said)
-        if status == NO_ANSWER:
-            raise HostError(said)
-        raise HostError(f"the bridge to its agent did not start: {said or status}")
+            raise
+
+    def _start_bridge(self, command: str) -> paramiko.Channel:
+        with contextlib.ExitStack() as undone:
+            channel = undone.enter_context(contextlib.closing(self._start(command)))
+            try:
+                await_bridge(channel)
+            except AgentGone:
+                raise
+            except OSError:
+                self._suspect = True
+                raise HostError("its agent did not answer") from None
+            undone.pop_all()
+            return channel

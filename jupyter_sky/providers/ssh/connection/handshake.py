@@ -14,6 +14,8 @@ from jupyter_sky.providers.ssh.connection.ssh_config import Login
 if TYPE_CHECKING:
     import paramiko
 
+    from jupyter_sky.providers.ssh.connection.transport import Transport
+
 MOST_BEFORE = 1024 * 1024
 """Bytes that a server may send before it is known who it is; greeting and keys are much less."""
 
@@ -52,7 +54,7 @@ def open_socket(login: Login) -> socket.socket | ProxyCommand:
 
 def open_transport(
     login: Login, sock: socket.socket | ProxyCommand | paramiko.Channel
-) -> paramiko.Transport:
+) -> Transport:
     """Speak SSH over what leads to a server, check that it is the right one, and log in.
 
     Raises
@@ -66,10 +68,12 @@ def open_transport(
     """
     import paramiko
 
+    from jupyter_sky.providers.ssh.connection.transport import Transport
+
     transport = None
     stranger = _Stranger(sock)
     try:
-        transport = paramiko.Transport(stranger)
+        transport = Transport(stranger)
         transport.banner_timeout = transport.auth_timeout = login.connect_within
         options = transport.get_security_options()
         # With the others paramiko compares a code of each packet byte by byte, in Python.

@@ -247,11 +247,37 @@ export UV_NO_WRAP=1
     give_up 'uv venv --python {python}'
 {uv} pip install --quiet --python "$new/env/bin/python" {options} >said 2>&1 </dev/null ||
     give_up 'uv pip install'
+"$new/env/bin/python" -I -c {reuse} {parent} >/dev/null 2>&1 </dev/null
 # The first of several kernels makes it: an environment of that name is always whole.
 mv -T "$new/env" {folder} 2>/dev/null
 cd /
 rm -rf "$new"
 test -x {folder}/bin/python
+"""
+
+
+# Compiling torch anew takes as long as importing it. uv installs what it has as links to the same
+# files, so that what Python has compiled of them for another environment holds for this one too.
+_REUSE = """
+import os, sys, sysconfig
+here = sysconfig.get_path("purelib")
+inside = os.path.relpath(here, sys.prefix)
+others = [each.path for each in os.scandir(sys.argv[1]) if not each.name.startswith("new.")]
+for other in sorted(others, key=os.path.getmtime)[:-3:-1]:
+    there = os.path.join(other, inside)
+    for folder, _, names in os.walk(there):
+        beside, last = os.path.split(folder)
+        mine = here + beside[len(there):]
+        if last != "__pycache__" or not os.path.isdir(mine):
+            continue
+        os.makedirs(os.path.join(mine, last), exist_ok=True)
+        for name in names:
+            source = name.partition(".")[0] + ".py"
+            try:
+                if os.path.samefile(os.path.join(beside, source), os.path.join(mine, source)):
+                    os.link(os.path.join(folder, name), os.path.join(mine, last, name))
+            except OSError:
+                pass
 """
 
 
@@ -269,6 +295,7 @@ def _script(folder: str, uv: str, wheels: str | None, recipe: Recipe) -> str:
         folder=shlex.quote(folder),
         uv=shlex.quote(uv),
         python=recipe.python,
+        reuse=shlex.quote(_REUSE),
         options=shlex.join(options),
         logins="\n".join(f"export {shlex.join([f'{k}={v}'])}" for k, v in recipe.logins.items()),
         files="\n".join(

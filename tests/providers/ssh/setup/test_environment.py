@@ -92,6 +92,23 @@ def test_uv_installs_from_an_index_once(lab: Lab, client: Path, shelf: Path) -> 
     assert left.stdout == ""
 
 
+def test_what_python_has_compiled_for_one_environment_holds_for_the_next(
+    lab: Lab, client: Path, shelf: Path
+) -> None:
+    """Compiling torch anew takes as long as importing it."""
+    with wheels.serve(shelf, lab.address) as index:
+        prefixes = [
+            said(sky.Image(pip=[asked], pip_indexes=[index]))[1]["prefix"]
+            for asked in ("greeting<3", "greeting<2")
+        ]
+    first, second = (
+        [path.stat().st_ino for path in sorted(Path(prefix).rglob("greeting.*.pyc"))]
+        for prefix in prefixes
+    )
+    assert prefixes[0] != prefixes[1]
+    assert first == second != []
+
+
 @pytest.fixture
 def world(lab: Lab, shelf: Path) -> Iterator[str]:
     """An index of packages in a network behind this machine, which knows no way to hosts."""

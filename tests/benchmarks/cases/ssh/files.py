@@ -44,8 +44,8 @@ def files(peers: bool) -> list[Row]:
             get = seconds(lambda source=source, got=got: _get(cells.cluster, source.name, got))
             own = ((after.rss - after.shared) - (before.rss - before.shared)) / 1e6
             tools = ("scp", "rsync")
-            to_host = {tool: _copy(tool, str(source), f"lab1:{tool}") for tool in tools}
-            back = {tool: _copy(tool, f"lab1:{tool}", f"{got}/{tool}") for tool in tools}
+            to_host = {tool: copy(tool, str(source), f"lab1:{tool}") for tool in tools}
+            back = {tool: copy(tool, f"lab1:{tool}", f"{got}/{tool}") for tool in tools}
             rows += [
                 Row(f"{what} to a host", put, "s", peers=to_host),
                 Row(f"{what} from a host", get, "s", peers=back),
@@ -101,7 +101,7 @@ def _get(cluster: Cluster, name: str, folder: Path) -> None:
     cluster.files.bring(0, places, lambda count: None)
 
 
-def _copy(tool: str, source: str, target: str) -> float | str:
+def copy(tool: str, source: str, target: str) -> float | str:
     """Return how long another tool takes, over a connection of its own."""
     if not (found := shutil.which(tool)):
         return "not installed"

@@ -1,0 +1,78 @@
+"""Channels that lead to an agent: to its socket, or to a bridge that a command starts.
+
+The server itself connects to the socket where it may. Where it may not, or does not know how, a
+process beside it carries all bytes; that says too what is wrong if there is no agent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jupyter_sky.formatting import format_bytes
+from jupyter_sky.providers.base import AgentGone
+from jupyter_sky.providers.ssh.connection.channel_socket import read
+from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN
+from jupyter_sky.transport.bridge import MARK, NO_AGENT, NO_ANSWER
+
+if TYPE_CHECKING:
+    import paramiko
+
+    from jupyter_sky.providers.ssh.connection.transport import Transport
+
+WINDOW = 4 * 1024 * 1024
+"""Bytes that a host may send ahead; OpenSSH's server takes time for them that grows with their
+square."""
+
+_MOST_GREETED = 64 * 1024  # bytes that login scripts may print
+
+
+def open_stream(transport: Transport, path: str) -> paramiko.Channel | None:
+    """Return a channel to the socket of an agent; ``None`` where the server opens none.
+
+    Raises
+    ------
+    HostError
+        When the connection breaks.
+    """
+    import paramiko
+
+    try:
+        return transport.open_stream(path, WINDOW, CONNECT_WITHIN)
+    except paramiko.ChannelException:
+        return None
+    except (paramiko.SSHException, EOFError) as error:
+        raise HostError(f"its agent did not answer ({error})") from None
+
+
+def await_bridge(channel: paramiko.Channel) -> None:
+    """Read what a bridge prints until it says that it leads to where it should.
+
+    Raises
+    ------
+    AgentGone
+        When the agent is gone.
+    HostError
+        When the bridge says what else is wrong, or does not start.
+    OSError
+        When nothing is heard of it.
+    """
+    channel.settimeout(CONNECT_WITHIN)
+    seen = b""
+    while not seen.endswith(MARK):
+        if not (byte := channel.recv(1)):
+            break
+        seen += byte
+        if len(seen) > _MOST_GREETED:
+            much = format_bytes(_MOST_GREETED)
+            raise HostError(f"its login scripts printed more than {much}")
+    else:
+        channel.settimeout(None)
+        return
+    status = channel.recv_exit_status()
+    said = read(channel.recv_stderr).decode(errors="replace").strip()
+    if status == NO_AGENT:
+        raise AgentGone(said)
+    if status == NO_ANSWER:
+        raise HostError(said)
+    raise HostError(f"the bridge to its agent did not start: {said or status}")

@@ -1,0 +1,1 @@
+"""Hosts that SSH leads to: what files and values cost on the way."""
