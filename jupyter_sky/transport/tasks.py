@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -27,6 +28,43 @@ class BackgroundTasks:
         """Wait until all are done, at most ``within`` seconds."""
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=within)
+
+
+class Changes:
+    """Tells tasks and observers of a loop that something has changed, once for all at one time.
+
+    Parameters
+    ----------
+    observers
+        Called, without arguments, for each time; one that fails disturbs nothing.
+    """
+
+    def __init__(self, observers: Sequence[Callable[[], None]]) -> None:
+        self._observers = observers
+        self._waiting: list[asyncio.Future[None]] = []
+        self._is_due = False
+
+    def tell(self) -> None:
+        """Tell of a change, when the loop has done what it is at; from the loop's thread."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    async def next(self) -> None:
+        """Wait until something changes."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(changed)
+        await changed
+
+    def _tell(self) -> None:
+        self._is_due = False
+        waiting, self._waiting = self._waiting, []
+        for changed in waiting:
+            if not changed.done():
+                changed.set_result(None)
+        for observer in self._observers:
+            with contextlib.suppress(Exception):
+                observer()
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:

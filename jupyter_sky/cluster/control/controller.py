@@ -7,7 +7,6 @@ one, as functions of a controller: `lifecycle`, `process_group`, `scaling`, `rec
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, red
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_count, format_ranks
-from jupyter_sky.providers.base import Machine, Provider, counts_hours
+from jupyter_sky.providers.base import Machine, Node, Provider, counts_hours
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
@@ -46,7 +45,7 @@ from jupyter_sky.transport.protocol.events import (
 )
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.protocol.topology import Topology
-from jupyter_sky.transport.tasks import BackgroundTasks
+from jupyter_sky.transport.tasks import BackgroundTasks, Changes
 
 _RUN_AGAIN = "Run the cell again to start a new one."
 
@@ -165,7 +164,8 @@ class Controller(ConnectionListener):
         self._faults = NodeFaults(self.notify)
         cloud = getattr(config.provider, "cloud", "its provider")
         self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake, cloud)
-        self._changed = asyncio.Event()
+        self._changes = Changes(self.observers)
+        self._rate: tuple[tuple[Node, ...], Rate] | None = None
         self._tasks = BackgroundTasks()
 
     # What is known
@@ -183,7 +183,11 @@ class Controller(ConnectionListener):
     @property
     def rate(self) -> Rate:
         """What it costs an hour."""
-        return rate_of([each.message() for each in self.state.nodes], counts_hours(self.provider))
+        nodes = self.state.nodes
+        if self._rate is None or self._rate[0] is not nodes:
+            messages = [each.message() for each in nodes]
+            self._rate = nodes, rate_of(messages, counts_hours(self.provider))
+        return self._rate[1]
 
     @property
     def cost(self) -> float | None:
@@ -360,12 +364,8 @@ class Controller(ConnectionListener):
     # Waiting
 
     def wake(self) -> None:
-        """Wake every task waiting in `until`, and call the observers."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-        for observer in self.observers:
-            with contextlib.suppress(Exception):  # a panel that fails must not stop the cluster
-                observer()
+        """Wake every task waiting in `until`, and call the observers, for all that changed."""
+        self._changes.tell()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition is true; it is asked after each change.
@@ -383,7 +383,7 @@ class Controller(ConnectionListener):
                     f"rank {dead[0].rank} no longer starts, {dead[0].trouble}: "
                     f"end the cluster with `%sky down {self.spec.name}` and start a new one."
                 )
-            await self._changed.wait()
+            await self._changes.next()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background."""

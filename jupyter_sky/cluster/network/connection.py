@@ -17,11 +17,12 @@ from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.blobs.download import Downloads
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.node_faults import foreign_ranks
-from jupyter_sky.cluster.network.pending import PendingRequests
+from jupyter_sky.cluster.network.requests.pending import Answered, PendingRequests
+from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.cluster.network.upload import Uploads
-from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.errors import ClusterLost
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, NotLetIn
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.frames import Message, SharedFields
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.events import (
     Event,
@@ -113,7 +114,8 @@ class Connection:
         self._token = uuid.uuid4().hex
         self._requests = PendingRequests(lambda: self._up, self._no_connection)
         self._downloads = Downloads()
-        self._acknowledges, self._sent_before = False, 0
+        self._seen = Seen(self._current_link)
+        self._sent_before = 0
         self.uploads = Uploads(self.request, self._current_link, machine.blobs_here)
 
     @property
@@ -188,6 +190,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection; the agent goes on. Requests without an answer fail."""
+        self._seen.tell()
         self._over = True
         self._up = False
         if self._reconnecting and self._reconnecting is not asyncio.current_task():
@@ -318,13 +321,32 @@ class Connection:
     ) -> Message:
         if self._over or self._link is None:
             raise ClusterLost("the node's agent is gone")
-        message = self._requests.add(number, message, within, link_within)
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        message = self._requests.add(number, message, answer, within, link_within)
         if self._up:
             self._link.send(message)
-        answered = await self._requests.answer(number)
-        if "error" in answered:
-            raise SkyError(answered["error"])
-        return answered
+        return await self._requests.wait_for(number, answer)
+
+    def post(self, shared: SharedFields, own: Message, answer: Answered) -> None:
+        """Send what many are asked for at once; however long there is no link.
+
+        Parameters
+        ----------
+        shared
+            What all of them are asked for.
+        own
+            What this one is asked for beside that.
+        answer
+            Takes the answer.
+        """
+        if self._over or self._link is None:
+            answer.set_exception(ClusterLost("the node's agent is gone"))
+            return
+        number = self._requests.new_number()
+        own = {**own, **self._seen.news()}
+        own = self._requests.add(number, own, answer, ANSWER_WITHIN, None, shared)
+        if self._up:
+            self._link.send_encoded(shared.encode(own))
 
     def _no_connection(self) -> str:
         return f"there is no connection to {self.name}{self.trouble and f' ({self.trouble})'}"
@@ -346,39 +368,30 @@ class Connection:
     # Received messages
 
     def _receive(self, message: Message, payload: memoryview) -> None:
-        if "welcome" in message:
+        if "event" in message:
+            if incoming.is_next(message, self.last):
+                self.last = message["n"]
+                self._take(decode_event(message))
+        elif "re" in message:
+            self._requests.on_answer(message)
+        elif "welcome" in message:
             said = incoming.welcome(message)
             if self._welcome and not self._welcome.done():
                 self._welcome.set_result(said)
-        elif "re" in message:
-            self._requests.on_answer(message)
         elif "piece" in message:
             self._downloads.on_piece(message, payload.nbytes)
         elif "report" in message:
             self._receive_report(incoming.report(message))
-        elif "event" in message and incoming.is_next(message, self.last):
-            self.last = message["n"]
-            event = decode_event(message)
-            if foreign := foreign_ranks(event, self.ranks):
-                self._listener.on_foreign_ranks(self, foreign)
-                return
-            if isinstance(event, Forgotten):
-                self.uploads.note_missing(event.digests)
-            self._listener.on_event(self, event)
-            if isinstance(event, RankDone | RankExited):
-                self._acknowledge_soon()
 
-    def _acknowledge_soon(self) -> None:
-        # Once for all that came together.
-        if not self._acknowledges and not self._visits:
-            self._acknowledges = True
-            asyncio.get_running_loop().call_soon(self._acknowledge)
-
-    def _acknowledge(self) -> None:
-        """Say up to where events have come: the next kernel is shown the end of a run if not."""
-        self._acknowledges = False
-        if self._link:
-            self._link.send({"op": "seen", "n": self.last})
+    def _take(self, event: Event) -> None:
+        if foreign := foreign_ranks(event, self.ranks):
+            self._listener.on_foreign_ranks(self, foreign)
+            return
+        if isinstance(event, Forgotten):
+            self.uploads.note_missing(event.digests)
+        self._listener.on_event(self, event)
+        if isinstance(event, RankDone | RankExited) and not self._visits:
+            self._seen.note(self.last)
 
     def _receive_report(self, report: Report) -> None:
         if foreign := report.speaks_for.difference(self.ranks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from jupyter_sky.cluster.control.controller import Controller
@@ -54,6 +55,7 @@ class Monitor:
         self._finished: dict[str, _Finished] = {}
         self._current: str | None = None
         self._restarted: set[int] = set()
+        self._watches: dict[str, asyncio.TimerHandle] = {}
 
     def add(self, run: Run) -> None:
         """Record a run from now on, which waits for its turn; also called in the user's thread."""
@@ -71,10 +73,12 @@ class Monitor:
         self._restarted -= ranks
         self._current = run.id
         if len(run.task.ranks) > 1 and not run.task.script and not run.task.serves:
-            self._controller.spawn(watch(self._controller, run, run.task.hang_after))
+            self._watches[run.id] = watch(self._controller, run, run.task.hang_after)
 
     def end(self, run: Run) -> None:
         """Keep the snapshot of a run that is over: it does not change any more."""
+        if watching := self._watches.pop(run.id, None):
+            watching.cancel()
         recorder = self._recorders.get(run.id)
         if recorder is None:
             return

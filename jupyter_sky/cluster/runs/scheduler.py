@@ -86,8 +86,8 @@ class Scheduler(ClusterListener):
         return run
 
     def _make_run(self, task: Task, identity: str | None = None, talk: Talk | None = None) -> Run:
-        reforms = self.controller.runtime_env.reforms
-        return Run(task, self.controller.host, self._on_finish, identity, reforms, talk)
+        host, reforms = self.controller.host, self.controller.runtime_env.reforms
+        return Run(task, host, self._on_finish, identity, reforms, talk)
 
     def pop_unseen_run(self) -> Run | None:
         """Return the run that another kernel began; it is this kernel's from now on."""
@@ -131,8 +131,7 @@ class Scheduler(ClusterListener):
         UsageError
             When something runs.
         """
-        controller = self.controller
-        name = controller.spec.name
+        controller, name = self.controller, self.controller.spec.name
         if not await self._holds_soon(lambda: not self._is_busy):
             raise UsageError(
                 f"cluster {name} is busy: scale it when the run is over, or stop that first with "
@@ -159,37 +158,40 @@ class Scheduler(ClusterListener):
     async def _carry_out(self, run: Run) -> None:
         """Take a run through all its steps; what goes wrong in one of them ends it."""
         # Data leaves at once, also for a run that has to wait: the user may change it later.
-        sending = asyncio.get_running_loop().create_task(self._put(run))
+        parts = {**run.task.update.blobs, **run.task.blobs}
+        sending = asyncio.ensure_future(self._put(run, parts)) if parts else None
+        if not parts:
+            run.left.set()
         try:
             await self._run_in_turn(run, sending)
         except Exception as error:
             self._fail_because(run, error)
         finally:
             self._runs.pop(run.id, None)
-            await sending
+            if sending:
+                await sending
             # What was sent is the user's own memory: nothing here may hold on to it.
             run.task.update.blobs.clear()
             run.task.blobs.clear()
 
-    async def _put(self, run: Run) -> None:
+    async def _put(self, run: Run, parts: dict[str, memoryview]) -> None:
         """Send the large parts of what a run needs to every node; end the run if they do not go."""
-        parts = {**run.task.update.blobs, **run.task.blobs}
         try:
-            if parts:
-                await broadcast.send(parts, self.controller.connections, Transfer(run.on_transfer))
+            await broadcast.send(parts, self.controller.connections, Transfer(run.on_transfer))
         except Exception as error:
             self._fail_because(run, error)
         finally:
             run.left.set()
 
-    async def _run_in_turn(self, run: Run, sending: asyncio.Task[None]) -> None:
+    async def _run_in_turn(self, run: Run, sending: asyncio.Task[None] | None) -> None:
         """Wait for the run's turn, and keep the others waiting until it is over.
 
         Runs queue up as soon as they are asked for: one whose data takes long to leave is not
         overtaken, since those behind it count on what it does.
         """
         async with self._turn:
-            await either(sending, run.over.wait())
+            if sending:  # most runs are sent nothing large
+                await either(sending, run.over.wait())
             if not run.finished and not run.sent:  # by another kernel
                 await self._run_on_whole_cluster(run)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
@@ -388,8 +390,8 @@ class Scheduler(ClusterListener):
     # Requests whose answers are not waited for
 
     def _request_interrupt(self, run: str, connections: Sequence[Connection] | None = None) -> None:
-        connections = self.controller.connections if connections is None else connections
-        self._request("interrupt", connections, run=run, deadline=self.controller.timeouts.stop)
+        told = self.controller.connections if connections is None else connections
+        self._request("interrupt", told, run=run, deadline=self.controller.timeouts.stop)
 
     def _request(self, op: str, connections: Sequence[Connection], **fields: Any) -> None:
         for connection in connections:

@@ -92,7 +92,7 @@ class ModuleReloader:
             time.
         """
         self._invalidate_finders()
-        edited = dict(self._edited())
+        edited = dict(self._edited()) if self._sources else {}
         for name in _in_order(edited) if edited else ():
             _reload(sys.modules[name], [namespace, *self._namespaces()])
             self._sources[name] = edited[name]

@@ -17,9 +17,9 @@ from jupyter_sky.node.supervisor.output.log_file import RankLogs
 from jupyter_sky.node.supervisor.output.output_forwarder import OutputForwarder, Publish
 from jupyter_sky.node.supervisor.profiling import Profiles, Records
 from jupyter_sky.node.supervisor.prompting import Prompting
-from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.node.supervisor.rank_process import OWN, RankProcess
 from jupyter_sky.node.supervisor.stop import Stopper
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.frames import Message, SharedFields
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import Event, Output, Prepared, RankExited, RankStarted
@@ -200,8 +200,10 @@ class Supervisor:
             if process.run:
                 return f"rank {process.rank} is busy with another run"
         self.stopper.run_begins(request["together"], request["deadline"])
+        fields = {name: value for name, value in request.items() if name not in OWN}
+        shared = SharedFields({**fields, "op": "run"})
         for process in processes:
-            process.send_run(request, self._gpus_beside(process.rank))
+            process.send_run(request, shared, self._gpus_beside(process.rank))
         return None
 
     def tell(self, request: TellRequest) -> None:
@@ -212,6 +214,8 @@ class Supervisor:
 
     def _gpus_beside(self, rank: int) -> str | None:
         """Return all GPUs that the ranks of a rank's node see, if they do not see the same."""
+        if not any(VISIBLE_GPUS in spec.env for spec in self._specs.values()):
+            return None
         node = next((ranks for ranks in self._nodes if rank in ranks), [rank])
         specs = [self._specs[each] for each in node if each in self._specs]
         seen = [spec.env[VISIBLE_GPUS] for spec in specs if VISIBLE_GPUS in spec.env]
@@ -266,9 +270,11 @@ class Supervisor:
         if "looked" in message:
             self.looking.on_answer(process, message)
             return
+        is_urgent = True
         match message["event"]:
             case "rank_done":
                 self._on_done(process, message)
+                is_urgent = message["outcome"] != "ok" or not self._is_going_on(message["run"])
             case "formed":
                 if process.forming == message["generation"]:
                     process.forming = None
@@ -280,7 +286,11 @@ class Supervisor:
                 process.send({"op": "displayed", "number": message.pop("number")})
                 self._output.forward_display(process, message)
                 return
-        self._publish(message, None)
+        self._publish(message, None, is_urgent)
+
+    def _is_going_on(self, run: str) -> bool:
+        """Return whether ranks have not come to the end of a run."""
+        return any(process.run == run for process in self.ranks.values())
 
     def _report_forgery(self, process: RankProcess) -> None:
         """Say, once for each process, that it spoke for another rank or for the agent."""
